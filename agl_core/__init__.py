@@ -1,0 +1,3 @@
+"""agl: train any AI agent."""
+
+__version__ = "0.1.0"

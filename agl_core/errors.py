@@ -1,0 +1,205 @@
+"""Every error the framework raises on purpose.
+
+::
+
+    AglError
+    ├── NotFoundError                     (ValueError)
+    │   ├── RolloutNotFoundError
+    │   ├── AttemptNotFoundError
+    │   └── ResourcesNotFoundError
+    ├── InvalidArgumentError              (ValueError)
+    ├── SpansEvictedError                 (RuntimeError)
+    ├── StoreUnavailableError             (RuntimeError, ConnectionError)
+    ├── StoreDataError                    (RuntimeError)
+    ├── PermissionDeniedError             (PermissionError)
+    ├── AgentError                        (RuntimeError)
+    │   ├── AgentCancelledError
+    │   └── AgentTimeoutError
+    ├── ResourceMissingError              (RuntimeError)
+    ├── TracerError                       (RuntimeError)
+    ├── LaunchError                       (RuntimeError)
+    ├── LLMServerError                    (RuntimeError)
+    ├── ConfigError                       (ValueError)
+    ├── PluginError                       (RuntimeError)
+    │   ├── PluginNotFoundError           (also ValueError)
+    │   ├── PluginConflictError
+    │   ├── PluginDisabledError
+    │   ├── PluginIncompatibleError
+    │   └── PluginBrokenError
+    └── MissingDependencyError            (ImportError)
+
+Each error also derives from the built-in the reference raises, so ``except ValueError`` written
+against it goes on working. A message says what to do.
+
+Errors cross HTTP by class name: a store client raises the class that the server's store raised
+(:func:`error_class`).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AgentCancelledError",
+    "AgentError",
+    "AgentTimeoutError",
+    "AglError",
+    "AttemptNotFoundError",
+    "ConfigError",
+    "InvalidArgumentError",
+    "LLMServerError",
+    "LaunchError",
+    "MissingDependencyError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "PluginBrokenError",
+    "PluginConflictError",
+    "PluginDisabledError",
+    "PluginError",
+    "PluginIncompatibleError",
+    "PluginNotFoundError",
+    "ResourceMissingError",
+    "ResourcesNotFoundError",
+    "RolloutNotFoundError",
+    "SpansEvictedError",
+    "StoreDataError",
+    "StoreUnavailableError",
+    "TracerError",
+    "error_class",
+]
+
+
+class AglError(Exception):
+    """Base of every error raised on purpose by the framework."""
+
+
+# -- store ---------------------------------------------------------------------------------------
+
+
+class NotFoundError(AglError, ValueError):
+    """An id named in a mutating call does not exist in the store."""
+
+
+class RolloutNotFoundError(NotFoundError):
+    """No rollout has this id."""
+
+
+class AttemptNotFoundError(NotFoundError):
+    """The rollout has no attempt of this id (or no attempt at all)."""
+
+
+class ResourcesNotFoundError(NotFoundError):
+    """No resources snapshot has this id."""
+
+
+class InvalidArgumentError(AglError, ValueError):
+    """An argument is outside its domain: an unknown sort field, a bad filter, a null status."""
+
+
+class SpansEvictedError(AglError, RuntimeError):
+    """The spans asked for were dropped from memory to stay under the eviction threshold."""
+
+
+class StoreUnavailableError(AglError, RuntimeError, ConnectionError):
+    """The store cannot be reached, or went away, after the retries the caller configured."""
+
+
+class StoreDataError(AglError, RuntimeError):
+    """The store's data cannot be used: corrupt, read-only, full, or written by a newer schema."""
+
+
+class PermissionDeniedError(AglError, PermissionError):
+    """The token presented does not allow this call."""
+
+
+# -- running agents ------------------------------------------------------------------------------
+
+
+class AgentError(AglError, RuntimeError):
+    """An agent did something its contract forbids (bad signature, bad result)."""
+
+
+class AgentCancelledError(AgentError):
+    """The rollout was cancelled while its agent ran."""
+
+
+class AgentTimeoutError(AgentError):
+    """The agent ran past the time its rollout allows."""
+
+
+class ResourceMissingError(AglError, RuntimeError):
+    """The rollout names resources that the store does not have."""
+
+
+class TracerError(AglError, RuntimeError):
+    """A tracer was used outside its contract."""
+
+
+class LaunchError(AglError, RuntimeError):
+    """A server did not start, did not become ready in time, or did not stop."""
+
+
+class LLMServerError(AglError, RuntimeError):
+    """An LLM server failed to start, to update its weights, or died."""
+
+
+# -- configuration and plugins -------------------------------------------------------------------
+
+
+class ConfigError(AglError, ValueError):
+    """A configuration is wrong; the message starts with the path to the mistake.
+
+    Args:
+        message: What is wrong and what to do.
+        path: Dotted path to the mistake (``store.path``); empty when it is the whole.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        self.path = path
+        super().__init__(f"{path}: {message}" if path else message)
+
+
+class PluginError(AglError, RuntimeError):
+    """A plugin that was asked for by name cannot be used."""
+
+
+class PluginNotFoundError(PluginError, ValueError):
+    """No plugin of this kind and name is installed."""
+
+
+class PluginConflictError(PluginError):
+    """Several distributions provide this kind and name, and none is pinned."""
+
+
+class PluginDisabledError(PluginError):
+    """The plugin is switched off."""
+
+
+class PluginIncompatibleError(PluginError):
+    """The plugin was written for another version of the plugin API."""
+
+
+class PluginBrokenError(PluginError):
+    """The plugin fails to load or does not do what its kind requires."""
+
+
+class MissingDependencyError(AglError, ImportError):
+    """A library that a feature needs is not installed; the message names the pip command.
+
+    Args:
+        feature: What was asked for, as the user would call it.
+        pip: What to pass to ``pip install``.
+    """
+
+    def __init__(self, feature: str, *, pip: str) -> None:
+        self.pip = pip
+        super().__init__(f"{feature} needs a package that is not installed: pip install '{pip}'")
+
+
+def error_class(name: str) -> type[AglError]:
+    """Return the error class called ``name``, or :class:`AglError` if there is none.
+
+    Used by clients to raise what the server's store raised.
+    """
+    found = globals().get(name)
+    if isinstance(found, type) and issubclass(found, AglError):
+        return found
+    return AglError

@@ -1,0 +1,86 @@
+"""Semantic conventions: span names and attribute keys of the wire format.
+
+The ``agentlightning.*`` names are kept to the letter, so that spans written by either framework
+can be read by the other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel
+
+__all__ = [
+    "ATTEMPT_ID",
+    "LINK",
+    "MESSAGE_BODY",
+    "OBJECT_JSON",
+    "OBJECT_LITERAL",
+    "OBJECT_TYPE",
+    "OPERATION_INPUT",
+    "OPERATION_NAME",
+    "OPERATION_OUTPUT",
+    "PRIMARY_REWARD",
+    "REWARD",
+    "ROLLOUT_ID",
+    "SPAN_ANNOTATION",
+    "SPAN_EXCEPTION",
+    "SPAN_MESSAGE",
+    "SPAN_OBJECT",
+    "SPAN_OPERATION",
+    "SPAN_REWARD",
+    "SPAN_SEQUENCE_ID",
+    "SPAN_VIRTUAL",
+    "TAG",
+    "TRACER_NAME",
+    "LinkPydanticModel",
+    "RewardPydanticModel",
+]
+
+# Span names.
+SPAN_ANNOTATION: Final = "agentlightning.annotation"
+SPAN_MESSAGE: Final = "agentlightning.message"
+SPAN_OBJECT: Final = "agentlightning.object"
+SPAN_EXCEPTION: Final = "agentlightning.exception"
+SPAN_OPERATION: Final = "agentlightning.operation"
+SPAN_REWARD: Final = "agentlightning.reward"
+"""Recognised as an operation name only; reward spans themselves are named annotation."""
+SPAN_VIRTUAL: Final = "agentlightning.virtual"
+
+# Keys that tie a span to its attempt; on the span itself or on its OpenTelemetry resource.
+ROLLOUT_ID: Final = "agentlightning.rollout_id"
+ATTEMPT_ID: Final = "agentlightning.attempt_id"
+SPAN_SEQUENCE_ID: Final = "agentlightning.span_sequence_id"
+TRACER_NAME: Final = "agentlightning.tracer.name"
+
+# Attribute keys; REWARD, LINK and TAG are prefixes of ``<prefix>.<i>[.<field>]``.
+REWARD: Final = "agentlightning.reward"
+LINK: Final = "agentlightning.link"
+TAG: Final = "agentlightning.tag"
+MESSAGE_BODY: Final = "agentlightning.message.body"
+OBJECT_TYPE: Final = "agentlightning.object.type"
+OBJECT_LITERAL: Final = "agentlightning.object.literal"
+OBJECT_JSON: Final = "agentlightning.object.json"
+OPERATION_NAME: Final = "agentlightning.operation.name"
+OPERATION_INPUT: Final = "agentlightning.operation.input"
+OPERATION_OUTPUT: Final = "agentlightning.operation.output"
+
+PRIMARY_REWARD: Final = "primary"
+"""Name of the reward dimension that a single number is stored under."""
+
+
+class RewardPydanticModel(BaseModel):
+    """One dimension of a reward, stored under ``agentlightning.reward.<i>.{name,value}``."""
+
+    name: str
+    value: float
+
+
+class LinkPydanticModel(BaseModel):
+    """One link, stored under ``agentlightning.link.<i>.{key_match,value_match}``.
+
+    ``trace_id`` and ``span_id`` as ``key_match`` are the span's ids; anything else is an attribute.
+    """
+
+    key_match: str
+    value_match: str

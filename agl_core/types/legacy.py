@@ -1,0 +1,63 @@
+"""Records of the v0.1 HTTP stack, kept so that code written against it can still read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from agl_core.types.results import Triplet
+from agl_core.types.rollout import RolloutMode, TaskInput
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = ["GenericResponse", "RolloutLegacy", "RolloutRawResultLegacy", "Task", "TaskIfAny"]
+
+
+class Task(BaseModel):
+    """A unit of work of the v0.1 server."""
+
+    rollout_id: str
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    create_time: float | None = None
+    last_claim_time: float | None = None
+    num_claims: int | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class TaskIfAny(BaseModel):
+    """The v0.1 server's answer to a poll."""
+
+    is_available: bool
+    task: Task | None = None
+
+
+class RolloutLegacy(BaseModel):
+    """A finished rollout as the v0.1 client posted it."""
+
+    rollout_id: str
+    task: Task | None = None
+    final_reward: float | None = None
+    triplets: list[Triplet] | None = None
+    trace: list[dict[str, Any]] | None = None
+    logs: list[str] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+if TYPE_CHECKING:
+    RolloutRawResultLegacy = (
+        None | float | list[Triplet] | list[dict[str, Any]] | list[ReadableSpan] | RolloutLegacy
+    )
+else:
+    RolloutRawResultLegacy = Any  # naming ReadableSpan at run time would import the SDK
+
+
+class GenericResponse(BaseModel):
+    """The v0.1 server's answer to a post."""
+
+    status: Literal["success", "ok", "error"] | str = "success"
+    message: str | None = None
+    data: dict[str, Any] | None = None

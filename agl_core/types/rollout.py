@@ -1,0 +1,129 @@
+"""Rollouts, attempts and workers: the records a store keeps about work.
+
+Times are Unix epoch **seconds** (float, wall clock). Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+__all__ = [
+    "FINISHED_STATUSES",
+    "QUEUING_STATUSES",
+    "RUNNING_STATUSES",
+    "Attempt",
+    "AttemptStatus",
+    "AttemptedRollout",
+    "EnqueueRolloutRequest",
+    "Rollout",
+    "RolloutConfig",
+    "RolloutMode",
+    "RolloutStatus",
+    "TaskInput",
+    "Worker",
+    "WorkerStatus",
+]
+
+TaskInput = Any
+"""A task as the agent receives it; any JSON-serialisable value."""
+
+RolloutMode = Literal["train", "val", "test"]
+RolloutStatus = Literal[
+    "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
+]
+AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+WorkerStatus = Literal["idle", "busy", "unknown"]
+
+QUEUING_STATUSES: Final = frozenset({"queuing", "requeuing"})
+"""Rollout statuses that mean: waiting in the queue."""
+RUNNING_STATUSES: Final = frozenset({"preparing", "running"})
+"""Rollout and attempt statuses that mean: a worker has it."""
+FINISHED_STATUSES: Final = frozenset({"failed", "succeeded", "cancelled"})
+"""Rollout statuses that are terminal."""
+
+
+class RolloutConfig(BaseModel):
+    """How a rollout's attempts are timed out and retried."""
+
+    timeout_seconds: float | None = None
+    """Wall-clock cap of one attempt, from its ``start_time``. None: no cap."""
+    unresponsive_seconds: float | None = None
+    """Longest silence between two heartbeats (span arrivals) of an attempt. None: no limit."""
+    max_attempts: int = Field(default=1, ge=1)
+    """How many attempts a rollout may have, the first included."""
+    retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
+    """Attempt statuses after which the rollout goes back to the queue."""
+
+
+class Rollout(BaseModel):
+    """One task to be done by an agent, and where it stands."""
+
+    rollout_id: str
+    input: TaskInput
+    start_time: float
+    """When the rollout was created (enqueued or started), not when work began."""
+    end_time: float | None = None
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    status: RolloutStatus = "queuing"
+    config: RolloutConfig = Field(default_factory=RolloutConfig)
+    metadata: dict[str, Any] | None = None
+
+
+class Attempt(BaseModel):
+    """One try of one worker at a rollout."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    """Ordinal of the attempt within its rollout, from 1."""
+    start_time: float
+    end_time: float | None = None
+    status: AttemptStatus = "preparing"
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class AttemptedRollout(Rollout):
+    """A rollout with its latest attempt attached.
+
+    In JSON it is told apart from a plain :class:`Rollout` by the key ``attempt``.
+    """
+
+    attempt: Attempt
+
+    @model_validator(mode="after")
+    def _attempt_belongs(self) -> AttemptedRollout:
+        if self.attempt.rollout_id != self.rollout_id:
+            raise ValueError(
+                f"attempt {self.attempt.attempt_id} belongs to rollout {self.attempt.rollout_id}, "
+                f"not to {self.rollout_id}"
+            )
+        return self
+
+
+class EnqueueRolloutRequest(BaseModel):
+    """What :meth:`LightningStore.enqueue_many_rollouts` takes for each rollout."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Worker(BaseModel):
+    """A runner as the store sees it; created by its first heartbeat or claim."""
+
+    worker_id: str
+    status: WorkerStatus = "unknown"
+    heartbeat_stats: dict[str, Any] | None = None
+    last_heartbeat_time: float | None = None
+    last_dequeue_time: float | None = None
+    last_busy_time: float | None = None
+    last_idle_time: float | None = None
+    current_rollout_id: str | None = None
+    current_attempt_id: str | None = None

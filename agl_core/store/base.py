@@ -22,11 +22,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, final
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Literal
 
 from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
+from agl_core.store.values import (
+    UNSET,
+    FilterLogic,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    StoreEvent,
+    Unset,
+)
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -49,90 +55,7 @@ from agl_core.types import (
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = [
-    "UNSET",
-    "FilterLogic",
-    "LightningStore",
-    "LightningStoreCapabilities",
-    "LightningStoreStatistics",
-    "StoreEvent",
-    "Unset",
-]
-
-FilterLogic = Literal["and", "or"]
-
-
-@final
-class Unset:
-    """Type of :data:`UNSET`; a singleton, also after pickling."""
-
-    _instance: Unset | None = None
-
-    def __new__(cls) -> Unset:
-        if cls._instance is None:
-            cls._instance = super().__new__(cls)
-        return cls._instance
-
-    def __reduce__(self) -> tuple[type[Unset], tuple[()]]:
-        return (Unset, ())
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = Unset()
-"""Default of every optional update: leave the field alone. ``None`` is a value and overwrites."""
-
-
-class LightningStoreCapabilities(TypedDict, total=False):
-    """What a store can do; an absent key means it cannot."""
-
-    thread_safe: bool
-    """May be called from several threads, each with its own loop."""
-    async_safe: bool
-    """May be called by several tasks of one loop."""
-    zero_copy: bool
-    """May be handed to another process (fork or pickle), and all see the same data."""
-    otlp_traces: bool
-    """Takes spans over OTLP/HTTP at :meth:`LightningStore.otlp_traces_endpoint`."""
-    durable: bool
-    """What a returned call wrote survives the death of the process."""
-    events: bool
-    """:meth:`LightningStore.events` works."""
-
-
-class LightningStoreStatistics(TypedDict, total=False):
-    """Counts of what is stored; always exact."""
-
-    name: str
-    total_rollouts: int
-    total_attempts: int
-    total_spans: int
-    total_resources: int
-    total_workers: int
-    uptime: float
-    total_span_bytes: int
-    eviction_threshold_bytes: int
-    safe_threshold_bytes: int
-    memory_capacity_bytes: int
-
-
-class StoreEvent(BaseModel):
-    """One change in a store, as :meth:`LightningStore.events` tells it."""
-
-    event_id: int
-    """Increasing within one store; a gap means that events were dropped for a slow listener."""
-    kind: Literal["rollout", "attempt", "worker", "resources"]
-    time: float
-    rollout_id: str | None = None
-    attempt_id: str | None = None
-    worker_id: str | None = None
-    resources_id: str | None = None
-    status: str | None = None
-    """The new status of the rollout, attempt or worker."""
+__all__ = ["LightningStore"]
 
 
 class LightningStore(ABC):
@@ -157,7 +80,7 @@ class LightningStore(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} takes no OTLP traces")
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 -- most stores have nothing to release
         """Release connections and files. Idempotent; the store must not be used afterwards."""
 
     # -- creating work ---------------------------------------------------------------------------
@@ -236,7 +159,9 @@ class LightningStore(ABC):
         """
 
     @abstractmethod
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None
+    ) -> AttemptedRollout:
         """Start another attempt outside the queue, whatever the rollout's status and limits.
 
         The rollout becomes ``preparing``, leaves the queue if it was in it, and its end time is

@@ -7,19 +7,20 @@ A resource is told apart by its ``resource_type``. Users and plugins add their o
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
     SerializeAsAny,
     ValidationInfo,
 )
-from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from agl_core.errors import MissingDependencyError
@@ -39,6 +40,11 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+
+def _caller() -> str:
+    """Return the name of the function that called the caller of this one."""
+    return sys._getframe(2).f_code.co_name  # pyright: ignore[reportPrivateUsage]
 
 
 class Resource(BaseModel):
@@ -115,7 +121,7 @@ class ProxyLLM(LLM):
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "endpoint" and sys._getframe(1).f_code.co_name != "get_base_url":
+        if name == "endpoint" and _caller() != "get_base_url":
             logger.warning(
                 "ProxyLLM.endpoint was read directly: calls made to it belong to no rollout; "
                 "use get_base_url(rollout_id, attempt_id)"
@@ -184,10 +190,10 @@ class PromptTemplate(Resource):
                 .render(**kwargs)
             )
         try:
-            from poml import poml  # pyright: ignore[reportMissingImports]
+            poml: Any = importlib.import_module("poml")
         except ImportError as error:
             raise MissingDependencyError("the poml prompt engine", pip="poml") from error
-        messages: Any = poml(self.template, context=kwargs, chat=False)
+        messages: str | list[dict[str, Any]] = poml.poml(self.template, context=kwargs, chat=False)
         if isinstance(messages, str):
             return messages
         return "\n".join(str(message["content"]) for message in messages)
@@ -200,11 +206,14 @@ class _AnyResource:
     def decode(value: Any, _: ValidationInfo) -> Resource:
         if isinstance(value, Resource):
             return value
-        if not isinstance(value, dict) or not isinstance(value.get("resource_type"), str):
+        name: Any = None
+        if isinstance(value, dict):
+            name = cast("dict[str, Any]", value).get("resource_type")
+        if not isinstance(name, str):
             raise PydanticCustomError(
                 "resource_type", "a resource needs a string under the key 'resource_type'"
             )
-        return _types.get(value["resource_type"], OpaqueResource).model_validate(value)
+        return _types.get(name, OpaqueResource).model_validate(value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from pydantic import BaseModel, Field
@@ -21,9 +21,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    RolloutRawResult = (
-        None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
-    )
+    RolloutRawResult = None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
     """What an agent may return: nothing, its final reward, or spans to store."""
 else:
     RolloutRawResult = Any  # naming ReadableSpan at run time would import the SDK
@@ -42,7 +40,7 @@ class Triplet(BaseModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class RewardMatchPolicy(str, Enum):
+class RewardMatchPolicy(StrEnum):
     """How a reward finds the model call it belongs to."""
 
     FIRST_SIBLING = "first_sibling"

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Every development command, with nothing but Python: each creates the environment it needs.
+
+    python3 dev.py demo              the main job: watch an agent get better
+    python3 dev.py test [ARGS...]    the default test suite; ARGS go to pytest
+    python3 dev.py slow              the slow suites
+    python3 dev.py lint | types      ruff; pyright
+    python3 dev.py cover             the default suite with its coverage gate
+    python3 dev.py bench [NAME...]   the benchmarks
+    python3 dev.py plugins [NAME...] each plugin's wheel, alone with the core's
+    python3 dev.py ci                all of it, as CI does
+
+Environments live in .venv and .envs and are made anew when what they install changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+ENVS = ROOT / ".envs"
+BIN = "Scripts" if os.name == "nt" else "bin"
+LIFECYCLE_FILE = "agl_core/lifecycle.py"
+LINE_COVERAGE_PERCENT = 90
+
+
+# -- environments ----------------------------------------------------------------------------------
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+    """Run a command from the repository's root; a failure ends this program with its exit code."""
+    code = subprocess.run(
+        [str(part) for part in command], cwd=ROOT, env={**os.environ, **(env or {})}, check=False
+    ).returncode
+    if code:
+        sys.exit(code)
+
+
+def python_of(environment: Path) -> Path:
+    return environment / BIN / ("python.exe" if os.name == "nt" else "python")
+
+
+def environment(path: Path, requirements: Sequence[str], made_from: Sequence[Path]) -> Path:
+    """Return the interpreter of an environment that has ``requirements``, making it if need be.
+
+    Args:
+        path: Folder of the environment.
+        requirements: Arguments to ``pip install``.
+        made_from: Files whose change makes the environment stale.
+    """
+    wanted = hashlib.sha256(
+        "\0".join([sys.version, *requirements, *(file.read_text() for file in made_from)]).encode()
+    ).hexdigest()
+    stamp = path / "made-from"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"making {path.relative_to(ROOT)} ...", flush=True)
+        if not python_of(path).exists():
+            create(path)
+        run(python_of(path), "-m", "pip", "install", "--quiet", *requirements)
+        stamp.write_text(wanted)
+    return python_of(path)
+
+
+def create(path: Path) -> None:
+    """Make a virtual environment with pip in it, also where Python comes without ensurepip."""
+    try:
+        import ensurepip  # noqa: F401 -- Debian and Ubuntu ship it in a package of its own
+    except ImportError:
+        venv.create(path, with_pip=False, clear=True, symlinks=os.name != "nt")
+        with TemporaryDirectory() as folder:
+            run(python_of(path), debian_pip(Path(folder)) / "pip", "install", "--quiet", "pip")
+    else:
+        venv.create(path, with_pip=True, clear=True, symlinks=os.name != "nt")
+
+
+def debian_pip(folder: Path) -> Path:
+    """Return a runnable pip wheel taken from Debian's archive, without installing anything."""
+    try:
+        subprocess.run(
+            ["apt-get", "download", "--quiet", "python3-pip-whl"], cwd=folder, check=True
+        )
+        package = next(folder.glob("*.deb"))
+        subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
+        return next(folder.glob("usr/share/python-wheels/pip-*.whl"))
+    except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+        sys.exit(f"Python has no ensurepip here: sudo apt-get install python3-venv ({error})")
+
+
+def demo_python() -> Path:
+    return environment(ROOT / ".venv", ["-e", ".[demo]"], [ROOT / "pyproject.toml"])
+
+
+def dev_python() -> Path:
+    return environment(ROOT / ".venv", ["-e", ".[dev]"], [ROOT / "pyproject.toml"])
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def demo(arguments: Sequence[str]) -> None:
+    # The development environment has all that the demo needs.
+    python = python_of(ROOT / ".venv")
+    has_openai = (
+        python.exists()
+        and not subprocess.run(
+            [python, "-c", "import openai, agl_core"], cwd=ROOT, capture_output=True, check=False
+        ).returncode
+    )
+    run(python if has_openai else demo_python(), "examples/room_booking/main.py", *arguments)
+
+
+def test(arguments: Sequence[str]) -> None:
+    run(dev_python(), "-m", "pytest", *arguments)
+
+
+def slow(arguments: Sequence[str]) -> None:
+    run(dev_python(), "-m", "pytest", "-m", "slow and not benchmark", *arguments)
+
+
+def lint(arguments: Sequence[str]) -> None:
+    python = dev_python()
+    run(python, "-m", "ruff", "check", *arguments)
+    run(python, "-m", "ruff", "format", "--check", *arguments)
+
+
+def types(arguments: Sequence[str]) -> None:
+    run(dev_python(), "-m", "pyright", *arguments)
+
+
+def cover(arguments: Sequence[str]) -> None:
+    python = dev_python()
+    run(python, "-m", "coverage", "erase")
+    run(python, "-m", "pytest", "--cov", "--cov-report=", *arguments)
+    run(
+        python,
+        "-m",
+        "coverage",
+        "report",
+        "--skip-covered",
+        f"--fail-under={LINE_COVERAGE_PERCENT}",
+    )
+    run(python, "-m", "coverage", "report", f"--include={LIFECYCLE_FILE}", "--fail-under=100")
+
+
+def bench(arguments: Sequence[str]) -> None:
+    files = [f"tests/benchmark/bench_{name}.py" for name in arguments] or ["tests/benchmark"]
+    run(dev_python(), "-m", "pytest", "-m", "benchmark", "-s", "--timeout=0", *files)
+
+
+def plugins(arguments: Sequence[str]) -> None:
+    """Build every wheel, then test each plugin alone with the core's wheel."""
+    folders = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+    unknown = set(arguments) - {folder.name for folder in folders}
+    if unknown:
+        sys.exit(f"no such plugin: {', '.join(sorted(unknown))}")
+    wheels = ENVS / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    builder = environment(ENVS / "build", ["build>=1.2"], [])
+    for folder in [ROOT, *folders]:
+        run(builder, "-m", "build", "--wheel", "--outdir", wheels, folder)
+    for folder in folders:
+        if not arguments or folder.name in arguments:
+            test_alone(folder, wheels)
+
+
+def test_alone(folder: Path, wheels: Path) -> None:
+    """Install one plugin's wheel with the core's in a fresh environment and run its tests there."""
+    project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    print(f"-- {project['name']}", flush=True)
+    path = ENVS / folder.name
+    shutil.rmtree(path, ignore_errors=True)
+    create(path)
+    extra = "[test]" if "test" in project.get("optional-dependencies", {}) else ""
+    run(
+        *(python_of(path), "-m", "pip", "install", "--quiet", "--find-links", wheels),
+        *(f"{project['name']}{extra}", "pytest", "pytest-asyncio", "pytest-timeout"),
+    )
+    run(python_of(path), "-m", "pytest", f"tests/plugins/{folder.name}", "-m", "not benchmark")
+
+
+def ci(arguments: Sequence[str]) -> None:
+    """Run every check in CI's order, with the time each took."""
+    del arguments
+    took: list[str] = []
+    for step in (lint, types, cover, slow, plugins):
+        print(f"==== {step.__name__}", flush=True)
+        start = time.monotonic()
+        step([])
+        took.append(f"{step.__name__} {time.monotonic() - start:.0f} s")
+    print("==== all passed: " + ", ".join(took))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    function.__name__: function
+    for function in (demo, test, slow, lint, types, cover, bench, plugins, ci)
+}
+
+
+def main() -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 -- run with whatever python3 is at hand
+        sys.exit(f"agl needs Python 3.11 or newer, this is {sys.version.split()[0]}")
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        print(__doc__)
+        sys.exit(0 if {"-h", "--help"} & set(sys.argv) else 2)
+    try:
+        COMMANDS[sys.argv[1]](sys.argv[2:])
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+import inspect
+import re
+
+import pytest
+
+from agl_core import errors
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (errors.RolloutNotFoundError, ValueError),
+        (errors.AttemptNotFoundError, ValueError),
+        (errors.InvalidArgumentError, ValueError),
+        (errors.SpansEvictedError, RuntimeError),
+        (errors.StoreUnavailableError, ConnectionError),
+        (errors.PluginNotFoundError, ValueError),
+        (errors.MissingDependencyError, ImportError),
+        (errors.PermissionDeniedError, PermissionError),
+    ],
+)
+def test_each_error_is_also_the_built_in_the_reference_raises(error, builtin):
+    assert issubclass(error, errors.AglError)
+    assert issubclass(error, builtin)
+
+
+def test_the_drawing_names_every_error():
+    drawn = set(re.findall(r"\w+Error\b", (errors.__doc__ or "").split("Each error")[0]))
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.AglError)
+    }
+    assert defined <= drawn
+    assert defined <= set(errors.__all__)
+
+
+def test_errors_are_found_by_name_across_http():
+    assert errors.error_class("RolloutNotFoundError") is errors.RolloutNotFoundError
+    assert errors.error_class("ValueError") is errors.AglError
+    assert errors.error_class("error_class") is errors.AglError
+
+
+def test_config_errors_lead_with_the_path():
+    error = errors.ConfigError("unknown key", path="store.pathh")
+    assert str(error) == "store.pathh: unknown key"
+    assert error.path == "store.pathh"
+    assert str(errors.ConfigError("no such file")) == "no such file"
+
+
+def test_a_missing_dependency_names_the_command():
+    assert str(errors.MissingDependencyError("the x engine", pip="x>=2")) == (
+        "the x engine needs a package that is not installed: pip install 'x>=2'"
+    )

@@ -14,6 +14,7 @@
     ├── PermissionDeniedError             (PermissionError)
     ├── AgentError                        (RuntimeError)
     │   ├── AgentCancelledError
+    │   ├── AgentSignatureError           (also ValueError, NotImplementedError)
     │   └── AgentTimeoutError
     ├── ResourceMissingError              (RuntimeError)
     ├── TracerError                       (RuntimeError)
@@ -40,6 +41,7 @@ from __future__ import annotations
 __all__ = [
     "AgentCancelledError",
     "AgentError",
+    "AgentSignatureError",
     "AgentTimeoutError",
     "AglError",
     "AttemptNotFoundError",
@@ -119,6 +121,10 @@ class AgentError(AglError, RuntimeError):
 
 class AgentCancelledError(AgentError):
     """The rollout was cancelled while its agent ran."""
+
+
+class AgentSignatureError(AgentError, NotImplementedError, ValueError):
+    """An agent's function or method does not take the parameters that an agent must."""
 
 
 class AgentTimeoutError(AgentError):

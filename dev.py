@@ -102,7 +102,12 @@ def demo_python() -> Path:
 
 
 def dev_python() -> Path:
-    return environment(ROOT / ".venv", ["-e", ".[dev]"], [ROOT / "pyproject.toml"])
+    kit = ROOT / "plugins/agl_testing"
+    return environment(
+        ROOT / ".venv",
+        ["-e", ".[dev]", "-e", str(kit)],
+        [ROOT / "pyproject.toml", kit / "pyproject.toml"],
+    )
 
 
 # -- commands --------------------------------------------------------------------------------------

@@ -1,0 +1,23 @@
+"""Conformance suites for agl plugins, one per kind, and the helpers their tests need.
+
+Subclass the suite of your component's kind in a test module, supply its fixture, state in ``flags``
+what the component claims, and run pytest.
+"""
+
+from agl_testing.clock import Clock
+from agl_testing.models import Reply, ScriptedModels, ToolCall
+from agl_testing.relay import FaultyRelay
+from agl_testing.store import StoreSuite
+from agl_testing.suite import Suite, requires, since
+
+__all__ = [
+    "Clock",
+    "FaultyRelay",
+    "Reply",
+    "ScriptedModels",
+    "StoreSuite",
+    "Suite",
+    "ToolCall",
+    "requires",
+    "since",
+]

@@ -1,0 +1,40 @@
+"""A clock that tests set by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+__all__ = ["Clock", "agl_clock"]
+
+
+class Clock:
+    """Stands in for :func:`time.time`; it moves only when told to.
+
+    Attributes:
+        now: Epoch seconds that every caller of ``time.time`` sees.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock; a negative number is a clock that was set back."""
+        self.now += seconds
+
+    @contextmanager
+    def installed(self) -> Iterator[Clock]:
+        """Replace ``time.time`` in this process while the context is open."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "time", lambda: self.now)
+            yield self
+
+
+@pytest.fixture
+def agl_clock() -> Iterator[Clock]:
+    """A clock that stands still at the moment the test began."""
+    with Clock(time.time()).installed() as clock:
+        yield clock

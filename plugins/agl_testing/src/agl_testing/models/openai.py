@@ -1,0 +1,188 @@
+"""Replies in OpenAI's chat and completion formats, with vLLM's token ids where asked for.
+
+Formats: OpenAI API reference, "Chat" and "Completions"; vLLM's ``return_token_ids``: for chat
+``prompt_token_ids`` on the top level (in a stream: on the first chunk) and ``token_ids`` on each
+choice, for completions both on the choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agl_testing.models.script import Reply, Token, prompt_tokens
+
+__all__ = ["chat", "chat_stream", "completion", "completion_stream", "error"]
+
+_CREATED = 1_700_000_000
+
+
+def error(reply: Reply) -> dict[str, Any]:
+    """Return OpenAI's error body."""
+    return {
+        "error": {
+            "message": reply.error_message,
+            "type": "scripted_error",
+            "param": None,
+            "code": str(reply.error_status),
+        }
+    }
+
+
+def _usage(request: Mapping[str, Any], reply: Reply) -> dict[str, int]:
+    prompt, completion = len(prompt_tokens(request)), len(reply.tokens)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def _prompt_ids(request: Mapping[str, Any]) -> list[int]:
+    return [token.id for token in prompt_tokens(request)]
+
+
+def _chat_logprobs(tokens: list[Token]) -> dict[str, Any]:
+    return {
+        "content": [
+            {
+                "token": token.text,
+                "logprob": token.logprob,
+                "bytes": list(token.text.encode()),
+                "top_logprobs": [],
+            }
+            for token in tokens
+        ],
+        "refusal": None,
+    }
+
+
+def _tool_calls(reply: Reply) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+        }
+        for call in reply.tool_calls
+    ]
+
+
+def chat(request: Mapping[str, Any], reply: Reply, response_id: str) -> dict[str, Any]:
+    """Return a whole chat completion."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if reply.tool_calls:
+        message["tool_calls"] = _tool_calls(reply)
+    choice: dict[str, Any] = {
+        "index": 0,
+        "message": message,
+        "finish_reason": reply.finish,
+        "logprobs": _chat_logprobs(reply.tokens) if request.get("logprobs") else None,
+    }
+    body: dict[str, Any] = {
+        "id": response_id,
+        "object": "chat.completion",
+        "created": _CREATED,
+        "model": request.get("model"),
+        "choices": [choice],
+        "usage": _usage(request, reply),
+    }
+    if request.get("return_token_ids"):
+        body["prompt_token_ids"] = _prompt_ids(request)
+        choice["token_ids"] = [token.id for token in reply.tokens]
+    return body
+
+
+def chat_stream(
+    request: Mapping[str, Any], reply: Reply, response_id: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of a streamed chat completion: one token each."""
+    wants_ids = bool(request.get("return_token_ids"))
+
+    def chunk(delta: dict[str, Any], tokens: list[Token], finish: str | None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish}
+        choice["logprobs"] = _chat_logprobs(tokens) if request.get("logprobs") and tokens else None
+        if wants_ids and tokens:
+            choice["token_ids"] = [token.id for token in tokens]
+        return {
+            "id": response_id,
+            "object": "chat.completion.chunk",
+            "created": _CREATED,
+            "model": request.get("model"),
+            "choices": [choice],
+        }
+
+    first = chunk({"role": "assistant", "content": ""}, [], None)
+    if wants_ids:
+        first["prompt_token_ids"] = _prompt_ids(request)
+    yield first
+    text_tokens = Reply(text=reply.text).tokens
+    for token in text_tokens:
+        yield chunk({"content": token.text}, [token], None)
+    rest = reply.tokens[len(text_tokens) :]
+    for index, call in enumerate(_tool_calls(reply)):
+        head = {**call, "index": index, "function": {**call["function"], "arguments": ""}}
+        yield chunk({"tool_calls": [head]}, rest, None)
+        rest = []
+        arguments = call["function"]["arguments"]
+        for start in range(0, len(arguments), 8):
+            piece = {"arguments": arguments[start : start + 8]}
+            yield chunk({"tool_calls": [{"index": index, "function": piece}]}, [], None)
+    yield chunk({}, rest, reply.finish)
+    if (request.get("stream_options") or {}).get("include_usage"):
+        last = chunk({}, [], None)
+        yield {**last, "choices": [], "usage": _usage(request, reply)}
+
+
+def completion(request: Mapping[str, Any], reply: Reply, response_id: str) -> dict[str, Any]:
+    """Return a whole text completion."""
+    body = _completion_chunk(request, reply.tokens, reply.finish, response_id)
+    body["usage"] = _usage(request, reply)
+    if request.get("return_token_ids"):
+        body["choices"][0]["prompt_token_ids"] = _prompt_ids(request)
+    return body
+
+
+def completion_stream(
+    request: Mapping[str, Any], reply: Reply, response_id: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of a streamed text completion: one token each."""
+    tokens = reply.tokens
+    for index, token in enumerate(tokens):
+        finish = reply.finish if index == len(tokens) - 1 else None
+        chunk = _completion_chunk(request, [token], finish, response_id)
+        if index == 0 and request.get("return_token_ids"):
+            chunk["choices"][0]["prompt_token_ids"] = _prompt_ids(request)
+        yield chunk
+    if (request.get("stream_options") or {}).get("include_usage"):
+        last = _completion_chunk(request, [], None, response_id)
+        yield {**last, "choices": [], "usage": _usage(request, reply)}
+
+
+def _completion_chunk(
+    request: Mapping[str, Any], tokens: list[Token], finish: str | None, response_id: str
+) -> dict[str, Any]:
+    logprobs = None
+    if request.get("logprobs") is not None:
+        logprobs = {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": None,
+            "text_offset": [0] * len(tokens),
+        }
+    choice: dict[str, Any] = {
+        "index": 0,
+        "text": "".join(token.text for token in tokens),
+        "finish_reason": finish,
+        "logprobs": logprobs,
+    }
+    if request.get("return_token_ids"):
+        choice["token_ids"] = [token.id for token in tokens]
+    return {
+        "id": response_id,
+        "object": "text_completion",
+        "created": _CREATED,
+        "model": request.get("model"),
+        "choices": [choice],
+    }

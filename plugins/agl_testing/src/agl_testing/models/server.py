@@ -1,0 +1,269 @@
+"""A model server whose answers are scripted, on real HTTP, in OpenAI's and Anthropic's protocols.
+
+::
+
+    with ScriptedModels([Reply("Hello"), Reply(error_status=429)]) as models:
+        client = OpenAI(base_url=models.base_url, api_key="none")
+        ...
+        assert models.requests[0].body["messages"][-1]["content"] == "Hi"
+
+It imitates no model: it says what the script says. What it is exact about is the protocol, so that
+official SDKs, proxies and adapters can be tested against it, streams, tools, token ids,
+log-probabilities, errors and delays included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+
+from agl_testing.models import messages, openai, responses
+from agl_testing.models.script import Reply, prompt_tokens, tokenize
+
+__all__ = ["Script", "ScriptedModels", "SeenRequest"]
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRequest:
+    """A request as the server saw it."""
+
+    path: str
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    number: int
+    """Ordinal of the request, from 0."""
+
+
+Script = Callable[[SeenRequest], Reply] | Sequence[Reply]
+"""A function of the request, or replies in order, the last of which repeats."""
+
+
+class _Cut(Exception):
+    """Raised to make the server cut the connection."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether uvicorn should log this: a cut that the script asked for is no news."""
+    return not (record.exc_info and record.exc_info[0] is _Cut)
+
+
+class ScriptedModels:
+    """The server; a context manager. Runs in a thread of its own, on a free port of loopback.
+
+    Thread-safe: ``requests`` only grows, and ``script`` may be replaced at any time.
+
+    Args:
+        script: What to answer; see :data:`Script`. By default every request gets ``Reply("ok")``.
+        models: Names that ``/v1/models`` lists.
+
+    Attributes:
+        requests: Requests seen so far, in order of arrival.
+        disconnects: How many clients went away before their reply was whole.
+    """
+
+    def __init__(
+        self, script: Script | None = None, *, models: Sequence[str] = ("scripted",)
+    ) -> None:
+        self.script: Script = script or [Reply("ok")]
+        self.models = list(models)
+        self.requests: list[SeenRequest] = []
+        self.disconnects = 0
+        self.port = 0
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Root of the server, as Anthropic's client takes it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def base_url(self) -> str:
+        """Base URL as OpenAI's client takes it."""
+        return self.url + "/v1"
+
+    def __enter__(self) -> ScriptedModels:
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", self.port))
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._server.install_signal_handlers = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
+        started = threading.Event()
+
+        def serve() -> None:
+            async def main(server: uvicorn.Server) -> None:
+                serving = asyncio.ensure_future(server.serve([listener]))
+                await asyncio.sleep(0)
+                started.set()
+                await serving
+
+            assert self._server is not None
+            with contextlib.closing(listener):
+                asyncio.run(main(self._server))
+
+        # The socket listens from here on, so that a client that comes early waits in its backlog.
+        listener.listen(2048)
+        self._thread = threading.Thread(target=serve, name="scripted-models", daemon=True)
+        self._thread.start()
+        started.wait(10)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._server and self._thread:
+            self._server.should_exit = True
+            self._thread.join(10)
+        logging.getLogger("uvicorn.error").removeFilter(_is_news)
+
+    # -- serving ---------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        path: str = scope["path"].rstrip("/")
+        if scope["method"] == "GET":
+            await self._get(path, send)
+            return
+        raw = b""
+        more = True
+        while more:
+            message = await receive()
+            raw += message.get("body", b"")
+            more = message.get("more_body", False)
+        headers = {k.decode().lower(): v.decode() for k, v in scope["headers"]}
+        seen = SeenRequest(path, json.loads(raw or b"{}"), headers, len(self.requests))
+        self.requests.append(seen)
+        reply = self._reply_to(seen)
+        watch = asyncio.ensure_future(self._disconnected(receive))
+        answer = asyncio.ensure_future(self._answer(seen, reply, send))
+        await asyncio.wait({watch, answer}, return_when=asyncio.FIRST_COMPLETED)
+        watch.cancel()
+        if not answer.done():
+            self.disconnects += 1
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
+        else:
+            answer.result()
+
+    async def _disconnected(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            continue
+
+    def _reply_to(self, seen: SeenRequest) -> Reply:
+        if callable(self.script):
+            return self.script(seen)
+        return self.script[min(seen.number, len(self.script) - 1)]
+
+    async def _get(self, path: str, send: Send) -> None:
+        if path.endswith("/models"):
+            data = [{"id": name, "object": "model", "owned_by": "agl"} for name in self.models]
+            await _send_json(send, 200, {"object": "list", "data": data})
+        elif path.endswith("/health"):
+            await _send_json(send, 200, {})
+        else:
+            await _send_json(send, 404, {"detail": "not found"})
+
+    async def _answer(self, seen: SeenRequest, reply: Reply, send: Send) -> None:
+        if reply.delay:
+            await asyncio.sleep(reply.delay)
+        anthropic = seen.path.endswith("/messages")
+        streamed = bool(seen.body.get("stream"))
+        if reply.drop_after == 0:
+            raise _Cut
+        if reply.garbage is not None:
+            kind = "text/event-stream" if streamed else "application/json"
+            await _send(send, 200, reply.garbage, kind, reply.headers)
+        elif reply.error_status:
+            body = messages.error(reply) if anthropic else openai.error(reply)
+            await _send_json(send, reply.error_status, body, reply.headers)
+        elif seen.path.endswith("/embeddings"):
+            await _send_json(send, 200, _embeddings(seen.body))
+        elif seen.path.endswith("/tokenize"):
+            ids = [token.id for token in prompt_tokens(seen.body)]
+            await _send_json(send, 200, {"tokens": ids, "count": len(ids)})
+        else:
+            await self._generate(seen, reply, send, streamed=streamed)
+
+    async def _generate(
+        self, seen: SeenRequest, reply: Reply, send: Send, *, streamed: bool
+    ) -> None:
+        response_id = f"scripted-{seen.number}"
+        protocols: dict[str, tuple[Any, Any]] = {
+            "/chat/completions": (openai.chat, openai.chat_stream),
+            "/completions": (openai.completion, openai.completion_stream),
+            "/responses": (responses.response, responses.response_stream),
+            "/messages": (messages.message, messages.message_stream),
+        }
+        for suffix, (whole, stream) in protocols.items():
+            if seen.path.endswith(suffix):
+                if streamed:
+                    chunks = stream(seen.body, reply, response_id)
+                    named = suffix in ("/responses", "/messages")
+                    await _send_stream(send, chunks, reply, named=named)
+                else:
+                    body = whole(seen.body, reply, response_id)
+                    await _send_json(send, 200, body, reply.headers)
+                return
+        await _send_json(send, 404, {"detail": f"no route {seen.path}"})
+
+
+def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
+    texts = body.get("input", "")
+    texts = [texts] if isinstance(texts, str) else texts
+    data = [
+        {"object": "embedding", "index": i, "embedding": [float(len(tokenize(text))), 1.0]}
+        for i, text in enumerate(texts)
+    ]
+    usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
+    return {"object": "list", "data": data, "model": body.get("model"), "usage": usage}
+
+
+async def _send(
+    send: Send, status: int, body: bytes, content_type: str, headers: Mapping[str, str]
+) -> None:
+    raw = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
+    raw += [(k.encode(), v.encode()) for k, v in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_json(
+    send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None
+) -> None:
+    await _send(send, status, json.dumps(body).encode(), "application/json", headers or {})
+
+
+async def _send_stream(
+    send: Send, chunks: Iterator[dict[str, Any]], reply: Reply, *, named: bool
+) -> None:
+    head = [(b"content-type", b"text/event-stream")]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    for number, chunk in enumerate(chunks):
+        if number == reply.drop_after:
+            raise _Cut
+        if number and reply.chunk_delay:
+            await asyncio.sleep(reply.chunk_delay)
+        event = f"event: {chunk['type']}\n" if named else ""
+        text = f"{event}data: {json.dumps(chunk)}\n\n"
+        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+    end = b"" if named else b"data: [DONE]\n\n"
+    await send({"type": "http.response.body", "body": end})

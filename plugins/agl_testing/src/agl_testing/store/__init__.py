@@ -1,0 +1,45 @@
+"""The conformance suite for stores.
+
+::
+
+    class TestMyStore(StoreSuite):
+        flags = frozenset({"thread_safe", "durable"})
+
+        @pytest.fixture
+        def store(self, tmp_path):
+            return MyStore(path=tmp_path / "db", scan_debounce_seconds=0)
+
+        async def reopen(self, store):
+            return MyStore(path=store.path, scan_debounce_seconds=0)
+"""
+
+from agl_testing.store.concurrency import ConcurrencyTests
+from agl_testing.store.durability import DurabilityTests
+from agl_testing.store.load import LoadTests
+from agl_testing.store.machine import MachineTests
+from agl_testing.store.queueing import ClaimTests, QueueTests
+from agl_testing.store.reading import EventTests, QueryTests, ResourceTests, WaitTests
+from agl_testing.store.spans import SpanArrivalTests, SpanTests
+from agl_testing.store.updates import AttemptTests, RolloutUpdateTests, WorkerTests
+
+__all__ = ["StoreSuite"]
+
+
+class StoreSuite(
+    QueueTests,
+    ClaimTests,
+    RolloutUpdateTests,
+    AttemptTests,
+    WorkerTests,
+    SpanTests,
+    SpanArrivalTests,
+    QueryTests,
+    ResourceTests,
+    WaitTests,
+    EventTests,
+    ConcurrencyTests,
+    DurabilityTests,
+    MachineTests,
+    LoadTests,
+):
+    """Everything a store must do; see :class:`agl_testing.store.base.StoreTests`."""

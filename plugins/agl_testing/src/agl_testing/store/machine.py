@@ -1,0 +1,275 @@
+"""Random histories: the store must do, step by step, what the pure lifecycle says.
+
+The model is a handful of dictionaries on which :mod:`agl_core.lifecycle` acts; it has no indexes,
+no locks and no I/O. After each step of a history that hypothesis made up, statuses, end times,
+attempts, workers and, at the end, the whole queue must agree. Ids are the store's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agl_core import lifecycle
+from agl_core.store import LightningStore
+from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
+from agl_testing.samples import span_of
+from agl_testing.store.base import StoreTests
+
+pytestmark = pytest.mark.asyncio
+
+__all__ = ["MachineTests"]
+
+CONFIGS = [
+    RolloutConfig(),
+    RolloutConfig(max_attempts=2, retry_condition=["failed"]),
+    RolloutConfig(max_attempts=3, retry_condition=["failed", "timeout", "unresponsive"]),
+]
+ATTEMPT_STATUSES = ["preparing", "running", "succeeded", "failed", "timeout", "unresponsive"]
+ROLLOUT_STATUSES = [
+    *("queuing", "preparing", "running", "succeeded", "failed", "cancelled", "requeuing"),
+]
+
+_examples = itertools.count()
+_pick = st.integers(min_value=0, max_value=7)
+_worker = st.sampled_from([None, "a", "b"])
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("enqueue"), st.sampled_from(CONFIGS)),
+        st.tuples(st.just("start"), st.sampled_from(CONFIGS), _worker),
+        st.tuples(st.just("dequeue"), _worker),
+        st.tuples(st.just("start_attempt"), _pick, _worker),
+        st.tuples(st.just("span"), _pick, _pick),
+        st.tuples(st.just("attempt"), _pick, _pick, st.sampled_from(ATTEMPT_STATUSES)),
+        st.tuples(st.just("note"), _pick, _pick),
+        st.tuples(st.just("rollout"), _pick, st.sampled_from(ROLLOUT_STATUSES)),
+        st.tuples(st.just("heartbeat"), st.sampled_from(["a", "b"])),
+    ),
+    max_size=25,
+)
+
+
+class Model:
+    """What the lifecycle says, kept in dictionaries."""
+
+    def __init__(self) -> None:
+        self.rollouts: dict[str, Rollout] = {}
+        self.attempts: dict[str, list[Attempt]] = {}
+        self.workers: dict[str, Worker] = {}
+        self.queue: list[str] = []
+
+    def apply(self, rollout_id: str, change: lifecycle.Change) -> None:
+        if change.rollout:
+            self.rollouts[rollout_id] = change.rollout
+        if change.attempt:
+            attempts = self.attempts[rollout_id]
+            ids = [attempt.attempt_id for attempt in attempts]
+            if change.attempt.attempt_id in ids:
+                attempts[ids.index(change.attempt.attempt_id)] = change.attempt
+            else:
+                attempts.append(change.attempt)
+        if change.worker:
+            self.workers[change.worker.worker_id] = change.worker
+        if change.queue == "append":
+            self.queue.append(rollout_id)
+        elif change.queue == "remove":
+            self.queue.remove(rollout_id)
+
+    def created(self, rollout: Rollout) -> None:
+        self.rollouts[rollout.rollout_id] = Rollout(
+            **rollout.model_dump(exclude={"attempt", "status"}), status="queuing"
+        )
+        self.attempts[rollout.rollout_id] = []
+        self.queue.append(rollout.rollout_id)
+
+    def begun(self, claimed: AttemptedRollout, worker: str | None, *, dequeued: bool) -> None:
+        rollout_id = claimed.rollout_id
+        change = lifecycle.begin_attempt(
+            self.rollouts[rollout_id],
+            attempt_id=claimed.attempt.attempt_id,
+            sequence_id=len(self.attempts[rollout_id]) + 1,
+            now=time.time(),
+            worker_id=worker,
+            worker=self.workers.get(worker or ""),
+            dequeued=dequeued,
+        )
+        self.apply(rollout_id, change)
+
+    def worker_of(self, attempt: Attempt | None) -> Worker | None:
+        return self.workers.get(attempt.worker_id) if attempt and attempt.worker_id else None
+
+
+class History:
+    """One history, done to the store and to the model side by side."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self.store = store
+        self.model = Model()
+        self.prefix = f"machine-{next(_examples)}-{time.time_ns()}-"
+
+    def worker(self, name: str | None) -> str | None:
+        return None if name is None else self.prefix + name
+
+    def rollout(self, pick: int) -> str | None:
+        ids = list(self.model.rollouts)
+        return ids[pick % len(ids)] if ids else None
+
+    def attempt(self, rollout_id: str, pick: int) -> Attempt | None:
+        attempts = self.model.attempts[rollout_id]
+        return attempts[pick % len(attempts)] if attempts else None
+
+    async def step(self, name: str, *arguments: Any) -> None:
+        await getattr(self, "do_" + name)(*arguments)
+        await self.compare()
+
+    async def do_enqueue(self, config: RolloutConfig) -> None:
+        self.model.created(await self.store.enqueue_rollout("x", config=config))
+
+    async def do_start(self, config: RolloutConfig, name: str | None) -> None:
+        worker = self.worker(name)
+        started = await self.store.start_rollout("x", config=config, worker_id=worker)
+        self.model.created(started)
+        self.model.begun(started, worker, dequeued=False)
+
+    async def do_dequeue(self, name: str | None) -> None:
+        worker = self.worker(name)
+        claimed = await self.store.dequeue_rollout(worker)
+        if self.model.queue:
+            assert claimed is not None
+            assert claimed.rollout_id == self.model.queue[0]
+            self.model.begun(claimed, worker, dequeued=True)
+        else:
+            assert claimed is None
+            if worker:
+                self.model.workers[worker] = lifecycle.nothing_to_claim(
+                    worker, self.model.workers.get(worker), now=time.time()
+                )
+
+    async def do_start_attempt(self, pick: int, name: str | None) -> None:
+        if rollout_id := self.rollout(pick):
+            worker = self.worker(name)
+            started = await self.store.start_attempt(rollout_id, worker_id=worker)
+            self.model.begun(started, worker, dequeued=False)
+
+    async def do_span(self, pick: int, which: int) -> None:
+        rollout_id = self.rollout(pick)
+        attempt = rollout_id and self.attempt(rollout_id, which)
+        if not rollout_id or not attempt:
+            return
+        rollout = self.model.rollouts[rollout_id]
+        attempted = AttemptedRollout(**rollout.model_dump(), attempt=attempt)
+        await self.store.add_span(span_of(attempted))
+        change = lifecycle.span_arrived(
+            rollout,
+            attempt,
+            is_latest=attempt is self.model.attempts[rollout_id][-1],
+            worker=self.model.worker_of(attempt),
+            now=time.time(),
+        )
+        self.model.apply(rollout_id, change)
+
+    async def do_attempt(self, pick: int, which: int, status: Any) -> None:
+        await self._update_attempt(pick, which, {"status": status})
+
+    async def do_note(self, pick: int, which: int) -> None:
+        await self._update_attempt(pick, which, {"metadata": {"note": 1}})
+
+    async def _update_attempt(self, pick: int, which: int, changes: dict[str, Any]) -> None:
+        rollout_id = self.rollout(pick)
+        attempt = rollout_id and self.attempt(rollout_id, which)
+        if not rollout_id or not attempt:
+            return
+        await self.store.update_attempt(rollout_id, attempt.attempt_id, **changes)
+        change = lifecycle.update_attempt(
+            self.model.rollouts[rollout_id],
+            attempt,
+            changes,
+            is_latest=attempt is self.model.attempts[rollout_id][-1],
+            worker=self.model.worker_of(attempt),
+            now=time.time(),
+        )
+        self.model.apply(rollout_id, change)
+
+    async def do_rollout(self, pick: int, status: Any) -> None:
+        if rollout_id := self.rollout(pick):
+            await self.store.update_rollout(rollout_id, status=status)
+            attempts = self.model.attempts[rollout_id]
+            latest = attempts[-1] if attempts else None
+            change = lifecycle.update_rollout(
+                self.model.rollouts[rollout_id],
+                {"status": status},
+                attempt=latest,
+                worker=self.model.worker_of(latest),
+                now=time.time(),
+            )
+            self.model.apply(rollout_id, change)
+
+    async def do_heartbeat(self, name: str) -> None:
+        worker = self.worker(name) or ""
+        await self.store.update_worker(worker)
+        self.model.workers[worker] = lifecycle.worker_heartbeat(
+            worker, self.model.workers.get(worker), {}, now=time.time()
+        )
+
+    # -- comparing -------------------------------------------------------------------------------
+
+    async def compare(self) -> None:
+        for rollout_id, expected in self.model.rollouts.items():
+            rollout = await self.store.get_rollout_by_id(rollout_id)
+            assert rollout is not None
+            assert rollout.status == expected.status
+            assert (rollout.end_time is None) == (expected.end_time is None)
+            attempts = await self.store.query_attempts(rollout_id)
+            assert [_shape(a) for a in attempts] == [
+                _shape(a) for a in self.model.attempts[rollout_id]
+            ]
+        for worker_id, expected in self.model.workers.items():
+            worker = await self.store.get_worker_by_id(worker_id)
+            assert worker is not None
+            assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == (
+                expected.status,
+                expected.current_rollout_id,
+                expected.current_attempt_id,
+            )
+
+    async def drain(self) -> None:
+        """Empty the queue, which must hold just what the model's holds, in its order."""
+        claimed = await self.store.dequeue_many_rollouts(limit=1000)
+        assert [rollout.rollout_id for rollout in claimed] == self.model.queue
+        for rollout in claimed:
+            await self.store.update_rollout(rollout.rollout_id, status="cancelled")
+
+
+def _shape(attempt: Attempt) -> tuple[Any, ...]:
+    return (
+        attempt.attempt_id,
+        attempt.sequence_id,
+        attempt.status,
+        attempt.worker_id,
+        attempt.end_time is None,
+        attempt.last_heartbeat_time is None,
+        attempt.metadata,
+    )
+
+
+class MachineTests(StoreTests):
+    """The store against the lifecycle."""
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    @given(steps=_steps)
+    async def test_random_histories_follow_the_lifecycle(
+        self, store: LightningStore, steps: list[tuple[Any, ...]]
+    ):
+        history = History(store)
+        for step in steps:
+            await history.step(*step)
+        await history.drain()

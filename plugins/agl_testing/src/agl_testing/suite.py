@@ -1,0 +1,69 @@
+"""What every conformance suite has in common.
+
+A suite is a class of tests. The author of a component subclasses it, supplies a fixture, and states
+in flags what the component claims; a test that needs a flag the component does not claim is
+skipped, and the flag stands in plain sight. Nothing else can switch a test off: a suite test that a
+subclass overrides or deletes fails the run (:mod:`agl_testing.plugin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+
+__all__ = ["SUITE_VERSION", "Suite", "requires", "since"]
+
+SUITE_VERSION = "0.1"
+"""Minor version of the kit; a test marked :func:`since` this version only warns."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Suite:
+    """Base of all suites.
+
+    Attributes:
+        suite_name: The kind the suite is for, as reports name it; None for abstract bases.
+        flags: What the component claims beyond the bare contract; see each suite's ``FLAGS``.
+        expected_failures: Suite tests that are known to fail, with the reason; they are run, and
+            one that passes after all fails the run.
+        FLAGS: Every flag the suite knows, with what claiming it means.
+    """
+
+    suite_name: ClassVar[str | None] = None
+    flags: ClassVar[frozenset[str]] = frozenset()
+    expected_failures: ClassVar[dict[str, str]] = {}
+    FLAGS: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        unknown = set(cls.flags) - set(cls.FLAGS)
+        if unknown:
+            raise TypeError(
+                f"{cls.__qualname__}.flags names {sorted(unknown)}, "
+                f"but this suite knows {sorted(cls.FLAGS)}"
+            )
+
+
+def requires(*flags: str) -> Callable[[F], F]:
+    """Mark a suite test as meant for components that claim these flags."""
+
+    def mark(test: F) -> F:
+        return pytest.mark.agl_requires(*flags)(test)
+
+    return mark
+
+
+def since(version: str) -> Callable[[F], F]:
+    """Mark a suite test as new in a minor version of the kit, during which it only warns.
+
+    Args:
+        version: The minor version that brought the test, e.g. ``"0.2"``.
+    """
+
+    def mark(test: F) -> F:
+        return pytest.mark.agl_since(version)(test)
+
+    return mark

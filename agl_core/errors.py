@@ -27,6 +27,7 @@
     │   ├── PluginDisabledError
     │   ├── PluginIncompatibleError
     │   └── PluginBrokenError
+    ├── ComponentTypeError                (TypeError)
     └── MissingDependencyError            (ImportError)
 
 Each error also derives from the built-in the reference raises, so ``except ValueError`` written
@@ -45,6 +46,7 @@ __all__ = [
     "AgentTimeoutError",
     "AglError",
     "AttemptNotFoundError",
+    "ComponentTypeError",
     "ConfigError",
     "InvalidArgumentError",
     "LLMServerError",
@@ -185,6 +187,10 @@ class PluginIncompatibleError(PluginError):
 
 class PluginBrokenError(PluginError):
     """The plugin fails to load or does not do what its kind requires."""
+
+
+class ComponentTypeError(AglError, TypeError):
+    """What was built is not a component of the kind that was asked for."""
 
 
 class MissingDependencyError(AglError, ImportError):

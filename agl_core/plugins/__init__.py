@@ -1,0 +1,60 @@
+"""Plugins: what a plugin says about itself, finding it, and building components from it.
+
+For plugin authors: :mod:`agl_core.plugins.spec` (what a hook module returns) and
+:mod:`agl_core.plugins.hookspecs` (every hook there is). For the rest of the core:
+:func:`build_component`, :func:`get_registry` and :func:`notify`.
+"""
+
+from agl_core.plugins.blueprint import Blueprint
+from agl_core.plugins.build import build_component, resolve_component
+from agl_core.plugins.events import add_listener, notify, remove_listener
+from agl_core.plugins.files import read_config_file
+from agl_core.plugins.imports import import_object
+from agl_core.plugins.records import PluginRecord, PluginStatus
+from agl_core.plugins.registry import Registry, get_registry, reset_registry
+from agl_core.plugins.spec import (
+    COMPONENT_KINDS,
+    ENTRY_POINT_GROUP,
+    KINDS,
+    PLUGIN_API_VERSION,
+    AppSpec,
+    CommandSpec,
+    ComponentKind,
+    ComponentSpec,
+    HookSpec,
+    Kind,
+    Spec,
+    hookimpl,
+    hookspec,
+)
+from agl_core.plugins.switches import Switches
+
+__all__ = [
+    "COMPONENT_KINDS",
+    "ENTRY_POINT_GROUP",
+    "KINDS",
+    "PLUGIN_API_VERSION",
+    "AppSpec",
+    "Blueprint",
+    "CommandSpec",
+    "ComponentKind",
+    "ComponentSpec",
+    "HookSpec",
+    "Kind",
+    "PluginRecord",
+    "PluginStatus",
+    "Registry",
+    "Spec",
+    "Switches",
+    "add_listener",
+    "build_component",
+    "get_registry",
+    "hookimpl",
+    "hookspec",
+    "import_object",
+    "notify",
+    "read_config_file",
+    "remove_listener",
+    "reset_registry",
+    "resolve_component",
+]

@@ -19,7 +19,7 @@ looking at a plugin imports nothing but its hook module::
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import pluggy
 
@@ -34,6 +34,7 @@ __all__ = [
     "ComponentSpec",
     "HookSpec",
     "Kind",
+    "Spec",
     "hookimpl",
     "hookspec",
 ]
@@ -133,3 +134,7 @@ class HookSpec:
     module: str
     summary: str = ""
     api: int = PLUGIN_API_VERSION
+
+
+Spec: TypeAlias = ComponentSpec | CommandSpec | AppSpec | HookSpec
+"""What a hook of a kind returns."""

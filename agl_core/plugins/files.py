@@ -1,0 +1,82 @@
+"""Reading a TOML, YAML or JSON file that holds one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, cast
+
+from agl_core.errors import ConfigError
+
+__all__ = ["CONFIG_SUFFIXES", "read_config_file"]
+
+CONFIG_SUFFIXES: Final = (".toml", ".yaml", ".yml", ".json")
+
+
+def read_config_file(file: str | Path, *, path: str = "") -> dict[str, Any]:
+    """Return the table a file holds.
+
+    Args:
+        file: Its suffix tells the format, one of :data:`CONFIG_SUFFIXES`.
+        path: Where in a configuration the file was named, for messages.
+
+    Raises:
+        ConfigError: It cannot be read, is malformed (with the line), or does not hold a table.
+    """
+    file = Path(file)
+    suffix = file.suffix.lower()
+    if suffix not in CONFIG_SUFFIXES:
+        known = ", ".join(CONFIG_SUFFIXES)
+        raise ConfigError(f"{file} is none of {known}", path=path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{file} cannot be read: {reason}", path=path) from error
+    parse = {".toml": _toml, ".json": _json}.get(suffix, _yaml)
+    data = parse(text, file, path)
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{file} holds {_article(data)} and not a table of keys and values", path=path
+        )
+    table = cast("dict[object, Any]", data)
+    for key in table:
+        if not isinstance(key, str):
+            raise ConfigError(f"{file} has the key {key!r}, which is not a word", path=path)
+    return cast("dict[str, Any]", table)
+
+
+def _toml(text: str, file: Path, path: str) -> object:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # The message ends with "(at line 3, column 7)", or "(at end of document)".
+        raise ConfigError(f"{file} is not valid TOML: {error}", path=path) from error
+
+
+def _json(text: str, file: Path, path: str) -> object:
+    import json
+
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file} is not valid JSON: {error}", path=path) from error
+
+
+def _yaml(text: str, file: Path, path: str) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        what = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise ConfigError(f"{file} is not valid YAML: {what}{where}", path=path) from error
+
+
+def _article(data: object) -> str:
+    return {"list": "a list", "str": "a text", "NoneType": "nothing"}.get(
+        type(data).__name__, f"a {type(data).__name__}"
+    )

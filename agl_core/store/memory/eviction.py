@@ -1,0 +1,102 @@
+"""How much memory spans may take, and whose spans go first when it is too much."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from agl_core.errors import InvalidArgumentError
+from agl_core.store.encoded import EncodedSpan
+from agl_core.types import Span
+
+__all__ = ["MemoryBudget", "memory_capacity", "span_bytes"]
+
+logger = logging.getLogger(__name__)
+
+_FALLBACK_CAPACITY: Final = 8 * 1024**3
+_EVICTION_RATIO: Final = 0.7
+_SAFE_RATIO: Final = 0.8
+
+_SPAN_OVERHEAD: Final = 800
+"""Bytes a stored span takes beside its JSON: the object, its ids, its places in the indexes."""
+
+
+def memory_capacity() -> int:
+    """Return the machine's memory in bytes, or 8 GiB if the platform does not tell."""
+    import psutil
+
+    try:
+        total = int(psutil.virtual_memory().total)
+    except (OSError, RuntimeError, ValueError, NotImplementedError) as error:
+        logger.warning("Cannot tell this machine's memory (%s); assuming 8 GiB", error)
+        return _FALLBACK_CAPACITY
+    return total if total > 0 else _FALLBACK_CAPACITY
+
+
+def span_bytes(span: EncodedSpan) -> int:
+    """Return how much memory a stored span takes, in bytes."""
+    return len(span.payload) + _SPAN_OVERHEAD
+
+
+class MemoryBudget:
+    """The thresholds of eviction.
+
+    Args:
+        eviction: Evict when spans take more than this: a ratio of the capacity (a float) or bytes
+            (an int); None means 70 % of the capacity.
+        safe: Evict down to this, likewise; None means 80 % of the eviction threshold.
+        estimator: Size of a span in bytes; None measures its JSON.
+        capacity: Bytes of memory that ratios refer to.
+
+    Raises:
+        InvalidArgumentError: A value is out of range, or ``safe`` is not below ``eviction``.
+    """
+
+    def __init__(
+        self,
+        eviction: float | int | None,
+        safe: float | int | None,
+        estimator: Callable[[Span], int] | None,
+        capacity: int,
+    ) -> None:
+        if capacity <= 0:
+            raise InvalidArgumentError(f"the memory capacity must be positive, not {capacity}")
+        if estimator is not None and not callable(estimator):
+            raise InvalidArgumentError(f"span_size_estimator must be callable, not {estimator!r}")
+        self.capacity = capacity
+        self.eviction = _resolve(
+            "eviction_memory_threshold",
+            _EVICTION_RATIO if eviction is None else eviction,
+            capacity,
+            least=1,
+        )
+        if safe is None:
+            self.safe = int(self.eviction * _SAFE_RATIO)
+        else:
+            self.safe = _resolve("safe_memory_threshold", safe, capacity, least=0)
+        if self.safe >= self.eviction:
+            raise InvalidArgumentError(
+                f"safe_memory_threshold ({self.safe} bytes) must be below "
+                f"eviction_memory_threshold ({self.eviction} bytes)"
+            )
+        self._estimator = estimator
+
+    def size_of(self, span: EncodedSpan) -> int:
+        """Return what a span counts, in bytes, at least 0."""
+        if self._estimator is None:
+            return span_bytes(span)
+        return max(int(self._estimator(span.decode())), 0)
+
+
+def _resolve(name: str, value: Any, capacity: int, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidArgumentError(f"{name} must be a ratio (float) or bytes (int), not {value!r}")
+    if isinstance(value, int):
+        if value < least:
+            raise InvalidArgumentError(f"{name} must be at least {least} bytes, not {value}")
+        return value
+    if not 0 <= value <= 1 or (least and not value):
+        low = "more than 0" if least else "at least 0"
+        raise InvalidArgumentError(f"{name} must be {low} and at most 1 as a ratio, not {value}")
+    return max(int(capacity * value), least)

@@ -1,0 +1,121 @@
+"""Sorted views of the rollouts, so that a page of a query costs what the page holds."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from agl_core.store.memory.sorted_list import SortedList
+from agl_core.store.query import sort_key
+from agl_core.types import Rollout
+
+__all__ = ["RolloutIndexes"]
+
+_KEPT: Final = 8
+
+
+class _Entry(Protocol):
+    ordinal: int
+    rollout: Rollout
+
+
+class _Index:
+    """All rollouts by status, each status in one order.
+
+    Items are ``(key, ordinal, entry)``. Read backwards, an index would turn the insertion order of
+    equal keys round, so a descending one counts ordinals downwards.
+    """
+
+    def __init__(self, key: Callable[[Any], Any], descending: bool, entries: Iterable[Any]) -> None:
+        self._key = key
+        self._sign = -1 if descending else 1
+        self._descending = descending
+        by_status: dict[str, list[Any]] = {}
+        for entry in entries:
+            by_status.setdefault(entry.rollout.status, []).append(self._item(entry, entry.rollout))
+        self._parts = {status: SortedList[Any](items) for status, items in by_status.items()}
+
+    def _item(self, entry: _Entry, rollout: Rollout) -> tuple[Any, int, _Entry]:
+        return (self._key(rollout), self._sign * entry.ordinal, entry)
+
+    def replace(self, entry: _Entry, old: Rollout | None, new: Rollout) -> None:
+        item = self._item(entry, new)
+        if old is not None:
+            previous = self._item(entry, old)
+            if old.status == new.status and previous == item:
+                return
+            self._parts[old.status].remove(previous)
+        part = self._parts.get(new.status)
+        if part is None:
+            part = self._parts[new.status] = SortedList[Any]()
+        part.add(item)
+
+    def page(
+        self, statuses: Collection[str] | None, limit: int, offset: int
+    ) -> tuple[list[Any], int]:
+        parts = [
+            part for status, part in self._parts.items() if statuses is None or status in statuses
+        ]
+        total = sum(map(len, parts))
+        stop = None if limit == -1 else limit
+        if len(parts) == 1:
+            items = parts[0].iterate(offset, descending=self._descending)
+        else:
+            items = islice(self._merged(parts), offset, None)
+        return [entry for _, _, entry in islice(items, stop)], total
+
+    def _merged(self, parts: list[SortedList[Any]]) -> Iterator[Any]:
+        streams = (part.iterate(descending=self._descending) for part in parts)
+        return heapq.merge(*streams, reverse=self._descending)
+
+
+class RolloutIndexes:
+    """The orders that queries have asked for: built at the first such query, then maintained.
+
+    Not thread-safe; the store's lock guards it.
+    """
+
+    def __init__(self) -> None:
+        self._indexes: dict[tuple[str | None, str], _Index] = {}
+
+    def replace(self, entry: _Entry, old: Rollout | None, new: Rollout) -> None:
+        """Note that an entry's rollout changed; ``old`` is None for a new entry."""
+        for index in self._indexes.values():
+            index.replace(entry, old, new)
+
+    def page(
+        self,
+        entries: Iterable[_Entry],
+        statuses: Collection[str] | None,
+        *,
+        sort_by: str | None,
+        sort_order: str,
+        limit: int,
+        offset: int,
+    ) -> tuple[list[Any], int]:
+        """Return a page of the entries with one of these statuses (None: any), and their number.
+
+        Args:
+            entries: All entries, in insertion order; read only to build an index.
+            statuses: Statuses to keep.
+            sort_by: A sortable field of :class:`Rollout`, or None for insertion order.
+            sort_order: Direction; without ``sort_by`` it means nothing.
+            limit: Page size, -1 for all.
+            offset: Entries to skip.
+        """
+        name = (sort_by, "asc" if sort_by is None else sort_order)
+        # Taken out and put back, so that the index used least recently is the first to go.
+        index = self._indexes.pop(name, None)
+        if index is None:
+            key = _no_key if sort_by is None else sort_key(Rollout, sort_by)
+            index = _Index(key, name[1] == "desc", entries)
+            if len(self._indexes) == _KEPT:
+                del self._indexes[next(iter(self._indexes))]
+        self._indexes[name] = index
+        return index.page(statuses, limit, offset)
+
+
+def _no_key(_: Any) -> int:
+    return 0

@@ -1,0 +1,61 @@
+"""Waking a coroutine from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Wakeup"]
+
+
+class Wakeup:
+    """An event that one coroutine waits for and that any thread sets.
+
+    Belongs to the event loop that was running when it was made: only that loop's coroutines may
+    call :meth:`wait` and :meth:`clear`. Whoever sets it and whoever clears it must hold the same
+    lock, so that no setting is lost.
+    """
+
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def set(self) -> bool:
+        """Wake the waiter now or, if it is not waiting, when it next waits. Any thread.
+
+        Returns:
+            False if the waiter's loop is closed, so that nobody will ever wake up.
+        """
+        future = self._future
+        if asyncio._get_running_loop() is self._loop:  # pyright: ignore[reportPrivateUsage]
+            _resolve(future)
+            return True
+        try:
+            self._loop.call_soon_threadsafe(_resolve, future)
+        except RuntimeError:
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Forget that it was set."""
+        if self._future.done():
+            self._future = self._loop.create_future()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set.
+
+        Args:
+            timeout: Seconds; None waits as long as it takes.
+
+        Returns:
+            Whether it was set in time.
+        """
+        if not self._future.done():
+            await asyncio.wait((self._future,), timeout=timeout)
+        return self._future.done()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,45 @@
+"""Between OpenTelemetry's data and ours.
+
+* :mod:`~agl_core.otel.attributes`: nested values as flat attributes, and back.
+* :mod:`~agl_core.otel.links`: tags and links, and the spans that links point at.
+* :mod:`~agl_core.otel.convert`: SDK spans as :class:`~agl_core.types.Span`.
+* :mod:`~agl_core.otel.provider`: the process's tracer provider.
+
+The first two import no OpenTelemetry; the last two import its SDK.
+"""
+
+from agl_core.otel.attributes import (
+    check_attributes_sanity,
+    filter_and_unflatten_attributes,
+    filter_attributes,
+    flatten_attributes,
+    format_exception_attributes,
+    full_qualified_name,
+    sanitize_attribute_value,
+    sanitize_attributes,
+    unflatten_attributes,
+)
+from agl_core.otel.links import (
+    extract_links_from_attributes,
+    extract_tags_from_attributes,
+    make_link_attributes,
+    make_tag_attributes,
+    query_linked_spans,
+)
+
+__all__ = [
+    "check_attributes_sanity",
+    "extract_links_from_attributes",
+    "extract_tags_from_attributes",
+    "filter_and_unflatten_attributes",
+    "filter_attributes",
+    "flatten_attributes",
+    "format_exception_attributes",
+    "full_qualified_name",
+    "make_link_attributes",
+    "make_tag_attributes",
+    "query_linked_spans",
+    "sanitize_attribute_value",
+    "sanitize_attributes",
+    "unflatten_attributes",
+]

@@ -1,0 +1,247 @@
+"""Nested values as the flat attributes of a span, and back.
+
+A span's attributes are a flat mapping whose values are primitives or sequences of one primitive
+type. Nested values are spelled with dotted keys, list positions as numbers::
+
+    {"input": {"messages": [{"role": "user"}]}}  <->  {"input.messages.0.role": "user"}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import numbers
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from agl_core.types import Attributes, AttributeValue
+
+__all__ = [
+    "check_attributes_sanity",
+    "filter_and_unflatten_attributes",
+    "filter_attributes",
+    "flatten_attributes",
+    "format_exception_attributes",
+    "full_qualified_name",
+    "sanitize_attribute_value",
+    "sanitize_attributes",
+    "unflatten_attributes",
+]
+
+_logger = logging.getLogger(__name__)
+
+_PRIMITIVES: Final = (str, bool, int, float)
+
+
+# -- nesting -------------------------------------------------------------------------------------
+
+
+def flatten_attributes(nested: Any, *, expand_leaf_lists: bool = False) -> dict[str, Any]:
+    """Flatten dicts and lists into dotted keys.
+
+    Lists of one primitive type stay lists, other lists become one key per position; ``1`` and
+    ``1.0`` are of two types. Empty dicts and lists have no key of their own and vanish. Whatever
+    is neither dict nor list is a leaf and kept as it is.
+
+    Args:
+        nested: A dict or list; a leaf gets the key ``""``.
+        expand_leaf_lists: Give also the lists of one primitive type a key per position.
+
+    Raises:
+        ValueError: A dict has a key that is not a string.
+    """
+    flat: dict[str, Any] = {}
+    _flatten(nested, "", flat, expand_leaf_lists)
+    return flat
+
+
+def _flatten(value: Any, path: str, flat: dict[str, Any], expand: bool) -> None:
+    prefix = f"{path}." if path else ""
+    if isinstance(value, dict):
+        for key, item in cast("dict[Any, Any]", value).items():
+            if not isinstance(key, str):
+                where = f" under {path!r}" if path else ""
+                raise ValueError(f"an attribute key must be a string, not {key!r}{where}")
+            _flatten(item, prefix + key, flat, expand)
+    elif isinstance(value, list):
+        items = cast("list[Any]", value)
+        types: set[type] = {type(item) for item in items}
+        primitive = bool(items) and types <= set(_PRIMITIVES)
+        if primitive and len(types) == 1 and path and not expand:
+            flat[path] = items
+            return
+        if primitive and len(types) > 1:
+            names = ", ".join(sorted(kind.__name__ for kind in types))
+            _logger.warning("the list at %r mixes %s; it gets one key per position", path, names)
+        for index, item in enumerate(items):
+            _flatten(item, f"{prefix}{index}", flat, expand)
+    else:
+        flat[path] = value
+
+
+def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
+    """Nest dotted keys; the inverse of :func:`flatten_attributes`.
+
+    A level becomes a list if its keys are exactly the numbers from 0 on. Where one key holds a
+    value and another goes deeper (``a`` and ``a.b``), the deeper one wins.
+    """
+    root: dict[str, Any] = {}
+    nodes: dict[str, dict[str, Any]] = {"": root}
+    for path in flat:
+        *parents, _ = path.split(".")
+        node = root
+        for depth, key in enumerate(parents):
+            prefix = ".".join(parents[: depth + 1]) + "."
+            if prefix not in nodes:
+                nodes[prefix] = node[key] = {}
+            node = nodes[prefix]
+    for path, value in flat.items():
+        if f"{path}." not in nodes:
+            head, dot, key = path.rpartition(".")
+            nodes[head + dot][key] = value
+    inner = {id(node) for node in nodes.values()}
+    return _with_lists(root, inner)
+
+
+def _with_lists(node: dict[str, Any], inner: set[int]) -> dict[str, Any] | list[Any]:
+    for key, value in node.items():
+        if id(value) in inner:
+            node[key] = _with_lists(value, inner)
+    if node and all(str(index) in node for index in range(len(node))):
+        return [node[str(index)] for index in range(len(node))]
+    return node
+
+
+# -- prefixes ------------------------------------------------------------------------------------
+
+
+def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the attributes at ``prefix`` and below it, with their full keys."""
+    below = f"{prefix}."
+    return {
+        key: value for key, value in attributes.items() if key == prefix or key.startswith(below)
+    }
+
+
+def filter_and_unflatten_attributes(
+    attributes: Mapping[str, Any], prefix: str
+) -> dict[str, Any] | list[Any]:
+    """Return what lies below ``prefix``, nested.
+
+    Raises:
+        ValueError: ``prefix`` itself has a value, so there is no one answer.
+    """
+    found = filter_attributes(attributes, prefix)
+    if prefix in found:
+        raise ValueError(f"attribute {prefix!r} has a value of its own and cannot be nested")
+    return unflatten_attributes({key[len(prefix) + 1 :]: value for key, value in found.items()})
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:
+    """Turn any value into one that an attribute can hold.
+
+    Primitives stay. Lists become lists of one type: strings, booleans, integers (booleans among
+    them count as 0 and 1) or floats. Anything else becomes JSON text.
+
+    Args:
+        value: The value.
+        force: Write what JSON does not know as its ``str``.
+
+    Raises:
+        ValueError: The value has no JSON form and ``force`` is off, or it contains itself.
+    """
+    nested = value
+    if isinstance(value, _PRIMITIVES):
+        return value
+    if isinstance(value, numbers.Real):  # numpy's scalars, among others
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, (list, tuple)):
+        uniform = _uniform(cast("Sequence[Any]", value))
+        if uniform is not None:
+            return uniform
+    try:
+        return json.dumps(nested, default=str if force else None, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{type(value).__name__} has no JSON form: {error}") from error
+
+
+def _uniform(items: Sequence[Any]) -> AttributeValue | None:
+    if all(isinstance(item, str) for item in items):
+        return list(items)
+    if all(isinstance(item, bool) for item in items):
+        return list(items)
+    if all(isinstance(item, numbers.Integral) for item in items):
+        return [int(item) for item in items]
+    if all(isinstance(item, numbers.Real) for item in items):
+        return [float(item) for item in items]
+    return None
+
+
+def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> Attributes:
+    """Apply :func:`sanitize_attribute_value` to each value of flat attributes.
+
+    Raises:
+        ValueError: A value cannot be turned; the message names its key.
+    """
+    result: Attributes = {}
+    for key, value in attributes.items():
+        try:
+            result[key] = sanitize_attribute_value(value, force)
+        except ValueError as error:
+            raise ValueError(f"attribute {key!r}: {error}") from error
+    return result
+
+
+def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
+    """Check that flat attributes can be stored as they are.
+
+    Raises:
+        ValueError: A key is not a string, or a value is neither a primitive nor a list of one
+            primitive type; the message names the key.
+    """
+    for key, value in attributes.items():
+        if not isinstance(key, str):
+            raise ValueError(f"an attribute key must be a string, not {key!r}")
+        if isinstance(value, _PRIMITIVES):
+            continue
+        if isinstance(value, (list, tuple)):
+            types: set[type] = {type(item) for item in cast("Sequence[Any]", value)}
+            if len(types) <= 1 and types <= set(_PRIMITIVES):
+                continue
+            raise ValueError(
+                f"attribute {key!r}: a list must hold one primitive type, not "
+                + ", ".join(sorted(kind.__name__ for kind in types))
+            )
+        raise ValueError(
+            f"attribute {key!r}: expected str, int, float, bool or a list of one of them, "
+            f"not {type(value).__name__}"
+        )
+
+
+# -- names and exceptions ------------------------------------------------------------------------
+
+
+def format_exception_attributes(exception: BaseException) -> Attributes:
+    """Describe an exception in the attributes of OpenTelemetry's conventions.
+
+    https://opentelemetry.io/docs/specs/semconv/exceptions/exceptions-spans/
+    """
+    attributes: Attributes = {
+        "exception.type": type(exception).__name__,
+        "exception.message": str(exception),
+        "exception.escaped": True,
+    }
+    if exception.__traceback__ is not None:
+        attributes["exception.stacktrace"] = "".join(traceback.format_exception(exception))
+    return attributes
+
+
+def full_qualified_name(cls: type) -> str:
+    """Return ``module.Class``, or just ``Class`` for a built-in one."""
+    if cls.__module__ == "builtins":
+        return cls.__qualname__
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,151 @@
+"""The process's OpenTelemetry tracer provider.
+
+OpenTelemetry has one global tracer provider, set once and never replaced, and libraries that are
+instrumented report to it. :func:`attach_span_processor` makes it ours if nobody set one yet, and
+joins it if the application did.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import lru_cache
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider, sampling
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.trace import ProxyTracerProvider, Tracer
+
+from agl_core.errors import TracerError
+
+__all__ = ["TRACER_NAME", "attach_span_processor", "get_tracer", "get_tracer_provider"]
+
+_logger = logging.getLogger(__name__)
+
+TRACER_NAME: Final = "agentlightning"
+"""Instrumentation scope of the spans that emitters make."""
+
+_lock = threading.Lock()
+_attached: list[tuple[SpanProcessor, TracerProvider]] = []
+
+
+def _unlimited() -> SpanLimits:
+    # The SDK's default drops the oldest attribute past the 128th; a conversation has more.
+    return SpanLimits(*[SpanLimits.UNSET] * 8)
+
+
+def attach_span_processor(
+    processor: SpanProcessor, id_generator: IdGenerator | None = None
+) -> TracerProvider:
+    """Have ``processor`` see the process's spans; idempotent per processor, thread-safe.
+
+    Installs a provider of ours as the global one if there is none. A provider that the application
+    installed is joined, if it is the SDK's; otherwise the spans of libraries stay out of reach,
+    which is logged, and only our own are seen.
+
+    Args:
+        processor: What is told of each span's start and end.
+        id_generator: Used if the provider is ours.
+
+    Returns:
+        The provider that carries the processor.
+
+    Raises:
+        TracerError: OpenTelemetry is switched off in this process.
+    """
+    with _lock:
+        for attached, provider in _attached:
+            if attached is processor:
+                return provider
+        provider = _join_or_install(id_generator)
+        provider.add_span_processor(processor)
+        _attached.append((processor, provider))
+    return provider
+
+
+def _join_or_install(id_generator: IdGenerator | None) -> TracerProvider:
+    current = trace.get_tracer_provider()
+    if isinstance(current, TracerProvider):
+        return current
+    ours = TracerProvider(
+        sampler=sampling.ALWAYS_ON,
+        resource=Resource.create(),
+        id_generator=id_generator,
+        span_limits=_unlimited(),
+        shutdown_on_exit=False,
+    )
+    if isinstance(current, ProxyTracerProvider):
+        trace.set_tracer_provider(ours)
+    else:
+        _logger.warning(
+            "the application installed %s.%s, which is not the OpenTelemetry SDK's provider: spans "
+            "of instrumented libraries are not recorded, only those of emitters and operations",
+            type(current).__module__,
+            type(current).__qualname__,
+        )
+    return ours
+
+
+def get_tracer_provider(inspect: bool = True) -> TracerProvider:
+    """Return the provider that our spans go through.
+
+    Args:
+        inspect: Log its span processors, if ``AGL_EMITTER_DEBUG`` is on or the level is DEBUG.
+
+    Raises:
+        RuntimeError: No tracer was initialised in this process.
+    """
+    with _lock:
+        provider = _attached[-1][1] if _attached else trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        raise TracerError(
+            "no tracer provider: initialise a tracer first, e.g. `with tracer.lifespan()`"
+        )
+    if inspect:
+        _log_processors(provider)
+    return provider
+
+
+def _log_processors(provider: TracerProvider) -> None:
+    from agl_core.env import LightningEnvVar, resolve_bool_env_var
+
+    asked = resolve_bool_env_var(LightningEnvVar.AGL_EMITTER_DEBUG, fallback=False)
+    level = logging.INFO if asked else logging.DEBUG
+    if _logger.isEnabledFor(level):
+        _logger.log(level, "span processors: %s", getattr(provider, "_active_span_processor", None))
+
+
+def get_tracer(use_active_span_processor: bool = True) -> Tracer:
+    """Return an OpenTelemetry tracer for spans of our own making: never sampled out, never cut.
+
+    Args:
+        use_active_span_processor: Report to the processors of :func:`get_tracer_provider`; off, the
+            tracer is isolated and its spans go nowhere.
+
+    Raises:
+        RuntimeError: No tracer was initialised in this process, or OpenTelemetry is switched off.
+    """
+    if not use_active_span_processor:
+        return _own_tracer(None)
+    return _own_tracer(get_tracer_provider(inspect=False))
+
+
+@lru_cache(maxsize=8)
+def _own_tracer(shared: TracerProvider | None) -> Tracer:
+    # A provider of our own over the processors of the shared one, because the application's may
+    # sample spans out or limit their attributes, and a reward must not be lost to either.
+    processors = None if shared is None else shared._active_span_processor  # pyright: ignore[reportPrivateUsage]
+    provider = TracerProvider(
+        sampler=sampling.ALWAYS_ON,
+        resource=Resource.create() if shared is None else shared.resource,
+        id_generator=None if shared is None else shared.id_generator,
+        active_span_processor=processors,
+        span_limits=_unlimited(),
+        shutdown_on_exit=False,
+    )
+    tracer = provider.get_tracer(TRACER_NAME)
+    if isinstance(tracer, trace.NoOpTracer):
+        raise TracerError("OpenTelemetry is switched off: unset OTEL_SDK_DISABLED to trace agents")
+    return tracer

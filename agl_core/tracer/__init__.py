@@ -1,0 +1,30 @@
+"""Tracers: what turns the running of an agent into spans.
+
+The OpenTelemetry tracer is imported when it is first used, so that emitters stay light.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from agl_core.tracer.active import clear_active_tracer, get_active_tracer, set_active_tracer
+from agl_core.tracer.base import Tracer
+from agl_core.tracer.dummy import DummyTracer
+
+if TYPE_CHECKING:
+    from agl_core.tracer.otel import OtelTracer
+
+__all__ = [
+    "DummyTracer",
+    "OtelTracer",
+    "Tracer",
+    "clear_active_tracer",
+    "get_active_tracer",
+    "set_active_tracer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OtelTracer":
+        from agl_core.tracer.otel import OtelTracer
+
+        return OtelTracer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

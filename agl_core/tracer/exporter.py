@@ -1,0 +1,120 @@
+"""The thread that brings spans to the store while agents run.
+
+One event loop in one daemon thread serves every trace of the process, so that an agent that blocks
+its own loop, or computes for minutes, does not keep its spans from the store, where they are also
+its heartbeat. The thread lives while a tracer's worker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+
+__all__ = ["ExportLoop", "acquire_export_loop", "release_export_loop", "silent", "without_tracing"]
+
+# What instrumentation libraries look at before they make a span: the API's key and the older one.
+_SUPPRESSED: Final = ("suppress_instrumentation", otel_context._SUPPRESS_INSTRUMENTATION_KEY)  # pyright: ignore[reportPrivateUsage]  # fmt: skip
+
+
+def without_tracing() -> Context:
+    """Return a fresh context for the export loop: no trace runs in it, libraries stay silent."""
+    fresh = Context()
+    fresh.run(otel_context.attach, silent(otel_context.Context()))
+    return fresh
+
+
+def silent(context: otel_context.Context) -> otel_context.Context:
+    """Return ``context`` with instrumentation libraries told to make no spans."""
+    for key in _SUPPRESSED:
+        context = otel_context.set_value(key, True, context)
+    return context
+
+
+class ExportLoop:
+    """An event loop that coroutines can be started on from any thread.
+
+    Args:
+        loop: A running loop to use; None starts one in a daemon thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = loop or asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        if loop is None:
+            self._thread = threading.Thread(target=self._run, name="agl-span-exporter", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def may_be_waited_for(self) -> bool:
+        """Whether the calling thread may block until this loop has done something.
+
+        Not on its own thread; nor for a borrowed loop, whose thread may be the one that blocks.
+        """
+        return self._thread is not None and self._thread is not threading.current_thread()
+
+    def start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine function on the loop, outside of any trace. Any thread may call this."""
+        self._loop.call_soon_threadsafe(self._start, function, context=without_tracing())
+
+    def _start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._loop.create_task(function())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """End the thread, if the loop has its own, after its current step."""
+        if self._thread is None:
+            return
+
+        def cancel_and_stop() -> None:
+            for task in self._tasks:
+                task.cancel()
+            self._loop.call_soon(self._loop.stop)
+
+        self._loop.call_soon_threadsafe(cancel_and_stop)
+        self._thread.join()
+
+
+_lock = threading.Lock()
+_shared: ExportLoop | None = None
+_users = 0
+_pid = 0
+
+
+def acquire_export_loop() -> ExportLoop:
+    """Return the process's export loop, starting it for its first user."""
+    global _shared, _users, _pid
+    with _lock:
+        if _pid != os.getpid():  # a fork copies the variables but not the thread
+            _shared, _users, _pid = None, 0, os.getpid()
+        if _shared is None:
+            _shared = ExportLoop()
+        _users += 1
+        return _shared
+
+
+def release_export_loop() -> None:
+    """Give up one use; the last one stops the thread."""
+    global _shared, _users
+    with _lock:
+        if _pid != os.getpid() or _shared is None:
+            return
+        _users -= 1
+        if _users:
+            return
+        stopped, _shared = _shared, None
+    stopped.stop()

@@ -29,6 +29,9 @@ __all__ = [
 M = TypeVar("M", bound=BaseModel)
 
 _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
+# Every field of a constructed record counts as set, so all records of a class share one set:
+# assigning to a field adds a name that is in it already.
+_field_names: Final[dict[type[BaseModel], set[str]]] = {}
 _new = object.__new__
 _set = object.__setattr__
 
@@ -40,9 +43,12 @@ def construct(cls: type[M], values: dict[str, Any]) -> M:
         cls: A model without private attributes and without ``extra="allow"``.
         values: A value for **every** field, in the order of the fields.
     """
+    names = _field_names.get(cls)
+    if names is None:
+        names = _field_names[cls] = set(cls.model_fields)
     record = _new(cls)
     _set(record, "__dict__", values)
-    _set(record, "__pydantic_fields_set__", set(values))
+    _set(record, "__pydantic_fields_set__", names)
     _set(record, "__pydantic_extra__", None)
     _set(record, "__pydantic_private__", None)
     return record
@@ -64,7 +70,7 @@ def copy_value(value: Any) -> Any:
 
 
 def _copy_json(value: Any) -> Any:
-    kind: type[Any] = type(value)
+    kind: Any = value.__class__
     if kind is dict:
         return {
             key: item if type(item) in _IMMUTABLE else _copy_json(item)

@@ -41,7 +41,7 @@ from agl_core.plugins.imports import import_object, is_dotted_path
 from agl_core.plugins.registry import get_registry
 from agl_core.plugins.spec import COMPONENT_KINDS
 
-__all__ = ["CONTRACTS", "build_component", "resolve_component"]
+__all__ = ["CONTRACTS", "build_component", "contract_of", "resolve_component"]
 
 CONTRACTS: Final[Mapping[str, str]] = {
     "store": "agl_core.store:LightningStore",
@@ -78,7 +78,7 @@ def build_component(
         ComponentTypeError: What was made is no component of this kind (a ``TypeError``).
         PluginError: The plugin asked for is missing, ambiguous, off, incompatible or broken.
     """
-    contract = _contract(kind) if expected is None else expected
+    contract = contract_of(kind) if expected is None else expected
     for candidate in (spec, default if spec is None else None):
         if contract is not None and isinstance(candidate, contract):
             return candidate
@@ -186,7 +186,8 @@ def _is_factory(target: object) -> bool:
     return isinstance(target, (type, functools.partial)) or inspect.isroutine(target)
 
 
-def _contract(kind: str) -> type | None:
+def contract_of(kind: str) -> type | None:
+    """Return the class a component of this kind has to be an instance of, if there is one."""
     dotted = CONTRACTS.get(kind)
     return import_object(dotted) if dotted else None
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agl_core.plugins.hookspecs import EventName
     from agl_core.plugins.records import PluginRecord
 
-__all__ = ["add_listener", "notify", "remove_listener", "reset_listeners"]
+__all__ = ["add_listener", "has_listeners", "notify", "remove_listener", "reset_listeners"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,11 @@ def notify(event: EventName, /, **parameters: Any) -> None:
             getattr(manager.hook, event)(**parameters)
         except (Exception, SystemExit):
             _report(name, event)
+
+
+def has_listeners() -> bool:
+    """Tell whether anybody listens: what an event says may cost a call to the store."""
+    return bool(_load_installed() if _listeners is None else _listeners)
 
 
 def add_listener(listener: object, name: str = "") -> str:

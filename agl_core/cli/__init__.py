@@ -1,0 +1,104 @@
+"""The command ``agl``.
+
+:func:`main` turns whatever happens into an exit code and at most one line:
+
+====  ==========================================================================================
+code  meaning
+====  ==========================================================================================
+0     done
+1     it went wrong while running
+2     the user's mistake: an unknown command or option, a bad file, a missing or broken plugin
+130   Ctrl+C
+141   whoever read the output went away
+====  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["main"]
+
+_TRACEBACK: Final = "--traceback"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``agl`` with these arguments and return the exit code.
+
+    Args:
+        argv: What stands after ``agl``; the process's own arguments by default.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    traceback = _take_traceback(arguments)
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("agl: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if traceback:
+            sys.excepthook(type(error), error, error.__traceback__)
+        message, code = _explain(error)
+        print(f"agl: error: {message}", file=sys.stderr)
+        return code
+
+
+def _run(arguments: list[str]) -> int:
+    import click
+
+    from agl_core.cli.group import root
+
+    try:
+        code = root.main(arguments, prog_name="agl", standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        code = exit_.exit_code
+    except click.Abort as abort:
+        raise (abort.__cause__ or KeyboardInterrupt()) from None
+    sys.stdout.flush()
+    return code if type(code) is int else 0  # a plugin's command may return anything
+
+
+def _take_traceback(arguments: list[str]) -> bool:
+    """Remove ``--traceback`` wherever it stands, so that it can be added to a line that failed."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [word for word in arguments[:end] if word != _TRACEBACK]
+    found = len(kept) < end
+    arguments[:end] = kept
+    return found
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """Return one line about ``error``, and the exit code."""
+    import click
+
+    from agl_core import errors
+
+    if isinstance(error, click.UsageError):
+        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        return _line(error.format_message()) + hint, 2
+    if isinstance(error, click.ClickException):
+        return _line(error.format_message()), error.exit_code
+    mistakes = (
+        errors.AgentSignatureError,
+        errors.ComponentTypeError,
+        errors.ConfigError,
+        errors.InvalidArgumentError,
+        errors.MissingDependencyError,
+        errors.PluginError,
+    )
+    if isinstance(error, mistakes):
+        return _line(str(error)), 2
+    if isinstance(error, errors.AglError):
+        return _line(str(error)), 1
+    return f"{type(error).__name__}: {_line(str(error))} ({_TRACEBACK} shows where)", 1
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

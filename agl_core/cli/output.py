@@ -1,0 +1,59 @@
+"""Writing results: rich tables in a terminal, plain lines or JSON elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+__all__ = ["in_terminal", "print_json", "print_table"]
+
+_STYLES = {
+    "ok": "green",
+    "broken": "red",
+    "conflict": "yellow",
+    "incompatible": "yellow",
+    "disabled": "dim",
+    "not installed": "dim",
+}
+
+
+def in_terminal() -> bool:
+    """Tell whether a person is reading."""
+    return sys.stdout.isatty()
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, indented for a person and on one line for a program."""
+    click.echo(json.dumps(value, indent=2 if in_terminal() else None, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    """Print a table; a cell that is a status is coloured.
+
+    Outside a terminal the columns are padded with blanks, so that ``grep`` and ``awk`` can read
+    them, and nothing is cut off.
+    """
+    if in_terminal():
+        _print_rich(columns, rows, title)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    Console().print(table)

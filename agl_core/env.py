@@ -6,7 +6,7 @@ What the caller passes wins over the variable, and the variable over the fallbac
 from __future__ import annotations
 
 import os
-from enum import Enum
+from enum import StrEnum
 from typing import Final, overload
 
 from agl_core.errors import InvalidArgumentError
@@ -22,7 +22,7 @@ _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 
-class LightningEnvVar(str, Enum):
+class LightningEnvVar(StrEnum):
     """The variables, each named as it is spelt."""
 
     AGL_EMITTER_DEBUG = "AGL_EMITTER_DEBUG"

@@ -14,6 +14,7 @@
     ├── PermissionDeniedError             (PermissionError)
     ├── AgentError                        (RuntimeError)
     │   ├── AgentCancelledError
+    │   ├── AgentResultError              (also TypeError, ValueError)
     │   ├── AgentSignatureError           (also ValueError, NotImplementedError)
     │   └── AgentTimeoutError
     ├── ResourceMissingError              (RuntimeError)
@@ -42,6 +43,7 @@ from __future__ import annotations
 __all__ = [
     "AgentCancelledError",
     "AgentError",
+    "AgentResultError",
     "AgentSignatureError",
     "AgentTimeoutError",
     "AglError",
@@ -123,6 +125,10 @@ class AgentError(AglError, RuntimeError):
 
 class AgentCancelledError(AgentError):
     """The rollout was cancelled while its agent ran."""
+
+
+class AgentResultError(AgentError, TypeError, ValueError):
+    """An agent returned something that is not a result."""
 
 
 class AgentSignatureError(AgentError, NotImplementedError, ValueError):

@@ -1,0 +1,146 @@
+"""The runner contract: what runs an agent on the rollouts of a store."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from agl_core.types import ParallelWorkerBase
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from agl_core.agent import LitAgent
+    from agl_core.execution import ExecutionEvent
+    from agl_core.store.base import LightningStore
+    from agl_core.types import Hook, NamedResources, Rollout, RolloutMode, TaskInput
+
+__all__ = ["Runner", "worker_name"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def worker_name(worker_id: int) -> str:
+    """Return the id that the store knows a worker by."""
+    return f"Worker-{worker_id}"
+
+
+class Runner(ParallelWorkerBase, ABC, Generic[T]):
+    """Runs an agent, one worker at a time.
+
+    The order is ``init``, ``init_worker``, any number of ``iter`` and ``step``,
+    ``teardown_worker``, ``teardown``; :meth:`run_context` keeps it. Several workers of one process
+    each use a shallow copy (:func:`copy.copy`) made after ``init``: what belongs to one worker is
+    made in ``init_worker``. A runner is picklable until then.
+    """
+
+    def init(
+        self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any
+    ) -> None:
+        """Take the agent and the hooks; called once before any worker starts.
+
+        Args:
+            agent: What runs the tasks.
+            hooks: Callbacks around each rollout, called in this order.
+            kwargs: For subclasses.
+
+        Raises:
+            AgentSignatureError: The agent cannot be called as agents are.
+        """
+
+    def init_worker(self, worker_id: int, store: LightningStore, **kwargs: Any) -> None:
+        """Take the store; called in each worker before its first task.
+
+        Args:
+            worker_id: Number of the worker, unique among the workers of the store.
+            store: Where rollouts come from and spans go to.
+            kwargs: For subclasses.
+        """
+        super().init_worker(worker_id)
+
+    def run(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not for runners: use :meth:`iter` or :meth:`step`.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError("a runner has no run(); use iter() or step()")
+
+    @abstractmethod
+    async def iter(self, *, event: ExecutionEvent | None = None, until_idle: bool = False) -> None:
+        """Run rollouts from the store's queue, one after another.
+
+        A rollout that fails does not end it. It ends when the event is set (the rollout at hand is
+        finished first), when the runner's limit is reached, or when idle, if so asked.
+
+        Args:
+            event: Ends the iteration.
+            until_idle: End when the queue is empty and no rollout of the store is being run.
+        """
+
+    @abstractmethod
+    async def step(
+        self,
+        input: TaskInput,
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: ExecutionEvent | None = None,
+    ) -> Rollout:
+        """Run one task now, bypassing the queue, and return its finished rollout.
+
+        Args:
+            input: The task.
+            resources: Resources to run with; they are added to the store. None takes the latest.
+            mode: ``"train"`` runs the agent's training method, anything else its validation one.
+            event: Stops the agent; its attempt then fails with
+                :class:`~agl_core.errors.AgentCancelledError`.
+
+        Raises:
+            BaseException: What the agent raised; its attempt is ``failed``.
+            ResourceMissingError: There are no resources to run with.
+            AgentCancelledError: The rollout was cancelled, or the event set.
+            AgentTimeoutError: The agent ran past the rollout's ``timeout_seconds``.
+        """
+
+    @contextmanager
+    def run_context(
+        self,
+        *,
+        agent: LitAgent[T],
+        store: LightningStore,
+        hooks: Sequence[Hook] | None = None,
+        worker_id: int | None = None,
+    ) -> Generator[Self]:
+        """Set the runner up for a ``with`` block, for a quick try or a test.
+
+        What was set up is torn down, also when the block raises; errors of the teardown are logged.
+
+        Args:
+            agent: What runs the tasks.
+            store: Where rollouts come from and spans go to.
+            hooks: Callbacks around each rollout.
+            worker_id: Number of the worker; None means 0.
+        """
+        worker = 0 if worker_id is None else worker_id
+        self.init(agent=agent, hooks=hooks)
+        try:
+            self.init_worker(worker, store)
+            try:
+                yield self
+            finally:
+                _contain(lambda: self.teardown_worker(worker), "tearing down the worker")
+        finally:
+            _contain(self.teardown, "tearing down the runner")
+
+
+def _contain(action: Callable[[], None], what: str) -> None:
+    try:
+        action()
+    except Exception:
+        logger.exception("%s failed", what)

@@ -1,0 +1,125 @@
+"""Writing an attempt's final status: the one thing that must not be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from agl_core.errors import AgentTimeoutError, StoreUnavailableError
+from agl_core.store.base import UNSET
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+    from agl_core.types import Attempt, AttemptedRollout, AttemptStatus
+
+__all__ = ["CANCELLED_TIMEOUT", "error_metadata", "write_final_status"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RETRY: Final = 0.1
+_LAST_RETRY: Final = 5.0
+CANCELLED_TIMEOUT: Final = 5.0
+"""Seconds left for the final status after a cancellation."""
+_MAX_MESSAGE: Final = 4000
+
+
+async def write_final_status(
+    store: LightningStore,
+    rollout: AttemptedRollout,
+    error: BaseException | None,
+    *,
+    timeout: float,
+) -> AttemptStatus | None:
+    """Write how an attempt ended; retries while the store is away, and outlives a cancellation.
+
+    An attempt that the watchdog has given the verdict ``timeout`` keeps it unless the agent came
+    through after all: ``failed`` would decide otherwise about the retry.
+
+    Args:
+        store: Where the attempt is.
+        rollout: The rollout and attempt as they were claimed.
+        error: What made the attempt fail; None if it succeeded.
+        timeout: Seconds until it gives up; after a cancellation 5 s at most.
+
+    Returns:
+        The status written, or None if the verdict stands.
+
+    Raises:
+        StoreUnavailableError: The store stayed away until the end of the time.
+        NotFoundError: The store does not know the attempt any more.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    delay = _FIRST_RETRY
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                if error is None:
+                    await _update(store, rollout, "succeeded")
+                    return "succeeded"
+                return await _write_failure(store, rollout, error)
+        except asyncio.CancelledError:
+            # The status has to be written all the same; the write is repeated because nobody knows
+            # how far it got. Not re-raised: whoever cancels waits for the attempt's task to end.
+            deadline = min(deadline, loop.time() + CANCELLED_TIMEOUT)
+        except (StoreUnavailableError, TimeoutError) as away:
+            if loop.time() + delay >= deadline:
+                raise StoreUnavailableError(
+                    f"the store took no final status for attempt {rollout.attempt.attempt_id} "
+                    f"of rollout {rollout.rollout_id}: {away or 'it does not answer'}"
+                ) from away
+            logger.warning("%s: retrying the final status: %r", rollout.rollout_id, away)
+            delay = await _pause(delay)
+
+
+async def _pause(delay: float) -> float:
+    try:
+        await asyncio.sleep(delay)
+    except asyncio.CancelledError:
+        return _FIRST_RETRY
+    return min(delay * 2, _LAST_RETRY)
+
+
+async def _write_failure(
+    store: LightningStore, rollout: AttemptedRollout, error: BaseException
+) -> AttemptStatus | None:
+    current = await _current(store, rollout)
+    metadata = {**(current.metadata or {}), **error_metadata(error)}
+    if current.status == "timeout":
+        await _update(store, rollout, None, metadata)
+        return None
+    status: AttemptStatus = "timeout" if isinstance(error, AgentTimeoutError) else "failed"
+    await _update(store, rollout, status, metadata)
+    return status
+
+
+async def _current(store: LightningStore, rollout: AttemptedRollout) -> Attempt:
+    """The attempt as the store has it now, others may have written to it since the claim."""
+    for attempt in await store.query_attempts(rollout.rollout_id, sort_order="desc"):
+        if attempt.attempt_id == rollout.attempt.attempt_id:
+            return attempt
+    return rollout.attempt
+
+
+async def _update(
+    store: LightningStore,
+    rollout: AttemptedRollout,
+    status: AttemptStatus | None,
+    metadata: dict[str, Any] | None = None,
+) -> None:
+    await store.update_attempt(
+        rollout.rollout_id,
+        rollout.attempt.attempt_id,
+        status=UNSET if status is None else status,
+        metadata=UNSET if metadata is None else metadata,
+    )
+
+
+def error_metadata(error: BaseException) -> dict[str, str]:
+    """Return what an attempt's metadata says about an error.
+
+    ``error`` is for people, ``error_type`` (the class's name) for programs.
+    """
+    kind = type(error).__name__
+    return {"error": f"{kind}: {error}"[:_MAX_MESSAGE], "error_type": kind}

@@ -1,0 +1,121 @@
+"""What an agent returned, stored as spans.
+
+| result | effect |
+| --- | --- |
+| ``None`` | nothing |
+| a number | one annotation span with the reward dimension ``primary`` |
+| OpenTelemetry spans | converted and stored |
+| :class:`~agl_core.types.Span` | stored as they are; the agent chose their ids |
+| :class:`~agl_core.types.SpanCoreFields` | tied to the attempt and stored, in order |
+
+A list holds one type of span only; an empty one is allowed and warned about.
+"""
+
+from __future__ import annotations
+
+import logging
+import numbers
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from agl_core.errors import AgentResultError
+from agl_core.types import Span, SpanCoreFields
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+    from agl_core.types import AttemptedRollout
+
+__all__ = ["store_result"]
+
+logger = logging.getLogger(__name__)
+
+
+async def store_result(result: Any, rollout: AttemptedRollout, store: LightningStore) -> list[Span]:
+    """Store the spans that an agent's result stands for, and return those that were new.
+
+    Args:
+        result: What the agent returned.
+        rollout: The rollout and attempt it returned it for.
+        store: Where the spans go.
+
+    Raises:
+        AgentResultError: The result is of no accepted type, or a list mixes types (a ``TypeError``
+            and a ``ValueError``).
+    """
+    if result is None:
+        return []
+    spans = await _spans_of(result, rollout, store)
+    if not spans:
+        return []
+    stored = list(await store.add_many_spans(spans))
+    if len(stored) < len(spans):
+        logger.warning(
+            "%s: %d of the %d spans that the agent returned were recorded already (by the tracer?)",
+            rollout.rollout_id,
+            len(spans) - len(stored),
+            len(spans),
+        )
+    return stored
+
+
+async def _spans_of(result: Any, rollout: AttemptedRollout, store: LightningStore) -> list[Span]:
+    if isinstance(result, numbers.Real):
+        return await _tied([_reward(result)], rollout, store)
+    if not isinstance(result, list):
+        raise AgentResultError(
+            f"an agent returns None, a number or a list of spans, not {type(result).__name__}"
+        )
+    items = cast("list[Any]", result)
+    if not items:
+        logger.warning("%s: the agent returned an empty list of spans", rollout.rollout_id)
+        return []
+    if _all_are(items, Span):
+        return items
+    if _all_are(items, SpanCoreFields):
+        return await _tied(items, rollout, store)
+    # A span of the SDK can only exist where the SDK was imported.
+    sdk = sys.modules.get("opentelemetry.sdk.trace")
+    if sdk is not None and _all_are(items, sdk.ReadableSpan):
+        ids = await _draw_ids(len(items), rollout, store)
+        attempt_id = rollout.attempt.attempt_id
+        return [
+            Span.from_opentelemetry(item, rollout.rollout_id, attempt_id, sequence_id)
+            for item, sequence_id in zip(items, ids, strict=True)
+        ]
+    kinds = ", ".join(sorted({type(item).__name__ for item in items}))
+    raise AgentResultError(f"an agent's list holds spans of one type; this one holds: {kinds}")
+
+
+def _reward(value: numbers.Real) -> SpanCoreFields:
+    from agl_core.emitter import emit_reward
+
+    if isinstance(value, numbers.Integral):
+        logger.warning("the agent returned the reward %r; it is stored as a float", value)
+    return emit_reward(float(value), propagate=False)
+
+
+async def _tied(
+    items: list[SpanCoreFields], rollout: AttemptedRollout, store: LightningStore
+) -> list[Span]:
+    return [
+        Span.from_core_fields(
+            item,
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+            sequence_id=sequence_id,
+        )
+        for item, sequence_id in zip(
+            items, await _draw_ids(len(items), rollout, store), strict=True
+        )
+    ]
+
+
+async def _draw_ids(count: int, rollout: AttemptedRollout, store: LightningStore) -> Iterable[int]:
+    return await store.get_many_span_sequence_ids(
+        [(rollout.rollout_id, rollout.attempt.attempt_id)] * count
+    )
+
+
+def _all_are(items: list[Any], kind: type) -> bool:
+    return all(isinstance(item, kind) for item in items)

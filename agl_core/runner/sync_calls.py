@@ -1,0 +1,112 @@
+"""Running sync code off the event loop, in threads that may be left behind.
+
+A hung call must not hold up the loop, the interpreter's exit, or the next call. Executors' threads
+are joined at exit; these are daemons, and a call that nobody waits for any more just keeps its
+thread until it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+__all__ = ["Outcome", "SyncCalls"]
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """How a call ended.
+
+    A value, because an agent's KeyboardInterrupt or CancelledError, raised in a task, would be
+    taken for the event loop's own.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class _Job(NamedTuple):
+    call: Callable[[], Any]
+    context: contextvars.Context
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Outcome]
+
+
+_Inbox = SimpleQueue[_Job | None]
+
+
+class SyncCalls:
+    """Threads for sync calls; as many as calls run at once, each used again.
+
+    Thread-safe.
+
+    Args:
+        name: Name of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._idle: list[_Inbox] = []
+        self._closed = False
+
+    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Outcome]:
+        """Start a call in the caller's context; its outcome is the future's result.
+
+        Cancelling the future leaves the call running and drops its outcome.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is None:
+            inbox = _Inbox()
+            threading.Thread(
+                target=self._serve, args=(inbox,), name=self._name, daemon=True
+            ).start()
+        inbox.put(_Job(call, contextvars.copy_context(), loop, future))
+        return future
+
+    def close(self) -> None:
+        """End the idle threads now and the others after their calls. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for inbox in idle:
+            inbox.put(None)
+
+    def _serve(self, inbox: _Inbox) -> None:
+        while (job := inbox.get()) is not None:
+            outcome = _outcome(job)
+            with self._lock:
+                closed = self._closed
+                if not closed:
+                    # Before the outcome is told, so that a call made because of it finds us idle.
+                    self._idle.append(inbox)
+            try:
+                job.loop.call_soon_threadsafe(_settle, job.future, outcome)
+            except RuntimeError:
+                logger.debug("dropped the outcome of a call whose event loop is closed")
+            del job, outcome  # or the last call's objects would live until the next one
+            if closed:
+                return
+
+
+def _outcome(job: _Job) -> Outcome:
+    try:
+        return Outcome(job.context.run(job.call))
+    except BaseException as error:
+        return Outcome(error=error)
+
+
+def _settle(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)
+    elif outcome.error is not None:
+        logger.debug("an abandoned call ended with %r", outcome.error)

@@ -38,7 +38,7 @@ class StoreTests(Suite):
     def small_store(self) -> LightningStore:
         raise NotImplementedError(
             f"{type(self).__name__} claims `evicts` and must supply a fixture `small_store`: "
-            "a store that holds at least 20 and at most 100 spans of 1,000 bytes"
+            "a store that holds at least 20 and at most 40 spans of 1,000 bytes"
         )
 
     async def reopen(self, store: LightningStore) -> LightningStore:

@@ -202,7 +202,9 @@ class SpanTests(StoreTests):
         running = await claim(store, "running")
         await store.add_span(span_of(running, attributes={"k": "x" * 1000}))
         finished = await claim(store, "finished")
-        await store.add_span(span_of(finished, attributes={"k": "x" * 1000}))
+        await store.add_many_spans(
+            [span_of(finished, i, attributes={"k": "x" * 1000}) for i in range(15)]
+        )
         await store.update_attempt(finished.rollout_id, "latest", status="succeeded")
         filler = await claim(store, "filler")
         for index in range(1, 2000):

@@ -16,18 +16,16 @@ from agl_core.store.base import UNSET
 from agl_core.types import (
     AttemptStatus,
     NamedResources,
-    Resource,
     ResourcesUpdate,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
 )
-from agl_core.types.copying import copy_config, copy_value
+from agl_core.types.copying import copy_config, copy_resources, copy_value
 
 __all__ = [
     "attempt_changes",
     "checked_resources",
-    "copy_resources",
     "new_rollout_fields",
     "rollout_changes",
     "worker_changes",
@@ -127,11 +125,6 @@ def checked_resources(resources: Any) -> NamedResources:
     except ValidationError as error:
         raise InvalidArgumentError(f"resources: {_first(error)}") from error
     return copy_resources(checked)
-
-
-def copy_resources(resources: Mapping[str, Resource]) -> NamedResources:
-    """Return a copy that shares nothing mutable."""
-    return {name: resource.model_copy(deep=True) for name, resource in resources.items()}
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -9,10 +9,12 @@ JSON nearly always).
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
+from agl_core.types.resources import NamedResources, Resource, ResourcesUpdate
 from agl_core.types.rollout import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
 
 __all__ = [
@@ -20,7 +22,9 @@ __all__ = [
     "construct",
     "copy_attempt",
     "copy_config",
+    "copy_resources",
     "copy_rollout",
+    "copy_snapshot",
     "copy_value",
     "copy_worker",
     "evolve",
@@ -117,6 +121,16 @@ def copy_worker(worker: Worker) -> Worker:
     values = worker.__dict__.copy()
     values["heartbeat_stats"] = copy_value(values["heartbeat_stats"])
     return construct(Worker, values)
+
+
+def copy_resources(resources: Mapping[str, Resource]) -> NamedResources:
+    """Return a copy that shares nothing mutable."""
+    return {name: resource.model_copy(deep=True) for name, resource in resources.items()}
+
+
+def copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
+    """Return a copy that shares nothing mutable."""
+    return evolve(snapshot, {"resources": copy_resources(snapshot.resources)})
 
 
 def _rollout_values(rollout: Rollout) -> dict[str, Any]:

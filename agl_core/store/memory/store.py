@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal
 
 from agl_core import lifecycle
 from agl_core.ids import new_resources_id
 from agl_core.store.arguments import (
     attempt_changes,
     checked_resources,
-    copy_resources,
     new_rollout_fields,
     rollout_changes,
     worker_changes,
 )
-from agl_core.store.base import (
-    UNSET,
-    FilterLogic,
-    LightningStore,
-    LightningStoreCapabilities,
-    LightningStoreStatistics,
-    StoreEvent,
-    Unset,
-)
+from agl_core.store.base import UNSET, LightningStoreCapabilities, StoreEvent, Unset
 from agl_core.store.encoded import EncodedSpan
 from agl_core.store.memory.eviction import MemoryBudget, memory_capacity
-from agl_core.store.memory.reading import find_rollouts, find_spans
+from agl_core.store.memory.reads import MemoryReads
 from agl_core.store.memory.state import Entry, State
 from agl_core.store.memory.waiting import FinishWait
-from agl_core.store.query import filter_options, run_query
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,
@@ -40,35 +28,27 @@ from agl_core.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
-    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
-    SortOrder,
     Span,
     TaskInput,
     Worker,
-    WorkerStatus,
 )
 from agl_core.types.copying import (
     attach_attempt,
-    construct,
     copy_attempt,
     copy_rollout,
+    copy_snapshot,
     copy_worker,
-    evolve,
 )
 
 __all__ = ["InMemoryLightningStore"]
 
-T = TypeVar("T")
 
-_SHORTEST_SLICE: Final = 0.05
-
-
-class InMemoryLightningStore(LightningStore):
+class InMemoryLightningStore(MemoryReads):
     """Keeps everything in this process's memory; nothing survives it.
 
     Safe for any number of threads, each with its own event loop, and for several loops in
@@ -108,14 +88,8 @@ class InMemoryLightningStore(LightningStore):
             span_size_estimator,
             memory_capacity(),
         )
+        super().__init__(State(budget), scan_debounce_seconds)
         self._thread_safe = thread_safe
-        self._state = State(budget)
-        # Re-entrant, because a coroutine that is garbage-collected leaves its line, and that may
-        # happen anywhere, also in a thread that holds the lock.
-        self._lock = threading.RLock()
-        self._scan_debounce = scan_debounce_seconds
-        self._last_scan: float | None = None
-        self._started = time.monotonic()
 
     # -- about the store -------------------------------------------------------------------------
 
@@ -124,23 +98,6 @@ class InMemoryLightningStore(LightningStore):
         return LightningStoreCapabilities(
             thread_safe=self._thread_safe, async_safe=True, events=True
         )
-
-    async def statistics(self) -> LightningStoreStatistics:
-        with self._lock:
-            state = self._state
-            return LightningStoreStatistics(
-                name=type(self).__name__,
-                total_rollouts=len(state.entries),
-                total_attempts=state.attempt_count,
-                total_spans=state.span_count,
-                total_resources=len(state.resources),
-                total_workers=len(state.workers),
-                uptime=time.monotonic() - self._started,
-                total_span_bytes=state.span_bytes,
-                eviction_threshold_bytes=state.budget.eviction,
-                safe_threshold_bytes=state.budget.safe,
-                memory_capacity_bytes=state.budget.capacity,
-            )
 
     async def close(self) -> None:
         """End the streams of :meth:`events`."""
@@ -248,189 +205,6 @@ class InMemoryLightningStore(LightningStore):
             attempt = self._state.begin_attempt(entry, worker_id, now)
             return attach_attempt(entry.rollout, attempt)
 
-    # -- reading ---------------------------------------------------------------------------------
-
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout | AttemptedRollout]:
-        if status is not None:
-            _deprecated("status", "status_in")
-        if rollout_ids is not None:
-            _deprecated("rollout_ids", "rollout_id_in")
-        with self._lock:
-            self._scanned()
-            entries, total = find_rollouts(
-                self._state,
-                status_in=status if status_in is None else status_in,
-                rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
-                rollout_id_contains=rollout_id_contains,
-                filter_logic=filter_logic,
-                sort_by=sort_by,
-                sort_order=sort_order,
-                limit=limit,
-                offset=offset,
-            )
-            records = [(entry.rollout, entry.latest) for entry in entries]
-        return _page([_joined(*record) for record in records], limit, offset, total)
-
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        with self._lock:
-            self._scanned()
-            entry = self._state.entries.get(rollout_id)
-            attempts = () if entry is None else tuple(entry.attempts.values())
-        found, total = run_query(
-            attempts,
-            Attempt,
-            None,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        return _page([copy_attempt(attempt) for attempt in found], limit, offset, total)
-
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
-        with self._lock:
-            self._scanned()
-            entry = self._state.entries.get(rollout_id)
-            return None if entry is None else _joined(entry.rollout, entry.latest)
-
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        with self._lock:
-            self._scanned()
-            entry = self._state.entries.get(rollout_id)
-            if entry is None or entry.latest is None:
-                return None
-            return copy_attempt(entry.latest)
-
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        with self._lock:
-            snapshots = tuple(self._state.resources.values())
-        found, total = run_query(
-            snapshots,
-            ResourcesUpdate,
-            filter_options(resources_id=resources_id, resources_id_contains=resources_id_contains),
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        return _page([_copy_snapshot(snapshot) for snapshot in found], limit, offset, total)
-
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        with self._lock:
-            found = self._state.resources.get(resources_id)
-        return None if found is None else _copy_snapshot(found)
-
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        with self._lock:
-            latest = self._state.latest_resources
-        return None if latest is None else _copy_snapshot(latest)
-
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        with self._lock:
-            self._scanned()
-            workers = tuple(self._state.workers.values())
-        found, total = run_query(
-            workers,
-            Worker,
-            filter_options(
-                logic=filter_logic, status_in=status_in, worker_id_contains=worker_id_contains
-            ),
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        return _page([copy_worker(worker) for worker in found], limit, offset, total)
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        with self._lock:
-            worker = self._state.workers.get(worker_id)
-        return None if worker is None else copy_worker(worker)
-
-    async def query_encoded_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"] | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[EncodedSpan]:
-        filters = {
-            "trace_id": trace_id,
-            "trace_id_contains": trace_id_contains,
-            "span_id": span_id,
-            "span_id_contains": span_id_contains,
-            "parent_id": parent_id,
-            "parent_id_contains": parent_id_contains,
-            "name": name,
-            "name_contains": name_contains,
-        }
-        with self._lock:
-            self._scanned()
-            found, total = find_spans(
-                self._state,
-                rollout_id,
-                attempt_id,
-                filters,
-                filter_logic=filter_logic,
-                sort_by=sort_by,
-                sort_order=sort_order,
-                limit=limit,
-                offset=offset,
-            )
-        return _page(found, limit, offset, total)
-
     # -- resources -------------------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
@@ -457,7 +231,7 @@ class InMemoryLightningStore(LightningStore):
             resources=resources,
         )
         self._state.put_resources(update, now)
-        return _copy_snapshot(update)
+        return copy_snapshot(update)
 
     # -- spans -----------------------------------------------------------------------------------
 
@@ -598,39 +372,6 @@ class InMemoryLightningStore(LightningStore):
             with self._lock:
                 bus.unsubscribe(subscription)
 
-    async def run_watchdog(self) -> int:
-        with self._lock:
-            return self._scan(time.time())
-
-    def _scanned(self) -> float:
-        """Run the watchdog if it is its time; return the time."""
-        now = time.time()
-        self._scan(now)
-        return now
-
-    def _scan(self, now: float) -> int:
-        state = self._state
-        # Without anything to watch, neither the scan nor its debounce matters.
-        if not state.watched:
-            return 0
-        moment = time.monotonic()
-        if self._last_scan is not None and moment - self._last_scan < self._scan_debounce:
-            return 0
-        self._last_scan = moment
-        verdicts = state.pass_verdicts(now)
-        if verdicts:
-            state.wake_line()
-        return verdicts
-
-    def _slice(self, remaining: float | None) -> float:
-        """How long a waiting call may sleep before the watchdog must look again, in seconds."""
-        period = max(self._scan_debounce, _SHORTEST_SLICE)
-        return period if remaining is None else max(min(period, remaining), 0.0)
-
-
-def _joined(rollout: Rollout, latest: Attempt | None) -> Rollout | AttemptedRollout:
-    return copy_rollout(rollout) if latest is None else attach_attempt(rollout, latest)
-
 
 def _finished(entries: Sequence[Entry]) -> list[Rollout]:
     return [
@@ -638,16 +379,3 @@ def _finished(entries: Sequence[Entry]) -> list[Rollout]:
         for entry in entries
         if entry.rollout.status in FINISHED_STATUSES
     ]
-
-
-def _copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
-    return evolve(snapshot, {"resources": copy_resources(snapshot.resources)})
-
-
-def _page(items: Sequence[T], limit: int, offset: int, total: int) -> PaginatedResult[T]:
-    values = {"items": items, "limit": limit, "offset": offset, "total": total}
-    return construct(PaginatedResult[Any], values)
-
-
-def _deprecated(old: str, new: str) -> None:
-    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)

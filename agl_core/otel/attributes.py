@@ -154,7 +154,7 @@ def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:
     Raises:
         ValueError: The value has no JSON form and ``force`` is off, or it contains itself.
     """
-    nested = value
+    nested: Any = value
     if isinstance(value, _PRIMITIVES):
         return value
     if isinstance(value, numbers.Real):  # numpy's scalars, among others
@@ -166,7 +166,7 @@ def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:
     try:
         return json.dumps(nested, default=str if force else None, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{type(value).__name__} has no JSON form: {error}") from error
+        raise ValueError(f"{type(nested).__name__} has no JSON form: {error}") from error
 
 
 def _uniform(items: Sequence[Any]) -> AttributeValue | None:

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from agl_core.errors import InvalidArgumentError, StoreUnavailableError, TracerError
-from agl_core.otel.convert import to_attributes, to_seconds, to_status
+from agl_core.otel.convert import to_core_fields
 from agl_core.otel.provider import attach_span_processor, get_tracer
 from agl_core.tracer.active import activate
 from agl_core.tracer.base import Tracer
@@ -226,7 +226,7 @@ class OtelTracer(Tracer):
         if status is not None and status.status_code != "UNSET":
             span.set_status(_SDK_STATUS[status.status_code], status.description)
         span.end(nanoseconds)
-        return _core_fields(span)
+        return to_core_fields(span)
 
     @contextmanager
     def operation_context(
@@ -277,17 +277,7 @@ class _OtelSpanRecordingContext(SpanRecordingContext):
         self._span.set_status(_SDK_STATUS[status_code], description)
 
     def get_recorded_span(self) -> SpanCoreFields:
-        return _core_fields(self._span)
-
-
-def _core_fields(span: SdkSpan) -> SpanCoreFields:
-    return SpanCoreFields.model_construct(
-        name=span.name,
-        status=to_status(span.status),
-        attributes=to_attributes(span.attributes),
-        start_time=to_seconds(span.start_time),
-        end_time=to_seconds(span.end_time),
-    )
+        return to_core_fields(self._span)
 
 
 def _nanoseconds(seconds: float | None) -> int | None:

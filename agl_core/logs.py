@@ -1,0 +1,235 @@
+"""Logging: where the framework's own log goes and how it looks.
+
+The framework logs to ``agl_core`` and its children and configures nothing by itself. Programs that
+want the usual set-up call :func:`setup_logging`, which leaves the root logger and everybody else's
+loggers alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from agl_core.errors import InvalidArgumentError
+
+__all__ = ["DATE_FORMAT", "LOG_FORMAT", "configure_logger", "setup_logging", "setup_module_logging"]
+
+LOG_FORMAT: Final = "%(asctime)s [%(levelname)s] (Process-%(process)d %(name)s) %(message)s"
+DATE_FORMAT: Final = "%H:%M:%S"
+
+_ROOT: Final = "agl_core"
+_PLAIN_WIDTH: Final = 200
+"""Columns of rich output that goes to no terminal, where a default of 80 would break lines."""
+
+PathLike = str | os.PathLike[str]
+
+# What was configured, to be undone by the next configuration.
+_installed: Final[dict[str, list[logging.Handler]]] = {}
+_submodules: Final[set[str]] = set()
+
+
+def setup_logging(
+    level: int | str = "INFO",
+    *,
+    console: bool = True,
+    color: bool = True,
+    propagate: bool = False,
+    disable_existing_loggers: bool = False,
+    capture_warnings: bool = False,
+    submodule_levels: Mapping[str, int | str] | None = None,
+    extra_handlers: Sequence[logging.Handler] | None = None,
+    formatter: logging.Formatter | None = None,
+    apply_to: Sequence[str] | None = None,
+    files: PathLike | Mapping[str, PathLike] | None = None,
+) -> None:
+    """Configure the logger ``agl_core``. Calling it again replaces what it did before.
+
+    Args:
+        level: Level by name or number.
+        console: Whether to log to standard error.
+        color: Whether the console log is coloured, with source lines and tracebacks by Rich.
+        propagate: Whether records also go to the root logger's handlers.
+        disable_existing_loggers: Silence every other logger that exists.
+        capture_warnings: Log what :mod:`warnings` warns of, as ``py.warnings``.
+        submodule_levels: Levels of child loggers, by full name.
+        extra_handlers: More handlers; they keep a formatter they have.
+        formatter: How plain console and file lines look.
+        apply_to: Other loggers that get the same handlers and level, and propagate no more.
+        files: A file for everything, or files by logger name. Directories are created; names that
+            share a path share a file.
+
+    Raises:
+        InvalidArgumentError: There is no such level.
+    """
+    base = _level(level)
+    levels = {name: _level(wanted) for name, wanted in (submodule_levels or {}).items()}
+    for name in [*_installed]:
+        _uninstall(name)
+    formatter = formatter or logging.Formatter(LOG_FORMAT, DATE_FORMAT)
+    if disable_existing_loggers:
+        _disable_others()
+    logging.captureWarnings(capture_warnings)
+
+    handlers = [_console(color, formatter)] if console else []
+    handlers += [_formatted(handler, formatter) for handler in extra_handlers or ()]
+    by_logger, everywhere = _file_handlers(files, formatter)
+    handlers += everywhere
+
+    targets = [_ROOT, *(apply_to or ()), *(["py.warnings"] if capture_warnings else [])]
+    for name in targets:
+        logger = logging.getLogger(name)
+        logger.disabled = False
+        logger.propagate = propagate if name == _ROOT else False
+        logger.setLevel(base)
+        _install(name, handlers)
+    for name, handler in by_logger.items():
+        _install(name, [handler])
+    _set_submodule_levels(levels, base)
+
+
+def setup_module_logging(
+    level: int | str = "INFO",
+    *,
+    name: str = _ROOT,
+    console: bool = True,
+    color: bool = True,
+    propagate: bool = False,
+    extra_handlers: Sequence[logging.Handler] | None = None,
+    formatter: logging.Formatter | None = None,
+) -> logging.Logger:
+    """Configure one logger and nothing else.
+
+    Args:
+        level: Level by name or number.
+        name: The logger.
+        console: See :func:`setup_logging`, as the rest.
+        color: Whether the console log is coloured.
+        propagate: Whether records also go to the handlers of its parents.
+        extra_handlers: More handlers.
+        formatter: How plain lines look.
+
+    Returns:
+        The logger.
+
+    Raises:
+        InvalidArgumentError: There is no such level.
+    """
+    formatter = formatter or logging.Formatter(LOG_FORMAT, DATE_FORMAT)
+    logger = logging.getLogger(name)
+    logger.setLevel(_level(level))
+    logger.propagate = propagate
+    handlers = [_console(color, formatter)] if console else []
+    handlers += [_formatted(handler, formatter) for handler in extra_handlers or ()]
+    _uninstall(name)
+    _install(name, handlers)
+    return logger
+
+
+def configure_logger(level: int | str = logging.INFO, name: str = _ROOT) -> logging.Logger:
+    """Configure one logger. Deprecated: use :func:`setup_logging`."""
+    warnings.warn("use setup_logging instead of configure_logger", DeprecationWarning, stacklevel=2)
+    return setup_module_logging(level, name=name)
+
+
+# -- handlers ------------------------------------------------------------------------------------
+
+
+class _LogFile(logging.FileHandler):
+    """A file that was opened here, and so is closed here."""
+
+
+def _console(color: bool, formatter: logging.Formatter) -> logging.Handler:
+    if not color:
+        return _formatted(logging.StreamHandler(), formatter)
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    width = None if sys.stderr.isatty() else _PLAIN_WIDTH
+    handler = RichHandler(
+        console=Console(stderr=True, width=width), rich_tracebacks=True, log_time_format="[%X]"
+    )
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    return handler
+
+
+def _file_handlers(
+    files: PathLike | Mapping[str, PathLike] | None, formatter: logging.Formatter
+) -> tuple[dict[str, logging.Handler], list[logging.Handler]]:
+    """Return handlers by logger name, and those that every configured logger gets."""
+    if files is None:
+        return {}, []
+    if not isinstance(files, Mapping):
+        return {}, [_file(Path(files), formatter)]
+    opened: dict[Path, logging.Handler] = {}
+    for path in {Path(path).absolute() for path in files.values()}:
+        opened[path] = _file(path, formatter)
+    return {name: opened[Path(path).absolute()] for name, path in files.items()}, []
+
+
+def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _formatted(_LogFile(path, encoding="utf-8"), formatter)
+
+
+def _formatted(handler: logging.Handler, formatter: logging.Formatter) -> logging.Handler:
+    if handler.formatter is None:
+        handler.setFormatter(formatter)
+    return handler
+
+
+def _install(name: str, handlers: Iterable[logging.Handler]) -> None:
+    logger = logging.getLogger(name)
+    for handler in handlers:
+        logger.addHandler(handler)
+        _installed.setdefault(name, []).append(handler)
+
+
+def _uninstall(name: str) -> None:
+    logger = logging.getLogger(name)
+    for handler in _installed.pop(name, ()):
+        logger.removeHandler(handler)
+        shared = any(handler in others for others in _installed.values())
+        if isinstance(handler, _LogFile) and not shared:
+            handler.close()
+
+
+# -- levels --------------------------------------------------------------------------------------
+
+
+def _level(level: int | str) -> int:
+    if isinstance(level, int):
+        return level
+    known = logging.getLevelNamesMapping()
+    number = known.get(level.strip().upper())
+    if number is None:
+        raise InvalidArgumentError(
+            f"{level!r} is no log level; it takes one of {', '.join(sorted(known))}"
+        )
+    return number
+
+
+def _set_submodule_levels(levels: Mapping[str, int], base: int) -> None:
+    for name in _submodules:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    _submodules.clear()
+    for name, level in levels.items():
+        if level < base:
+            warnings.warn(
+                f"{name} logs more ({logging.getLevelName(level)}) than the rest of the log "
+                f"({logging.getLevelName(base)})",
+                stacklevel=3,
+            )
+        logging.getLogger(name).setLevel(level)
+        _submodules.add(name)
+
+
+def _disable_others() -> None:
+    for name, logger in logging.root.manager.loggerDict.items():
+        ours = name == _ROOT or name.startswith(f"{_ROOT}.")
+        if isinstance(logger, logging.Logger) and not ours:
+            logger.disabled = True

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.logging import RichHandler
+
+from agl_core import logs
+from agl_core.logs import configure_logger, setup_logging, setup_module_logging
+
+NAMES = ("agl_core", "agl_core.runner", "agl_core.store.server", "other", "py.warnings")
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in NAMES]
+    before = [(log.level, log.propagate, log.disabled) for log in loggers]
+    root_handlers = list(logging.root.handlers)
+    yield
+    setup_logging(console=False)
+    for log, (level, propagate, disabled) in zip(loggers, before, strict=True):
+        log.setLevel(level)
+        log.propagate = propagate
+        log.disabled = disabled
+    assert logging.root.handlers == root_handlers, "the root logger is not ours to touch"
+
+
+def _collecting() -> tuple[logging.Handler, io.StringIO]:
+    stream = io.StringIO()
+    return logging.StreamHandler(stream), stream
+
+
+def test_the_plain_format() -> None:
+    handler, stream = _collecting()
+    setup_logging(console=False, extra_handlers=[handler])
+    logging.getLogger("agl_core.runner").info("rollout %s done", "ro-1")
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d \[INFO\] \(Process-\d+ agl_core\.runner\) rollout ro-1 done\n",
+        stream.getvalue(),
+    )
+
+
+def test_console_goes_to_stderr_plain_or_rich(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging(color=False)
+    logging.getLogger("agl_core").warning("plain")
+    out, err = capsys.readouterr()
+    assert (out, err.endswith("[WARNING] (Process-%d agl_core) plain\n" % _pid())) == ("", True)
+
+    setup_logging(color=True)
+    (handler,) = logging.getLogger("agl_core").handlers
+    assert isinstance(handler, RichHandler)
+    assert handler.console.width == 200
+    logging.getLogger("agl_core").warning("rich %s", "[not markup]")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "WARNING" in err
+    assert "rich [not markup]" in err
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+def test_a_handler_keeps_the_formatter_it_has() -> None:
+    handler, stream = _collecting()
+    handler.setFormatter(logging.Formatter("<%(message)s>"))
+    setup_logging(console=False, extra_handlers=[handler])
+    logging.getLogger("agl_core").info("x")
+    assert stream.getvalue() == "<x>\n"
+
+
+def test_levels_by_name_and_number() -> None:
+    handler, stream = _collecting()
+    setup_logging("warning", console=False, extra_handlers=[handler])
+    logging.getLogger("agl_core").info("no")
+    setup_logging(logging.DEBUG, console=False, extra_handlers=[handler])
+    logging.getLogger("agl_core").debug("yes")
+    assert "no" not in stream.getvalue()
+    assert stream.getvalue().count("yes") == 1
+    with pytest.raises(ValueError, match=r"'LOUD' is no log level; it takes one of .*DEBUG"):
+        setup_logging("LOUD")
+
+
+def test_a_bad_level_changes_nothing() -> None:
+    setup_logging("ERROR", console=False)
+    with pytest.raises(ValueError):
+        setup_logging("INFO", submodule_levels={"agl_core.runner": "LOUD"})
+    assert logging.getLogger("agl_core").level == logging.ERROR
+    assert logging.getLogger("agl_core").handlers == []
+
+
+def test_again_replaces_and_leaves_foreign_handlers_alone() -> None:
+    foreign, stream = _collecting()
+    logger = logging.getLogger("agl_core")
+    logger.addHandler(foreign)
+    try:
+        for _ in range(3):
+            setup_logging(color=False)
+        assert len(logger.handlers) == 2
+        assert foreign in logger.handlers
+    finally:
+        logger.removeHandler(foreign)
+
+
+def test_a_quieter_submodule_and_a_louder_one_that_warns() -> None:
+    handler, stream = _collecting()
+    options = {"console": False, "extra_handlers": [handler]}
+    setup_logging(submodule_levels={"agl_core.runner": "ERROR"}, **options)
+    logging.getLogger("agl_core.runner").warning("quiet")
+    with pytest.warns(UserWarning, match=r"agl_core\.store\.server logs more \(DEBUG\)"):
+        setup_logging(submodule_levels={"agl_core.store.server": "DEBUG"}, **options)
+    logging.getLogger("agl_core.store.server").debug("loud")
+    logging.getLogger("agl_core.runner").info("again as the rest")
+    assert "quiet" not in stream.getvalue()
+    assert "loud" in stream.getvalue()
+    assert "again as the rest" in stream.getvalue()
+
+
+def test_one_file_for_everything(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "run.log"
+    setup_logging(console=False, files=path, apply_to=["other"])
+    logging.getLogger("agl_core.runner").info("ours")
+    logging.getLogger("other").info("theirs")
+    assert [line.split(") ")[1] for line in path.read_text().splitlines()] == ["ours", "theirs"]
+
+
+def test_files_by_logger_share_a_path(tmp_path: Path) -> None:
+    both, alone = tmp_path / "both.log", tmp_path / "alone.log"
+    files = {"agl_core.runner": both, "agl_core": str(alone), "other": both}
+    setup_logging(console=False, files=files)
+    logging.getLogger("other").setLevel("INFO")
+    logging.getLogger("agl_core.runner").info("run")
+    logging.getLogger("other").info("other")
+    assert [line.split(") ")[1] for line in both.read_text().splitlines()] == ["run", "other"]
+    assert "run" in alone.read_text()
+    (handler,) = logging.getLogger("agl_core.runner").handlers
+    assert logging.getLogger("other").handlers == [handler]
+    setup_logging(console=False)
+    assert logging.getLogger("other").handlers == []
+    assert isinstance(handler, logging.FileHandler)
+    assert handler.stream is None, "the file is closed"
+
+
+def test_propagation(caplog: pytest.LogCaptureFixture) -> None:
+    setup_logging(console=False)
+    logging.getLogger("agl_core").info("kept")
+    setup_logging(console=False, propagate=True)
+    with caplog.at_level("INFO"):
+        logging.getLogger("agl_core").info("passed on")
+    assert [record.message for record in caplog.records] == ["passed on"]
+
+
+def test_others_are_disabled_only_if_asked() -> None:
+    other = logging.getLogger("other")
+    setup_logging(console=False)
+    assert not other.disabled
+    before = {
+        log
+        for log in logging.root.manager.loggerDict.values()
+        if isinstance(log, logging.Logger) and not log.disabled
+    }
+    try:
+        setup_logging(console=False, disable_existing_loggers=True)
+        assert other.disabled
+        assert not logging.getLogger("agl_core.runner").disabled
+    finally:
+        for log in before:
+            log.disabled = False
+
+
+def test_warnings_are_captured_and_let_go() -> None:
+    handler, stream = _collecting()
+    setup_logging(console=False, extra_handlers=[handler], capture_warnings=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("careful", stacklevel=1)
+    assert "UserWarning: careful" in stream.getvalue()
+    setup_logging(console=False)
+    with pytest.warns(UserWarning, match="direct"):
+        warnings.warn("direct", stacklevel=1)
+
+
+def test_one_module() -> None:
+    handler, stream = _collecting()
+    logger = setup_module_logging(
+        "DEBUG", name="agl_core.runner", console=False, extra_handlers=[handler]
+    )
+    assert logger is logging.getLogger("agl_core.runner")
+    logger.debug("seen")
+    assert stream.getvalue().count("seen") == 1
+    setup_module_logging("DEBUG", name="agl_core.runner", console=False)
+    assert logger.handlers == []
+
+
+def test_configure_logger_is_deprecated() -> None:
+    with pytest.warns(DeprecationWarning, match="setup_logging"):
+        logger = configure_logger(logging.WARNING)
+    assert logger.name == "agl_core"
+    assert logger.level == logging.WARNING
+    assert len(logger.handlers) == 1
+
+
+def test_public_names() -> None:
+    assert all(hasattr(logs, name) for name in logs.__all__)

@@ -1,0 +1,180 @@
+"""Runs the datasets through the agent and tells what happened: the algorithm of ``Trainer.dev``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from agl_core.algorithm.batch import cancel_rollouts
+from agl_core.algorithm.fast import FastAlgorithm
+from agl_core.algorithm.progress import ProgressReporter, show_progress
+from agl_core.algorithm.utils import LLMProxyLike, with_llm_proxy
+from agl_core.emitter import find_final_reward
+from agl_core.errors import InvalidArgumentError
+from agl_core.types import QUEUING_STATUSES, Dataset, Rollout, RolloutMode, Span
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+
+__all__ = ["Baseline"]
+
+logger = logging.getLogger(__name__)
+
+SpanVerbosity = Literal["keys", "key_values", "none"]
+
+
+class Baseline(FastAlgorithm):
+    """Sends every task to the agent, in order, and logs each rollout as it goes; learns nothing.
+
+    Initial resources are stored as the snapshot ``default``.
+
+    Args:
+        n_epochs: Passes over the datasets.
+        train_split: Accepted for compatibility; datasets are used as they are given.
+        polling_interval: Longest time between two looks at the queue, in seconds. A store that
+            tells events wakes the algorithm before that.
+        max_queue_length: Tasks that may wait in the queue before another is added.
+        span_verbosity: What to log of each span's attributes: their keys, keys and values, or
+            nothing, not even the span.
+
+    Raises:
+        InvalidArgumentError: An argument is outside its domain.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_epochs: int = 1,
+        train_split: float = 0.5,
+        polling_interval: float = 5.0,
+        max_queue_length: int = 4,
+        span_verbosity: SpanVerbosity = "keys",
+    ) -> None:
+        if not 0 < train_split < 1:
+            raise InvalidArgumentError(f"train_split must be between 0 and 1, not {train_split}")
+        if span_verbosity not in ("keys", "key_values", "none"):
+            raise InvalidArgumentError(
+                f"span_verbosity must be keys, key_values or none, not {span_verbosity!r}"
+            )
+        self.n_epochs = n_epochs
+        self.train_split = train_split
+        self.polling_interval = polling_interval
+        self.max_queue_length = max_queue_length
+        self.span_verbosity: SpanVerbosity = span_verbosity
+
+    @with_llm_proxy()
+    async def run(
+        self,
+        llm_proxy: LLMProxyLike | None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run every task ``n_epochs`` times: the training tasks, then the validation tasks."""
+        store = self.get_store()
+        tasks: list[tuple[RolloutMode, Any]] = []
+        for mode, dataset in (("train", train_dataset), ("val", val_dataset)):
+            tasks += [(mode, dataset[i]) for i in range(len(dataset))] if dataset else []
+        if not tasks:
+            logger.error("The baseline has nothing to do: give it a dataset")
+            return
+        resources = self.get_initial_resources()
+        if resources is None:
+            logger.warning("No initial resources: tasks run with the latest in the store, if any")
+        else:
+            await store.update_resources("default", resources)
+        with show_progress("baseline", len(tasks) * self.n_epochs) as progress:
+            for epoch in range(self.n_epochs):
+                logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.n_epochs, len(tasks))
+                await _Epoch(self, store, progress, done=epoch * len(tasks)).run(
+                    tasks, None if resources is None else "default"
+                )
+
+    async def report(self, store: LightningStore, rollout: Rollout) -> None:
+        """Log what came of a finished rollout: its attempts, their spans, the adapter's view."""
+        attempts = (await store.query_attempts(rollout.rollout_id)).items
+        duration = (rollout.end_time or rollout.start_time) - rollout.start_time
+        logger.info("%s: %s after %.2f s", rollout.rollout_id, rollout.status, duration)
+        for attempt in attempts:
+            spans = (await store.query_spans(rollout.rollout_id, attempt.attempt_id)).items
+            logger.info(
+                "%s | attempt %d (%s): %s by %s, %d spans, reward %s",
+                rollout.rollout_id,
+                attempt.sequence_id,
+                attempt.attempt_id,
+                attempt.status,
+                attempt.worker_id,
+                len(spans),
+                find_final_reward(spans),
+            )
+            if self.span_verbosity != "none":
+                for span in spans:
+                    logger.info("%s |   %s", rollout.rollout_id, self._describe(span))
+            if attempt is attempts[-1]:
+                self._adapt(rollout.rollout_id, spans)
+
+    def _describe(self, span: Span) -> str:
+        seconds = (span.end_time or 0.0) - (span.start_time or 0.0)
+        shown = span.attributes if self.span_verbosity == "key_values" else list(span.attributes)
+        return f"#{span.sequence_id} {span.name} {seconds:.3f} s {shown}"
+
+    def _adapt(self, rollout_id: str, spans: Sequence[Span]) -> None:
+        if self._adapter is None:
+            logger.warning("%s | no adapter to look at the spans with", rollout_id)
+        elif spans:
+            logger.info("%s | adapted: %s", rollout_id, self._adapter.adapt(spans))
+
+
+class _Epoch:
+    """One pass over the tasks: fills the queue as it empties and reports rollouts as they end."""
+
+    def __init__(
+        self, baseline: Baseline, store: LightningStore, progress: ProgressReporter, done: int
+    ) -> None:
+        self._baseline = baseline
+        self._store = store
+        self._progress = progress
+        self._done = done
+        self._open: set[str] = set()
+        self._changed = anyio.Event()
+
+    async def run(self, tasks: Sequence[tuple[RolloutMode, Any]], resources_id: str | None) -> None:
+        try:
+            async with anyio.create_task_group() as listeners:
+                if self._store.capabilities.get("events"):
+                    listeners.start_soon(self._listen)
+                async with anyio.create_task_group() as group:
+                    for mode, task in tasks:
+                        await self._wait_for_room()
+                        rollout = await self._store.enqueue_rollout(task, mode, resources_id)
+                        self._open.add(rollout.rollout_id)
+                        group.start_soon(self._follow, rollout.rollout_id)
+                listeners.cancel_scope.cancel()
+        finally:
+            await cancel_rollouts(self._store, self._open)
+
+    async def _listen(self) -> None:
+        """Wake whoever waits for the queue to move, and tell status changes."""
+        async for event in self._store.events():
+            if event.kind == "rollout" and event.rollout_id in self._open:
+                logger.debug("%s is %s", event.rollout_id, event.status)
+            self._changed.set()
+            self._changed = anyio.Event()
+
+    async def _wait_for_room(self) -> None:
+        while True:
+            changed = self._changed  # before the look, so that no change falls between
+            queuing = await self._store.query_rollouts(status_in=list(QUEUING_STATUSES), limit=0)
+            if queuing.total <= self._baseline.max_queue_length:
+                return
+            with anyio.move_on_after(self._baseline.polling_interval):
+                await changed.wait()
+
+    async def _follow(self, rollout_id: str) -> None:
+        (rollout,) = await self._store.wait_for_rollouts(rollout_ids=[rollout_id])
+        self._open.discard(rollout_id)
+        await self._baseline.report(self._store, rollout)
+        self._done += 1
+        self._progress.update(self._done)

@@ -1,0 +1,125 @@
+"""Progress of long work: bars in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["ProgressReporter", "show_progress"]
+
+logger = logging.getLogger(__name__)
+
+_LINE_INTERVAL = 10.0  # seconds between two plain lines
+
+
+class ProgressReporter(Protocol):
+    """Tells how far the work is; returned by :func:`show_progress`."""
+
+    def update(self, done: int, note: str = "") -> None:
+        """Say how much is done in all, and anything else worth a glance."""
+        ...
+
+
+@contextmanager
+def show_progress(description: str, total: int) -> Generator[ProgressReporter]:
+    """Show the progress of a piece of work while the context is open.
+
+    Contexts may overlap, in one thread and in several; each gets a line of its own.
+
+    Args:
+        description: What is being done.
+        total: How much there is to do.
+    """
+    if not sys.stderr.isatty():
+        yield _Lines(description, total)
+        return
+    with _bars.shared() as bars:
+        task = bars.add_task(description, total=total, note="")
+        try:
+            yield _Bar(bars, task)
+        finally:
+            bars.remove_task(task)
+
+
+class _Lines:
+    def __init__(self, description: str, total: int) -> None:
+        self._description = description
+        self._total = total
+        self._told = time.monotonic()
+
+    def update(self, done: int, note: str = "") -> None:
+        now = time.monotonic()
+        if done >= self._total or now - self._told >= _LINE_INTERVAL:
+            self._told = now
+            logger.info("%s: %d/%d %s", self._description, done, self._total, note)
+
+
+class _Bar:
+    def __init__(self, bars: Progress, task: int) -> None:
+        self._bars = bars
+        self._task = task
+
+    def update(self, done: int, note: str = "") -> None:
+        from rich.progress import TaskID
+
+        self._bars.update(TaskID(self._task), completed=done, note=note)
+
+
+class _SharedBars:
+    """One live display for all progress of the process; a terminal has room for one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._bars: Progress | None = None
+
+    @contextmanager
+    def shared(self) -> Generator[Progress]:
+        with self._lock:
+            if self._bars is None:
+                self._bars = _make_bars()
+                self._bars.start()
+            self._users += 1
+            bars = self._bars
+        try:
+            yield bars
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    bars.stop()
+                    self._bars = None
+
+
+def _make_bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+_bars = _SharedBars()

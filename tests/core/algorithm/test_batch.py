@@ -1,0 +1,187 @@
+"""Batches: enqueue, wait, read, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agl_core.adapter import Adapter
+from agl_core.algorithm import cancel_rollouts, run_batch
+from agl_core.errors import InvalidArgumentError
+from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.types import AttemptedRollout, PromptTemplate, RolloutConfig, Span
+
+REWARD = {"agentlightning.reward.0.name": "primary"}
+
+
+async def finish(store: LightningStore, claimed: AttemptedRollout, reward: float | None) -> None:
+    """End an attempt: with a reward, or as a failure."""
+    rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+    if reward is not None:
+        span = Span.from_attributes(
+            name="agentlightning.annotation",
+            attributes={**REWARD, "agentlightning.reward.0.value": reward},
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=await store.get_next_span_sequence_id(rollout_id, attempt_id),
+        )
+        await store.add_span(span)
+    status = "failed" if reward is None else "succeeded"
+    await store.update_attempt(rollout_id, attempt_id, status=status)
+
+
+@asynccontextmanager
+async def worker(
+    store: LightningStore, reward_of: Callable[[Any], float | None]
+) -> AsyncIterator[list[AttemptedRollout]]:
+    """Something that works through the queue while the block is open."""
+    claims: list[AttemptedRollout] = []
+
+    async def work() -> None:
+        while True:
+            claimed = await store.dequeue_rollout("Worker-0", wait=10)
+            if claimed is not None:
+                claims.append(claimed)
+                await finish(store, claimed, reward_of(claimed.input))
+
+    task = asyncio.create_task(work())
+    try:
+        yield claims
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+class Names(Adapter[Any, Any]):
+    def adapt(self, source: Any) -> list[str]:
+        return [span.name for span in source]
+
+
+async def test_outcomes_come_in_the_order_of_the_tasks() -> None:
+    store = InMemoryLightningStore()
+    async with worker(store, lambda task: task / 4) as claims:
+        batch = await run_batch(
+            store,
+            [0, 1, 2, 3],
+            mode="val",
+            config=RolloutConfig(max_attempts=2),
+            metadata={"round": 7},
+            adapter=Names(),
+        )
+    assert [outcome.rollout.input for outcome in batch] == [0, 1, 2, 3]
+    assert [outcome.reward for outcome in batch] == [0.0, 0.25, 0.5, 0.75]
+    assert [outcome.adapted for outcome in batch] == [["agentlightning.annotation"]] * 4
+    assert [len(outcome.spans) for outcome in batch] == [1] * 4
+    assert batch.statuses() == {"succeeded": 4}
+    assert batch.rewards() == [0.0, 0.25, 0.5, 0.75]
+    assert batch.score().mean == pytest.approx(0.375)
+    assert batch[0].rollout.input == 0
+    assert [outcome.reward for outcome in batch[1:3]] == [0.25, 0.5]
+    assert {claim.mode for claim in claims} == {"val"}
+    assert {claim.config.max_attempts for claim in claims} == {2}
+    assert claims[0].metadata == {"round": 7}
+
+
+async def test_resources_become_a_snapshot() -> None:
+    store = InMemoryLightningStore()
+    prompt = PromptTemplate(template="{task}", engine="f-string")
+    async with worker(store, lambda task: 1.0) as claims:
+        first = await run_batch(store, ["a"], resources={"prompt": prompt})
+        again = await run_batch(store, ["b"], resources=first.resources_id)
+        latest = await run_batch(store, ["c"])
+    assert first.resources_id is not None
+    snapshot = await store.get_resources_by_id(first.resources_id)
+    assert snapshot is not None
+    assert snapshot.resources == {"prompt": prompt}
+    assert again.resources_id == latest.resources_id == first.resources_id
+    assert [claim.resources_id for claim in claims] == [first.resources_id] * 3
+
+
+async def test_failures_count_as_asked() -> None:
+    store = InMemoryLightningStore()
+    async with worker(store, lambda task: task):
+        batch = await run_batch(store, [1.0, None, 0.5])
+    assert batch.statuses() == {"succeeded": 2, "failed": 1}
+    assert batch.rewards() == [1.0, 0.0, 0.5]
+    assert batch.rewards(missing=-1.0) == [1.0, -1.0, 0.5]
+    assert batch.rewards(missing=None) == [1.0, 0.5]
+    assert batch[1].adapted is None
+    assert not batch[1].spans
+
+
+async def test_only_the_latest_attempt_counts() -> None:
+    store = InMemoryLightningStore()
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    batch = asyncio.create_task(run_batch(store, ["task"], config=config))
+    first = await store.dequeue_rollout(wait=5)
+    assert first is not None
+    await finish(store, first, 0.25)
+    await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+    second = await store.dequeue_rollout(wait=5)
+    if second is None:
+        pytest.fail("the failed attempt was not tried again")
+    await finish(store, second, 1.0)
+    (outcome,) = await batch
+    assert (outcome.reward, len(outcome.spans)) == (1.0, 1)
+
+
+async def test_a_timeout_cancels_what_is_left() -> None:
+    store = InMemoryLightningStore()
+
+    async def one_of_three() -> None:
+        claimed = await store.dequeue_rollout(wait=5)
+        assert claimed is not None
+        await finish(store, claimed, 1.0)
+        assert await store.dequeue_rollout(wait=5) is not None  # and never ends
+
+    task = asyncio.create_task(one_of_three())
+    batch = await run_batch(store, ["a", "b", "c"], timeout=0.3)
+    await task
+    assert [outcome.rollout.status for outcome in batch] == ["succeeded", "cancelled", "cancelled"]
+    assert batch.rewards(missing=None) == [1.0]
+    assert await store.dequeue_rollout() is None  # nothing is left in the queue
+
+
+async def test_a_cancelled_batch_cancels_its_rollouts() -> None:
+    store = InMemoryLightningStore()
+    task = asyncio.create_task(run_batch(store, ["a", "b"]))
+    while (await store.query_rollouts()).total < 2:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [rollout.status for rollout in await store.query_rollouts()] == ["cancelled"] * 2
+
+
+async def test_finished_rollouts_are_not_cancelled() -> None:
+    store = InMemoryLightningStore()
+    ended, waiting = [await store.enqueue_rollout(name) for name in ("ended", "waiting")]
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    await finish(store, claimed, 1.0)
+    rollouts = await cancel_rollouts(store, [waiting.rollout_id, ended.rollout_id])
+    assert {r.rollout_id: r.status for r in rollouts} == {
+        ended.rollout_id: "succeeded",
+        waiting.rollout_id: "cancelled",
+    }
+    assert await cancel_rollouts(store, []) == []
+
+
+async def test_an_empty_batch() -> None:
+    batch = await run_batch(InMemoryLightningStore(), [])
+    assert len(batch) == 0
+    assert batch.resources_id is None
+    with pytest.raises(InvalidArgumentError, match="at least one value"):
+        batch.score()
+
+
+async def test_progress_is_told_in_lines(caplog: pytest.LogCaptureFixture) -> None:
+    store = InMemoryLightningStore()
+    with caplog.at_level("INFO", logger="agl_core.algorithm"):
+        async with worker(store, lambda task: task):
+            await run_batch(store, [1.0, None], description="probing")
+    assert "probing: 2/2 (1 failed)" in caplog.text

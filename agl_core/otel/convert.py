@@ -117,13 +117,13 @@ def to_attributes(attributes: Mapping[str, Any] | None) -> Attributes:
     if not attributes:
         return {}
     # The SDK's mapping is slow to iterate, its copy is a plain dict.
-    values: Mapping[str, Any] = (
-        attributes.copy() if isinstance(attributes, MappingProxyType) else attributes
+    values = cast(
+        "Mapping[str, Any]",
+        attributes.copy() if isinstance(attributes, MappingProxyType) else attributes,
     )
     result: Attributes = {}
     for key, value in values.items():
-        kind: type[Any] = type(value)
-        if kind in _SCALARS or (kind is str and value.isascii()):
+        if type(value) in _SCALARS or (type(value) is str and value.isascii()):
             result[key] = value
         elif value is not None:
             _add(result, key, value)

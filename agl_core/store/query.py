@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import types
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
@@ -31,6 +32,7 @@ __all__ = [
     "compile_filter",
     "cut",
     "filter_options",
+    "renamed_filter",
     "run_query",
     "sort_key",
     "sortable_fields",
@@ -88,6 +90,17 @@ def filter_options(
     if must:
         options["_must"] = {field: {"exact": value} for field, value in must.items()}
     return options
+
+
+def renamed_filter(new: str, value: T | None, old: str, old_value: T | None) -> T | None:
+    """Return the value of a filter that still has an old name, warning whoever uses that.
+
+    The new name wins when both are given.
+    """
+    if old_value is None:
+        return value
+    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)
+    return old_value if value is None else value
 
 
 def check_page(limit: int, offset: int, sort_order: str = "asc") -> None:

@@ -1,0 +1,41 @@
+"""SQLite's errors as the store's: which file, and what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agl_core.errors import AglError, StoreDataError, StoreUnavailableError
+
+__all__ = ["naming", "translated"]
+
+_ADVICE = {
+    "SQLITE_FULL": "the disk is full; free some space, the store goes on by itself",
+    "SQLITE_READONLY": "the file or its folder is read-only",
+    "SQLITE_CANTOPEN": "the file cannot be opened; does its folder exist and may you write there?",
+    "SQLITE_CORRUPT": "the file is damaged; restore it, or export what can be read",
+    "SQLITE_NOTADB": "the file is not an SQLite database",
+    "SQLITE_IOERR": "the disk reports an error",
+}
+_BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+
+def translated(error: sqlite3.Error, path: str) -> AglError:
+    """Return the store error for an SQLite error on this file."""
+    code: str = getattr(error, "sqlite_errorname", None) or ""
+    if code.startswith(_BUSY):
+        return StoreUnavailableError(f"{path} is locked by another process ({error})")
+    for prefix, advice in _ADVICE.items():
+        if code.startswith(prefix):
+            return StoreDataError(f"{path}: {advice} ({error})")
+    return StoreDataError(f"{path}: {error}")
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Translate SQLite errors raised inside."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translated(error, path) from error

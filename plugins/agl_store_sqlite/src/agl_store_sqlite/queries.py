@@ -1,0 +1,232 @@
+"""Filters, sort orders and pages as SQL; they mean what :mod:`agl_core.store.query` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from agl_core.store import EncodedSpan
+from agl_core.store.query import check_page, filter_options, sort_key, sortable_fields
+from agl_core.types import (
+    Attempt,
+    AttemptedRollout,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    Worker,
+)
+from agl_core.types.copying import attach_attempt, construct
+from agl_store_sqlite.tables import (
+    ATTEMPT_COLUMNS,
+    ROLLOUT_COLUMNS,
+    SPAN_COLUMNS,
+    WORKER_COLUMNS,
+    Tables,
+    attempt_from,
+    resources_from,
+    rollout_from,
+    span_from,
+    worker_from,
+)
+
+__all__ = [
+    "Page",
+    "find_attempts",
+    "find_resources",
+    "find_rollouts",
+    "find_spans",
+    "find_workers",
+]
+
+T = TypeVar("T")
+_MANY: Final = 500
+"""More values than this in an ``IN`` go through JSON, whose size SQLite does not bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The arguments that every query has; checked on creation.
+
+    Raises:
+        InvalidArgumentError: See :func:`agl_core.store.query.check_page`.
+    """
+
+    sort_by: str | None
+    sort_order: str
+    limit: int
+    offset: int
+
+    def __post_init__(self) -> None:
+        check_page(self.limit, self.offset, self.sort_order)
+
+    def result(self, items: Sequence[T], total: int) -> PaginatedResult[T]:
+        values = {"items": items, "limit": self.limit, "offset": self.offset, "total": total}
+        return construct(PaginatedResult[Any], values)
+
+    def order(self, model: type[BaseModel], insertion: str) -> str:
+        """Return the ORDER BY clause; equal keys keep insertion order in both directions.
+
+        Raises:
+            InvalidArgumentError: The model cannot be sorted by this field.
+        """
+        if self.sort_by is None:
+            return f"ORDER BY {insertion}"
+        sort_key(model, self.sort_by)
+        direction = self.sort_order.upper()
+        if self.sort_by == "start_time" and model is Rollout:  # never null: the index serves it
+            return f"ORDER BY start_time {direction}, {insertion}"
+        if self.sort_by.endswith("_time"):
+            return (
+                f"ORDER BY {self.sort_by} IS NULL {direction}, {self.sort_by} {direction}, "
+                f"{insertion}"
+            )
+        if sortable_fields(model)[self.sort_by] == "":
+            return f"ORDER BY coalesce({self.sort_by}, '') {direction}, {insertion}"
+        return f"ORDER BY {self.sort_by} {direction}, {insertion}"
+
+
+@dataclass(slots=True)
+class Where:
+    """A condition under construction."""
+
+    must: list[str] = field(default_factory=list[str])
+    pool: list[str] = field(default_factory=list[str])
+    values: list[Any] = field(default_factory=list[Any])
+    logic: str = "and"
+
+    @classmethod
+    def of(cls, logic: str, **conditions: Any) -> Where:
+        """Translate conditions as :func:`agl_core.store.query.filter_options` reads them."""
+        where = cls(logic=logic)
+        for name, operators in filter_options(logic=logic, **conditions).items():
+            if name == "_aggregate":
+                continue
+            for operator, value in operators.items():
+                where.pool.append(where._condition(name, operator, value))
+        return where
+
+    def _condition(self, column: str, operator: str, value: Any) -> str:
+        if operator == "exact":
+            self.values.append(value)
+            return f"{column} = ?"
+        if operator == "contains":
+            self.values.append(value)
+            return f"instr({column}, ?) > 0"
+        members = list(value)
+        if len(members) > _MANY:
+            self.values.append(to_json(members).decode())
+            return f"{column} IN (SELECT value FROM json_each(?))"
+        self.values += members
+        return f"{column} IN ({', '.join('?' * len(members))})"
+
+    def sql(self) -> str:
+        parts = list(self.must)
+        if self.pool:
+            parts.append("(" + f" {self.logic.upper()} ".join(self.pool) + ")")
+        return "WHERE " + " AND ".join(parts) if parts else ""
+
+
+def _select(
+    tables: Tables,
+    columns: str,
+    source: str,
+    where: Where,
+    order: str,
+    page: Page,
+    build: Callable[[Any], T],
+) -> tuple[list[T], int]:
+    condition = where.sql()
+    rows = tables.execute(
+        f"SELECT {columns} FROM {source} {condition} {order} LIMIT ? OFFSET ?",
+        (*where.values, page.limit, page.offset),
+    ).fetchall()
+    if page.offset == 0 and (page.limit == -1 or len(rows) < page.limit):
+        total = len(rows)
+    else:
+        (total,) = tables.one(f"SELECT count(*) FROM {source} {condition}", *where.values)
+    return [build(row) for row in rows], total
+
+
+def find_rollouts(
+    tables: Tables, page: Page, logic: str, **conditions: Any
+) -> PaginatedResult[Rollout | AttemptedRollout]:
+    """Return a page of rollouts with their latest attempts."""
+    order = page.order(Rollout, "r.ordinal")
+    where = Where.of(logic, **conditions)
+    found, total = _select(tables, ROLLOUT_COLUMNS, "rollouts r", where, order, page, rollout_from)
+    attempts = tables.attempts_of(rollout.rollout_id for rollout in found)
+    items: list[Rollout | AttemptedRollout] = [
+        attach_attempt(rollout, attempts[rollout.rollout_id])
+        if rollout.rollout_id in attempts
+        else rollout
+        for rollout in found
+    ]
+    return page.result(items, total)
+
+
+def find_attempts(tables: Tables, page: Page, rollout_id: str) -> PaginatedResult[Attempt]:
+    """Return a page of a rollout's attempts."""
+    order = page.order(Attempt, "a.sequence_id")
+    where = Where(must=["a.rollout_id = ?"], values=[rollout_id])
+    return page.result(
+        *_select(tables, ATTEMPT_COLUMNS, "attempts a", where, order, page, attempt_from)
+    )
+
+
+def find_workers(
+    tables: Tables, page: Page, logic: str, **conditions: Any
+) -> PaginatedResult[Worker]:
+    """Return a page of workers."""
+    order = page.order(Worker, "ordinal")
+    where = Where.of(logic, **conditions)
+    return page.result(*_select(tables, WORKER_COLUMNS, "workers", where, order, page, worker_from))
+
+
+def find_resources(
+    tables: Tables, page: Page, **conditions: Any
+) -> PaginatedResult[ResourcesUpdate]:
+    """Return a page of snapshots."""
+    order = page.order(ResourcesUpdate, "ordinal")
+    where = Where.of("and", **conditions)
+    columns = "resources_id, create_time, update_time, version, resources"
+    return page.result(*_select(tables, columns, "resources", where, order, page, resources_from))
+
+
+def find_spans(
+    tables: Tables,
+    page: Page,
+    rollout_id: str,
+    attempt_id: str | None,
+    logic: str,
+    **conditions: Any,
+) -> PaginatedResult[EncodedSpan]:
+    """Return a page of a rollout's spans: one range of an index."""
+    # The rollout is in scope by definition, so sorting by it keeps insertion order.
+    by_rollout = page.sort_by == "rollout_id"
+    order = "ORDER BY ordinal" if by_rollout else page.order(Span, "ordinal")
+    where = Where.of(logic, **conditions)
+    scope: list[Any] = [tables.rollout_ordinal(rollout_id)]
+    where.must.append("rollout = ?")
+    if attempt_id == "latest":
+        latest = tables.find_attempt(rollout_id, "latest")
+        attempt_id = "" if latest is None else latest.attempt_id
+    if attempt_id is not None:
+        where.must.append("attempt_id = ?")
+        scope.append(attempt_id)
+    where.values[:0] = scope
+    return page.result(
+        *_select(
+            tables,
+            SPAN_COLUMNS,
+            "spans",
+            where,
+            order,
+            page,
+            lambda row: span_from(rollout_id, row),
+        )
+    )

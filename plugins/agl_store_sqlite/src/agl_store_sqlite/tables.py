@@ -1,0 +1,469 @@
+"""Rows and records: every statement that reads or writes single records.
+
+A :class:`Tables` works on one connection; the writer uses it inside a transaction, readers on
+connections of their own. Records are built without validation: the rows come from validated ones.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from agl_core import lifecycle
+from agl_core.errors import AttemptNotFoundError, InvalidArgumentError, RolloutNotFoundError
+from agl_core.store import EncodedSpan
+from agl_core.types import (
+    Attempt,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    Worker,
+)
+from agl_core.types.copying import construct
+
+__all__ = [
+    "ATTEMPT_COLUMNS",
+    "ROLLOUT_COLUMNS",
+    "SPAN_COLUMNS",
+    "WORKER_COLUMNS",
+    "Tables",
+    "attempt_from",
+    "encode",
+    "resources_from",
+    "rollout_from",
+    "span_from",
+    "worker_from",
+]
+
+ROLLOUT_COLUMNS: Final = (
+    "r.rollout_id, r.input, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, "
+    "r.metadata"
+)
+ATTEMPT_COLUMNS: Final = (
+    "a.rollout_id, a.attempt_id, a.sequence_id, a.start_time, a.end_time, a.status, a.worker_id, "
+    "a.last_heartbeat_time, a.metadata"
+)
+WORKER_COLUMNS: Final = (
+    "worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time, "
+    "last_idle_time, current_rollout_id, current_attempt_id"
+)
+SPAN_COLUMNS: Final = (
+    "attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, payload"
+)
+
+_ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
+_WORKER_FIELDS: Final = tuple(Worker.model_fields)
+_resources: Final = TypeAdapter(NamedResources)
+
+Row = Sequence[Any]
+
+
+# -- rows to records -------------------------------------------------------------------------------
+
+
+def encode(name: str, value: Any) -> bytes:
+    """Return a payload's JSON.
+
+    Raises:
+        InvalidArgumentError: It has no JSON form; the message names the field.
+    """
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
+
+
+def rollout_from(row: Row) -> Rollout:
+    """Build a rollout from a row of :data:`ROLLOUT_COLUMNS`."""
+    return construct(
+        Rollout,
+        {
+            "rollout_id": row[0],
+            "input": from_json(row[1]),
+            "start_time": row[2],
+            "end_time": row[3],
+            "mode": row[4],
+            "resources_id": row[5],
+            "status": row[6],
+            "config": construct(RolloutConfig, from_json(row[7])),
+            "metadata": from_json(row[8]),
+        },
+    )
+
+
+def attempt_from(row: Row) -> Attempt:
+    """Build an attempt from a row of :data:`ATTEMPT_COLUMNS`."""
+    values = dict(zip(_ATTEMPT_FIELDS, row, strict=True))
+    values["metadata"] = from_json(values["metadata"])
+    return construct(Attempt, values)
+
+
+def worker_from(row: Row) -> Worker:
+    """Build a worker from a row of :data:`WORKER_COLUMNS`."""
+    values = dict(zip(_WORKER_FIELDS, row, strict=True))
+    values["heartbeat_stats"] = from_json(values["heartbeat_stats"])
+    return construct(Worker, values)
+
+
+def resources_from(row: Row) -> ResourcesUpdate:
+    """Build a snapshot from a row of the resources table, ordinal aside."""
+    return construct(
+        ResourcesUpdate,
+        {
+            "resources_id": row[0],
+            "create_time": row[1],
+            "update_time": row[2],
+            "version": row[3],
+            "resources": _resources.validate_json(row[4]),
+        },
+    )
+
+
+def span_from(rollout_id: str, row: Row) -> EncodedSpan:
+    """Build an encoded span from a row of :data:`SPAN_COLUMNS`."""
+    attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload = row
+    return EncodedSpan(
+        rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload
+    )
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+
+class Tables:
+    """Single records on one connection. Not thread-safe, like its connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.execute = connection.execute
+
+    def one(self, statement: str, *values: Any) -> Any:
+        """Return the first row, or None."""
+        return self.execute(statement, values).fetchone()
+
+    # -- rollouts --------------------------------------------------------------------------------
+
+    def find_rollout(self, rollout_id: str) -> Rollout | None:
+        row = self.one(
+            f"SELECT {ROLLOUT_COLUMNS} FROM rollouts r WHERE r.rollout_id = ?", rollout_id
+        )
+        return None if row is None else rollout_from(row)
+
+    def rollout(self, rollout_id: str) -> Rollout:
+        """Return a rollout.
+
+        Raises:
+            RolloutNotFoundError: There is none of this id.
+        """
+        found = self.find_rollout(rollout_id)
+        if found is None:
+            raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
+        return found
+
+    def status_of(self, rollout_id: str) -> str | None:
+        row = self.one("SELECT status FROM rollouts WHERE rollout_id = ?", rollout_id)
+        return None if row is None else row[0]
+
+    def insert_rollout(self, rollout: Rollout) -> None:
+        self.execute(
+            "INSERT INTO rollouts (rollout_id, status, mode, resources_id, start_time, end_time, "
+            "input, config, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                rollout.rollout_id,
+                rollout.status,
+                rollout.mode,
+                rollout.resources_id,
+                rollout.start_time,
+                rollout.end_time,
+                encode("input", rollout.input),
+                encode("config", rollout.config),
+                encode("metadata", rollout.metadata),
+            ),
+        )
+        self.count("rollouts", 1)
+
+    def save_status(self, rollout: Rollout) -> None:
+        """Write what the lifecycle changes by itself."""
+        self.execute(
+            "UPDATE rollouts SET status = ?, end_time = ?, watched = ? WHERE rollout_id = ?",
+            (
+                rollout.status,
+                rollout.end_time,
+                lifecycle.is_watched(rollout),
+                rollout.rollout_id,
+            ),
+        )
+
+    def save_payload(self, rollout: Rollout) -> None:
+        """Write what only :meth:`LightningStore.update_rollout` changes."""
+        self.execute(
+            "UPDATE rollouts SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ? "
+            "WHERE rollout_id = ?",
+            (
+                rollout.mode,
+                rollout.resources_id,
+                encode("input", rollout.input),
+                encode("config", rollout.config),
+                encode("metadata", rollout.metadata),
+                rollout.rollout_id,
+            ),
+        )
+
+    # -- the queue -------------------------------------------------------------------------------
+
+    def append_to_queue(self, rollout_id: str) -> None:
+        position = self.count("queue_tail", 1)
+        self.execute(
+            "UPDATE rollouts SET queue_position = ? WHERE rollout_id = ?", (position, rollout_id)
+        )
+
+    def put_at_head(self, rollout_id: str) -> None:
+        (head,) = self.one(
+            "SELECT coalesce(min(queue_position), 0) FROM rollouts WHERE queue_position NOT NULL"
+        )
+        self.execute(
+            "UPDATE rollouts SET queue_position = ? WHERE rollout_id = ?", (head - 1, rollout_id)
+        )
+
+    def remove_from_queue(self, rollout_id: str) -> None:
+        self.execute(
+            "UPDATE rollouts SET queue_position = NULL WHERE rollout_id = ?", (rollout_id,)
+        )
+
+    def queue_head(self, limit: int) -> list[Rollout]:
+        rows = self.execute(
+            f"SELECT {ROLLOUT_COLUMNS} FROM rollouts r WHERE queue_position NOT NULL "
+            "ORDER BY queue_position LIMIT ?",
+            (limit,),
+        )
+        return [rollout_from(row) for row in rows.fetchall()]
+
+    def queue_length(self, at_most: int) -> int:
+        (length,) = self.one(
+            "SELECT count(*) FROM (SELECT 1 FROM rollouts WHERE queue_position NOT NULL LIMIT ?)",
+            at_most,
+        )
+        return length
+
+    # -- attempts --------------------------------------------------------------------------------
+
+    def attempt_count(self, rollout_id: str) -> int:
+        return self.one("SELECT attempts FROM rollouts WHERE rollout_id = ?", rollout_id)[0]
+
+    def find_attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
+        """Return an attempt by id, or the one with the highest ordinal for ``"latest"``."""
+        if attempt_id == "latest":
+            row = self.one(
+                f"SELECT {ATTEMPT_COLUMNS} FROM attempts a WHERE a.rollout_id = ? "
+                "ORDER BY a.sequence_id DESC LIMIT 1",
+                rollout_id,
+            )
+        else:
+            row = self.one(
+                f"SELECT {ATTEMPT_COLUMNS} FROM attempts a "
+                "WHERE a.rollout_id = ? AND a.attempt_id = ?",
+                rollout_id,
+                attempt_id,
+            )
+        return None if row is None else attempt_from(row)
+
+    def attempt(self, rollout_id: str, attempt_id: str) -> Attempt:
+        """Return an attempt.
+
+        Raises:
+            AttemptNotFoundError: There is none of this id.
+        """
+        found = self.find_attempt(rollout_id, attempt_id)
+        if found is None:
+            raise AttemptNotFoundError(f"Attempt {attempt_id} not found in rollout {rollout_id}")
+        return found
+
+    def insert_attempt(self, attempt: Attempt) -> None:
+        self.execute(
+            "INSERT INTO attempts (rollout_id, attempt_id, sequence_id, start_time, end_time, "
+            "status, worker_id, last_heartbeat_time, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            self._attempt_values(attempt),
+        )
+        self.execute(
+            "UPDATE rollouts SET attempts = ? WHERE rollout_id = ?",
+            (attempt.sequence_id, attempt.rollout_id),
+        )
+        self.count("attempts", 1)
+
+    def save_attempt(self, attempt: Attempt) -> None:
+        self.execute(
+            "UPDATE attempts SET end_time = ?, status = ?, worker_id = ?, last_heartbeat_time = ?, "
+            "metadata = ? WHERE rollout_id = ? AND sequence_id = ?",
+            (
+                attempt.end_time,
+                attempt.status,
+                attempt.worker_id,
+                attempt.last_heartbeat_time,
+                encode("metadata", attempt.metadata),
+                attempt.rollout_id,
+                attempt.sequence_id,
+            ),
+        )
+
+    def delete_attempt(self, attempt: Attempt) -> None:
+        self.execute(
+            "DELETE FROM attempts WHERE rollout_id = ? AND sequence_id = ?",
+            (attempt.rollout_id, attempt.sequence_id),
+        )
+        self.execute(
+            "UPDATE rollouts SET attempts = attempts - 1 WHERE rollout_id = ?",
+            (attempt.rollout_id,),
+        )
+        self.count("attempts", -1)
+
+    @staticmethod
+    def _attempt_values(attempt: Attempt) -> tuple[Any, ...]:
+        return (
+            attempt.rollout_id,
+            attempt.attempt_id,
+            attempt.sequence_id,
+            attempt.start_time,
+            attempt.end_time,
+            attempt.status,
+            attempt.worker_id,
+            attempt.last_heartbeat_time,
+            encode("metadata", attempt.metadata),
+        )
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def find_worker(self, worker_id: str | None) -> Worker | None:
+        if worker_id is None:
+            return None
+        row = self.one(f"SELECT {WORKER_COLUMNS} FROM workers WHERE worker_id = ?", worker_id)
+        return None if row is None else worker_from(row)
+
+    def save_worker(self, worker: Worker) -> None:
+        values = dict(worker.__dict__)
+        values["heartbeat_stats"] = encode("heartbeat_stats", worker.heartbeat_stats)
+        self.execute(_UPSERT_WORKER, tuple(values[field] for field in _WORKER_FIELDS))
+
+    # -- resources -------------------------------------------------------------------------------
+
+    def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
+        """Return a snapshot by id, or the latest for None."""
+        which = (
+            "ORDER BY touched DESC LIMIT 1" if resources_id is None else "WHERE resources_id = ?"
+        )
+        row = self.execute(
+            "SELECT resources_id, create_time, update_time, version, resources FROM resources "
+            + which,
+            () if resources_id is None else (resources_id,),
+        ).fetchone()
+        return None if row is None else resources_from(row)
+
+    def latest_resources_id(self) -> str | None:
+        row = self.one("SELECT resources_id FROM resources ORDER BY touched DESC LIMIT 1")
+        return None if row is None else row[0]
+
+    def save_resources(self, update: ResourcesUpdate) -> None:
+        payload = _resources.dump_json(update.resources)
+        self.execute(
+            "INSERT INTO resources (resources_id, create_time, update_time, version, resources, "
+            "touched) VALUES (?1, ?2, ?3, ?4, ?5, "
+            "(SELECT coalesce(max(touched), 0) + 1 FROM resources)) "
+            "ON CONFLICT (resources_id) DO UPDATE SET update_time = ?3, version = ?4, "
+            "resources = ?5, touched = excluded.touched",
+            (
+                update.resources_id,
+                update.create_time,
+                update.update_time,
+                update.version,
+                payload,
+            ),
+        )
+
+    # -- spans -----------------------------------------------------------------------------------
+
+    def rollout_ordinal(self, rollout_id: str) -> int | None:
+        row = self.one("SELECT ordinal FROM rollouts WHERE rollout_id = ?", rollout_id)
+        return None if row is None else row[0]
+
+    def insert_span(self, rollout: int, span: EncodedSpan) -> bool:
+        """Store a span; return whether it was new."""
+        cursor = self.execute(
+            f"INSERT OR IGNORE INTO spans (rollout, {SPAN_COLUMNS}) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                rollout,
+                span.attempt_id,
+                span.sequence_id,
+                span.trace_id,
+                span.span_id,
+                span.parent_id,
+                span.name,
+                span.start_time,
+                span.end_time,
+                span.payload,
+            ),
+        )
+        return cursor.rowcount == 1
+
+    def raise_sequence_id(self, rollout_id: str, at_least: int) -> None:
+        if at_least > 0:
+            self.execute(
+                "INSERT INTO sequence_ids VALUES (?1, ?2) ON CONFLICT (rollout_id) "
+                "DO UPDATE SET last = ?2 WHERE last < ?2",
+                (rollout_id, at_least),
+            )
+
+    def draw_sequence_ids(self, rollout_id: str, number: int) -> int:
+        """Draw ``number`` ids of a rollout; return the last of them."""
+        return self.one(
+            "INSERT INTO sequence_ids VALUES (?1, ?2) ON CONFLICT (rollout_id) "
+            "DO UPDATE SET last = last + ?2 RETURNING last",
+            rollout_id,
+            number,
+        )[0]
+
+    # -- counters --------------------------------------------------------------------------------
+
+    def count(self, name: str, change: int) -> int:
+        """Add to a counter; return its new value."""
+        return self.one(
+            "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value", change, name
+        )[0]
+
+    def counters(self) -> dict[str, Any]:
+        return dict(self.execute("SELECT name, value FROM counters").fetchall())
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def remembered(self, key: str) -> Any:
+        """Return what the creating call of this idempotency key did, or None."""
+        row = self.one("SELECT result FROM requests WHERE key = ?", key)
+        return None if row is None else from_json(row[0])
+
+    def remember(self, key: str, result: Any, now: float) -> None:
+        self.execute("INSERT INTO requests VALUES (?, ?, ?)", (key, now, to_json(result)))
+
+    def forget_requests(self, before: float) -> None:
+        self.execute("DELETE FROM requests WHERE time < ?", (before,))
+
+    # -- many ------------------------------------------------------------------------------------
+
+    def attempts_of(self, rollout_ids: Iterable[str]) -> dict[str, Attempt]:
+        """Return the latest attempt of each rollout that has one."""
+        latest: dict[str, Attempt] = {}
+        for rollout_id in rollout_ids:
+            attempt = self.find_attempt(rollout_id, "latest")
+            if attempt is not None:
+                latest[rollout_id] = attempt
+        return latest
+
+
+_UPSERT_WORKER: Final = (
+    f"INSERT INTO workers ({WORKER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (worker_id) DO UPDATE SET "
+    + ", ".join(f"{field} = excluded.{field}" for field in _WORKER_FIELDS[1:])
+)

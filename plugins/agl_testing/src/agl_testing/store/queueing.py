@@ -8,7 +8,7 @@ import time
 import pytest
 
 from agl_core.store import LightningStore
-from agl_core.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from agl_core.types import EnqueueRolloutRequest, NamedResources, PromptTemplate, RolloutConfig
 from agl_testing.store.base import StoreTests, claim, statuses
 
 pytestmark = pytest.mark.asyncio
@@ -80,7 +80,7 @@ class QueueTests(StoreTests):
     async def test_the_latest_resources_are_inherited_when_work_is_created(
         self, store: LightningStore
     ):
-        prompt = {"p": PromptTemplate(template="1", engine="f-string")}
+        prompt: NamedResources = {"p": PromptTemplate(template="1", engine="f-string")}
         first = await store.add_resources(prompt)
         early = await store.enqueue_rollout("early")
         second = await store.update_resources("mine", prompt)

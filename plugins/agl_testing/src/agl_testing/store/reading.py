@@ -170,6 +170,7 @@ class ResourceTests(StoreTests):
         assert added.create_time == added.update_time
         assert list(added.resources) == list(resources)
         read = await store.get_resources_by_id(added.resources_id)
+        assert read is not None
         assert read == added
         assert list(read.resources) == list(resources)
         assert [type(r) for r in read.resources.values()] == [type(r) for r in resources.values()]

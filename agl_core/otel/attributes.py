@@ -87,30 +87,40 @@ def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
     value and another goes deeper (``a`` and ``a.b``), the deeper one wins.
     """
     root: dict[str, Any] = {}
-    nodes: dict[str, dict[str, Any]] = {"": root}
-    for path in flat:
-        *parents, _ = path.split(".")
-        node = root
-        for depth, key in enumerate(parents):
-            prefix = ".".join(parents[: depth + 1]) + "."
-            if prefix not in nodes:
-                nodes[prefix] = node[key] = {}
-            node = nodes[prefix]
+    levels: dict[str, dict[str, Any]] = {"": root}  # by their path, with its closing dot
+    opened: list[tuple[dict[str, Any], str, dict[str, Any]]] = []  # parent, key, level
     for path, value in flat.items():
-        if f"{path}." not in nodes:
-            head, dot, key = path.rpartition(".")
-            nodes[head + dot][key] = value
-    inner = {id(node) for node in nodes.values()}
-    return _with_lists(root, inner)
+        head, dot, key = path.rpartition(".")
+        level = levels.get(head + dot)
+        if level is None:
+            level = _open(head, levels, opened)
+        if f"{path}." not in levels:
+            level[key] = value
+    for parent, key, level in reversed(opened):  # what is inside first
+        parent[key] = _as_list(level)
+    return _as_list(root)
 
 
-def _with_lists(node: dict[str, Any], inner: set[int]) -> dict[str, Any] | list[Any]:
-    for key, value in node.items():
-        if id(value) in inner:
-            node[key] = _with_lists(value, inner)
-    if node and all(str(index) in node for index in range(len(node))):
-        return [node[str(index)] for index in range(len(node))]
-    return node
+def _open(
+    path: str,
+    levels: dict[str, dict[str, Any]],
+    opened: list[tuple[dict[str, Any], str, dict[str, Any]]],
+) -> dict[str, Any]:
+    """Make the level at ``path`` and those above it that are missing; return it."""
+    level, prefix = levels[""], ""
+    for key in path.split("."):
+        prefix += f"{key}."
+        if prefix not in levels:
+            levels[prefix] = level[key] = {}
+            opened.append((level, key, levels[prefix]))
+        level = levels[prefix]
+    return level
+
+
+def _as_list(level: dict[str, Any]) -> dict[str, Any] | list[Any]:
+    if "0" in level and all(str(index) in level for index in range(len(level))):
+        return [level[str(index)] for index in range(len(level))]
+    return level
 
 
 # -- prefixes ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ __all__ = [
     "ATTEMPT_ID",
     "LINK",
     "MESSAGE_BODY",
+    "MODEL_VERSION",
     "OBJECT_JSON",
     "OBJECT_LITERAL",
     "OBJECT_TYPE",
@@ -64,6 +65,9 @@ OBJECT_JSON: Final = "agentlightning.object.json"
 OPERATION_NAME: Final = "agentlightning.operation.name"
 OPERATION_INPUT: Final = "agentlightning.operation.input"
 OPERATION_OUTPUT: Final = "agentlightning.operation.output"
+
+MODEL_VERSION: Final = "agentlightning.model_version"
+"""Version of the weights that answered a model call; written by LLM proxies."""
 
 PRIMARY_REWARD: Final = "primary"
 """Name of the reward dimension that a single number is stored under."""

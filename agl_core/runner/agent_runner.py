@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import anyio
 
@@ -73,6 +73,8 @@ class LitAgentRunner(Runner[T]):
     Raises:
         InvalidArgumentError: A value is outside its domain.
     """
+
+    injects: ClassVar[frozenset[str]] = frozenset({"tracer", "max_rollouts"})
 
     def __init__(
         self,

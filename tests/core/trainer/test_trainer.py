@@ -1,0 +1,440 @@
+"""The trainer: what it composes, and that a run does what it should, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl_core.adapter import Adapter, TracerTraceToTriplet
+from agl_core.agent import LitAgent, rollout
+from agl_core.algorithm import Algorithm, Baseline, FastAlgorithm, algo, run_batch
+from agl_core.errors import (
+    AgentSignatureError,
+    ComponentTypeError,
+    ConfigError,
+    PluginNotFoundError,
+)
+from agl_core.execution import SharedMemoryExecutionStrategy
+from agl_core.plugins import add_listener, hookimpl, remove_listener
+from agl_core.runner import LitAgentRunner
+from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.tracer import DummyTracer, OtelTracer
+from agl_core.trainer import Trainer
+from agl_core.types import Hook, PromptTemplate
+
+
+@rollout
+def parrot(task: Any, prompt_template: PromptTemplate) -> float:
+    return float(len(prompt_template.format(task=task)))
+
+
+PROMPT = PromptTemplate(template="{task}!", engine="f-string")
+
+
+def trainer(**options: Any) -> Trainer:
+    options.setdefault("strategy", {"type": "shm", "graceful_delay": 0.2, "join_timeout": 3.0})
+    options.setdefault("initial_resources", {"prompt": PROMPT})
+    return Trainer(**options)
+
+
+class Scores(FastAlgorithm):
+    """Runs its datasets as batches and keeps the rewards."""
+
+    def __init__(self) -> None:
+        self.rewards: list[float] = []
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        for mode, dataset in (("train", train_dataset), ("val", val_dataset)):
+            if dataset is not None:
+                batch = await run_batch(
+                    self.get_store(),
+                    dataset,
+                    resources=self.get_initial_resources(),
+                    mode=mode,  # pyright: ignore[reportArgumentType]
+                    timeout=30,
+                )
+                self.rewards += batch.rewards()
+
+
+# -- running -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_runners", [1, 3])
+def test_fit(n_runners: int) -> None:
+    scores = Scores()
+    run = trainer(algorithm=scores, n_runners=n_runners)
+    run.fit(parrot, ["a", "bb"], val_dataset=["ccc"])
+    assert scores.rewards == [2.0, 3.0, 4.0]
+    rollouts = asyncio.run(run.store.query_rollouts()).items
+    assert [r.status for r in rollouts] == ["succeeded"] * 3
+    assert [r.mode for r in rollouts] == ["train", "train", "val"]
+    assert scores.get_trainer() is run
+    assert isinstance(scores.get_adapter(), TracerTraceToTriplet)
+    assert not run.interrupted
+
+
+def test_a_trainer_runs_twice() -> None:
+    scores = Scores()
+    run = trainer(algorithm=scores, n_runners=2)
+    run.fit(parrot, ["a"])
+    run.fit(parrot, ["bb"])
+    assert scores.rewards == [2.0, 3.0]
+
+
+def test_runners_work_at_the_same_time() -> None:
+    together = threading.Barrier(4)
+
+    @rollout
+    def meet(task: Any, prompt_template: PromptTemplate) -> float:
+        together.wait(20)
+        return 1.0
+
+    scores = Scores()
+    trainer(algorithm=scores, n_runners=4).fit(meet, [0, 1, 2, 3])
+    assert scores.rewards == [1.0] * 4
+
+
+def test_a_blocking_agent_does_not_stop_its_siblings() -> None:
+    release = threading.Event()
+
+    @rollout
+    async def sometimes_blocks(task: Any, prompt_template: PromptTemplate) -> float:
+        if task == "block":
+            release.wait(30)  # in an async agent: its whole loop stands still
+        return 1.0
+
+    @algo
+    async def watch(store: LightningStore, initial_resources: Any) -> None:
+        await store.add_resources(initial_resources)
+        await store.enqueue_rollout("block")
+        others = await run_batch(store, list(range(20)), timeout=20)
+        assert others.statuses() == {"succeeded": 20}
+        release.set()
+
+    trainer(algorithm=watch, n_runners=2).fit(sometimes_blocks)
+    assert release.is_set()
+
+
+def test_crashing_agents_fail_their_attempts_only() -> None:
+    @rollout
+    def flaky(task: Any, prompt_template: PromptTemplate) -> float:
+        if task == "exit":
+            raise SystemExit(1)
+        if task == "error":
+            raise ValueError("no")
+        return 1.0
+
+    seen: list[dict[str, int]] = []
+
+    @algo
+    async def watch(store: LightningStore, initial_resources: Any) -> None:
+        batch = await run_batch(
+            store, ["exit", "fine", "error", "fine"], resources=initial_resources, timeout=20
+        )
+        seen.append(batch.statuses())
+
+    trainer(algorithm=watch, n_runners=2).fit(flaky)
+    assert seen == [{"failed": 2, "succeeded": 2}]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "blocked loop"])
+def test_hanging_agents_leave_no_attempt_open(kind: str) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    @rollout
+    def hang(task: Any, prompt_template: PromptTemplate) -> float:
+        started.set()
+        release.wait(60)
+        return 1.0
+
+    @rollout
+    async def hang_async(task: Any, prompt_template: PromptTemplate) -> float:
+        started.set()
+        await asyncio.sleep(60)
+        return 1.0
+
+    @rollout
+    async def hang_loop(task: Any, prompt_template: PromptTemplate) -> float:
+        started.set()
+        release.wait(60)
+        return 1.0
+
+    @algo
+    async def start_and_leave(store: LightningStore, initial_resources: Any) -> None:
+        await store.add_resources(initial_resources)
+        await store.enqueue_rollout("task")
+        await asyncio.to_thread(started.wait, 20)
+
+    agent = {"sync": hang, "async": hang_async, "blocked loop": hang_loop}[kind]
+    run = trainer(
+        algorithm=start_and_leave,
+        n_runners=2,
+        runner=lambda: LitAgentRunner(OtelTracer(), cancel_grace=0.1),
+    )
+    before = time.monotonic()
+    run.fit(agent)
+    assert time.monotonic() - before < 15
+    (only,) = asyncio.run(run.store.query_rollouts()).items
+    assert only.status == "failed"
+    attempt = asyncio.run(run.store.get_latest_attempt(only.rollout_id))
+    release.set()
+    assert attempt is not None
+    assert attempt.status == "failed"
+    assert attempt.metadata is not None
+    assert attempt.metadata["error"]
+
+
+def test_the_algorithms_error_comes_out() -> None:
+    @algo
+    async def broken(store: Any) -> None:
+        raise LookupError("no idea")
+
+    with pytest.raises(LookupError, match="no idea"):
+        trainer(algorithm=broken, n_runners=2).fit(parrot)
+
+
+def test_a_sync_algorithm_may_start_a_loop_of_its_own() -> None:
+    rewards: list[float] = []
+
+    @algo
+    def search(store: LightningStore, train_dataset: Any, initial_resources: Any) -> None:
+        batch = asyncio.run(run_batch(store, train_dataset, resources=initial_resources))
+        rewards.extend(batch.rewards())
+
+    trainer(algorithm=search, n_runners=2).fit(parrot, ["a", "bb"])
+    assert rewards == [2.0, 3.0]
+
+
+def test_a_sync_algorithms_error_comes_out() -> None:
+    @algo
+    def broken(store: Any) -> None:
+        raise LookupError("no idea")
+
+    with pytest.raises(LookupError, match="no idea"):
+        trainer(algorithm=broken).fit(parrot)
+
+
+@pytest.mark.parametrize("max_rollouts", [None, 1])
+def test_without_an_algorithm_runners_serve_the_store_until_ctrl_c(
+    max_rollouts: int | None,
+) -> None:
+    store = InMemoryLightningStore()
+    served = threading.Event()
+
+    class Served(Hook):
+        async def on_rollout_end(self, **_: Any) -> None:
+            served.set()
+
+    def interrupt() -> None:
+        assert served.wait(20)
+        time.sleep(0.1)
+        assert (main := threading.main_thread().ident) is not None
+        signal.pthread_kill(main, signal.SIGINT)
+
+    asyncio.run(store.enqueue_rollout("a"))
+    run = trainer(store=store, hooks=Served(), max_rollouts=max_rollouts)
+    threading.Thread(target=interrupt, daemon=True).start()
+    run.fit(parrot)
+    assert run.interrupted
+    assert asyncio.run(store.query_rollouts())[0].status == "succeeded"
+
+
+def test_hooks_see_every_rollout_of_every_runner() -> None:
+    calls: list[str] = []
+
+    class Diary(Hook):
+        async def on_rollout_start(self, **_: Any) -> None:
+            calls.append("start")
+
+        async def on_rollout_end(self, *, spans: Any, **_: Any) -> None:
+            calls.append(f"end {len(spans)}")
+
+    trainer(algorithm=Scores(), n_runners=2, hooks=[Diary()]).fit(parrot, ["a", "b", "c"])
+    assert sorted(calls) == ["end 1"] * 3 + ["start"] * 3
+
+
+def test_listeners_learn_of_runs() -> None:
+    told: list[Any] = []
+
+    class Listener:
+        @hookimpl
+        def run_started(self, run_id: str, mode: str, config: Any) -> None:
+            told.append((mode, config["algorithm"], config["n_runners"], run_id))
+
+        @hookimpl
+        def run_finished(self, run_id: str, mode: str, error: Any) -> None:
+            told.append((mode, type(error).__name__, run_id))
+
+    @algo
+    def broken() -> None:
+        raise LookupError
+
+    name = add_listener(Listener())
+    try:
+        trainer(algorithm=Scores(), n_runners=2).dev(parrot, ["a"])
+        with pytest.raises(LookupError):
+            trainer(algorithm=broken).fit(parrot)
+    finally:
+        remove_listener(name)
+    (started, ended, started2, ended2) = told
+    assert started[:3] == ("dev", "Scores", 2)
+    assert ended == ("dev", "NoneType", started[3])
+    assert ended2 == ("fit", "LookupError", started2[3])
+
+
+def test_dev_defaults_to_the_baseline(caplog: pytest.LogCaptureFixture) -> None:
+    run = trainer()
+    with caplog.at_level("INFO", logger="agl_core.algorithm"):
+        run.dev(parrot, ["a"])
+    assert "succeeded" in caplog.text
+    assert asyncio.run(run.store.query_rollouts())[0].resources_id == "default"
+
+
+def test_dev_takes_fast_algorithms_only() -> None:
+    @algo
+    async def slow(store: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="dev takes a FastAlgorithm"):
+        trainer(algorithm=slow).dev(parrot, ["a"])
+
+
+def test_evaluate() -> None:
+    run = trainer(n_runners=2)
+    outcome = run.evaluate(parrot, ["a", "bb"])
+    assert outcome.rewards() == [2.0, 3.0]
+    assert {o.rollout.mode for o in outcome} == {"test"}
+    better = PromptTemplate(template="{task}???", engine="f-string")
+    assert run.evaluate(parrot, ["a"], resources={"prompt": better}).rewards() == [4.0]
+    assert run.evaluate(parrot, ["a"]).rewards() == [4.0]  # the latest in the store
+    with pytest.raises(ConfigError, match="needs tasks"):
+        run.evaluate(parrot, [])
+
+
+# -- composing -----------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    run = Trainer(strategy="shm")
+    assert isinstance(run.tracer, OtelTracer)
+    assert isinstance(run.adapter, TracerTraceToTriplet)
+    assert isinstance(run.store, InMemoryLightningStore)
+    assert isinstance(run.runner, LitAgentRunner)
+    assert run.runner.tracer is run.tracer
+    assert run.algorithm is None
+    assert run.llm_proxy is None
+    assert (run.n_runners, run.hooks) == (1, ())
+
+
+def test_every_form_of_a_component(tmp_path: Path) -> None:
+    file = tmp_path / "baseline.toml"
+    file.write_text('type = "baseline"\nn_epochs = 3\n')
+    made = [
+        Trainer(strategy="shm", algorithm=spec).algorithm
+        for spec in (
+            Baseline(n_epochs=3),
+            {"type": "baseline", "n_epochs": 3},
+            {"type": "agl_core.algorithm:Baseline", "n_epochs": 3},
+            str(file),
+            lambda: Baseline(n_epochs=3),
+        )
+    ]
+    assert [a.n_epochs for a in made if isinstance(a, Baseline)] == [3] * 5
+    assert isinstance(Trainer(strategy="shm", algorithm=Baseline).algorithm, Baseline)
+
+
+def test_a_dict_without_a_type_means_the_default() -> None:
+    run = Trainer(strategy="shm", adapter={"repair_hierarchy": False})
+    assert isinstance(run.adapter, TracerTraceToTriplet)
+
+
+def test_the_strategys_own_number_of_runners_wins() -> None:
+    assert Trainer(strategy="shm", n_runners=3).strategy.n_runners == 3
+    assert Trainer(strategy={"type": "shm", "n_runners": 4}, n_runners=8).n_runners == 4
+    assert Trainer(strategy=SharedMemoryExecutionStrategy(5), n_runners=8).n_runners == 5
+
+
+def test_the_runner_gets_its_limit_and_tracer() -> None:
+    run = Trainer(strategy="shm", max_rollouts=7, tracer=OtelTracer())
+    assert isinstance(run.runner, LitAgentRunner)
+    assert run.runner.max_rollouts == 7
+    assert run.runner.tracer is run.tracer
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"store": "memry"}, PluginNotFoundError, "memory"),
+        ({"algorithm": {"type": "baseline", "n_epoch": 2}}, ConfigError, "algorithm.n_epoch"),
+        ({"algorithm": {"type": "baseline", "n_epochs": "x"}}, ConfigError, "algorithm.n_epochs"),
+        ({"strategy": {"type": "shm", "n_runners": 0}}, ConfigError, "strategy.n_runners"),
+        ({"adapter": Baseline()}, ConfigError, "adapter"),
+        ({"algorithm": dict}, ComponentTypeError, "algorithm"),
+        ({"n_runners": 0}, ConfigError, "n_runners: must be at least 1"),
+        ({"hooks": ["no"]}, ConfigError, "hooks: 'no' is no Hook"),
+        ({"proxy": {"port": 1}, "llm_proxy": {"port": 1}}, ConfigError, "proxy"),
+    ],
+)
+def test_bad_components(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        trainer(**options)
+
+
+class NoAgent(LitAgent[Any]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("agent", "datasets", "error", "message"),
+    [
+        (print, [[1]], ConfigError, "agent: .* decorate a function with @rollout"),
+        (NoAgent(), [[1]], AgentSignatureError, "NoAgent"),
+        (parrot, [5], ConfigError, "train_dataset: a int is no dataset"),
+        (parrot, [{1: 2}], ConfigError, "train_dataset: a dict is no dataset"),
+        (parrot, ["tasks"], ConfigError, "train_dataset: a str is no dataset"),
+    ],
+)
+def test_bad_input_to_fit(agent: Any, datasets: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        trainer(algorithm=Scores()).fit(agent, *datasets)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "read"),
+    [
+        ({"n_workers": 3}, {"n_runners": 2}, lambda t: t.n_runners),
+        ({"max_tasks": 3}, {"max_rollouts": 2}, lambda t: t.max_rollouts),
+    ],
+)
+def test_old_names_warn_and_new_names_win(old: Any, new: Any, read: Any) -> None:
+    with pytest.warns(DeprecationWarning, match=next(iter(new))):
+        assert read(trainer(**old)) == 3
+    with pytest.warns(DeprecationWarning):
+        assert read(trainer(**old, **new)) == 2
+
+
+def test_other_old_names_warn() -> None:
+    for old in ({"dev": True}, {"daemon": False}):
+        with pytest.warns(DeprecationWarning, match=f"{next(iter(old))}"):
+            trainer(**old)
+    with pytest.warns(DeprecationWarning, match="triplet_exporter is deprecated; use adapter"):
+        run = trainer(triplet_exporter=TracerTraceToTriplet())
+    assert isinstance(run.adapter, TracerTraceToTriplet)
+
+
+def test_custom_components_are_taken_as_they_are() -> None:
+    class Mine(Adapter[Any, Any]):
+        def adapt(self, source: Any) -> Any:
+            return source
+
+    class Own(Algorithm):
+        pass
+
+    adapter, algorithm, tracer = Mine(), Own(), DummyTracer()
+    run = trainer(adapter=adapter, algorithm=algorithm, tracer=tracer)
+    assert (run.adapter, run.algorithm, run.tracer) == (adapter, algorithm, tracer)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-__all__ = ["ExportLoop", "acquire_export_loop", "release_export_loop", "silent", "without_tracing"]
+__all__ = ["ExportLoop", "shared_export_loop", "silent", "without_tracing"]
 
 # What instrumentation libraries look at before they make a span: the API's key and the older one.
 _SUPPRESSED: Final = ("suppress_instrumentation", otel_context._SUPPRESS_INSTRUMENTATION_KEY)  # pyright: ignore[reportPrivateUsage]  # fmt: skip
@@ -95,8 +96,17 @@ _users = 0
 _pid = 0
 
 
-def acquire_export_loop() -> ExportLoop:
-    """Return the process's export loop, starting it for its first user."""
+@contextmanager
+def shared_export_loop() -> Generator[ExportLoop]:
+    """Provide the process's export loop; its first user starts the thread, its last one ends it."""
+    loop = _acquire()
+    try:
+        yield loop
+    finally:
+        _release()
+
+
+def _acquire() -> ExportLoop:
     global _shared, _users, _pid
     with _lock:
         if _pid != os.getpid():  # a fork copies the variables but not the thread
@@ -107,14 +117,12 @@ def acquire_export_loop() -> ExportLoop:
         return _shared
 
 
-def release_export_loop() -> None:
-    """Give up one use; the last one stops the thread."""
+def _release() -> None:
     global _shared, _users
     with _lock:
-        if _pid != os.getpid() or _shared is None:
+        if _pid != os.getpid():
             return
         _users -= 1
-        if _users:
-            return
-        stopped, _shared = _shared, None
-    stopped.stop()
+        stopped, _shared = (None, _shared) if _users else (_shared, None)
+    if stopped is not None:
+        stopped.stop()

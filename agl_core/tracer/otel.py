@@ -10,7 +10,7 @@ import asyncio
 import time
 import warnings
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -25,7 +25,8 @@ from agl_core.otel.convert import to_core_fields
 from agl_core.otel.provider import attach_span_processor, get_tracer
 from agl_core.tracer.active import activate
 from agl_core.tracer.base import Tracer
-from agl_core.tracer.exporter import ExportLoop, acquire_export_loop, release_export_loop, silent
+from agl_core.tracer.exporter import ExportLoop, shared_export_loop, silent
+from agl_core.tracer.instrument import InstrumentationReport, instrumented
 from agl_core.tracer.processor import (
     TraceIdGenerator,
     current_recording,
@@ -33,6 +34,7 @@ from agl_core.tracer.processor import (
     with_recording,
 )
 from agl_core.tracer.recording import TraceRecording
+from agl_core.tracer.threads import traces_follow_threads
 from agl_core.types import Span, SpanCoreFields, SpanRecordingContext, StatusCode, TraceStatus
 
 if TYPE_CHECKING:
@@ -65,6 +67,10 @@ class OtelTracer(Tracer):
         max_buffered: Spans per trace that may wait for the store before the agent has to.
         max_wait: Seconds that a full buffer stops the agent before the trace is given up.
         flush_timeout: Seconds that leaving a trace context waits for the store.
+        follow_threads: Let threads that an agent starts belong to its trace.
+
+    Attributes:
+        instrumentation: Which instrumentation libraries are active, and which could not be.
     """
 
     def __init__(
@@ -74,12 +80,15 @@ class OtelTracer(Tracer):
         max_buffered: int = 10_000,
         max_wait: float = 10.0,
         flush_timeout: float = 30.0,
+        follow_threads: bool = True,
     ) -> None:
         self._instrument = instrument
         self._max_buffered = max_buffered
         self._max_wait = max_wait
         self._flush_timeout = flush_timeout
-        self._workers = 0
+        self._follow_threads = follow_threads
+        self.instrumentation = InstrumentationReport()
+        self._workers: list[ExitStack] = []  # what each worker holds until its teardown
         self._otel_tracer: otel_trace.Tracer | None = None
         self._export_loop: ExportLoop | None = None
         self._last: TraceRecording | None = None
@@ -92,16 +101,23 @@ class OtelTracer(Tracer):
         """See :meth:`Tracer.init_worker`.
 
         Raises:
-            TracerError: OpenTelemetry is switched off in this process.
+            TracerError: OpenTelemetry is switched off in this process, or an instrumentation
+                library asked for by name cannot be activated.
         """
         super().init_worker(worker_id, store, *args, **kwargs)
-        attach_span_processor(span_processor(), TraceIdGenerator())
-        self._otel_tracer = get_tracer()
-        self._export_loop = acquire_export_loop()
+        with ExitStack() as stack:
+            provider = attach_span_processor(span_processor(), TraceIdGenerator())
+            self._otel_tracer = get_tracer()
+            self._export_loop = stack.enter_context(shared_export_loop())
+            if self._follow_threads:
+                stack.enter_context(traces_follow_threads())
+            self.instrumentation = stack.enter_context(instrumented(self._instrument, provider))
+            self._workers.append(stack.pop_all())
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
         super().teardown_worker(worker_id, *args, **kwargs)
-        release_export_loop()
+        if self._workers:
+            self._workers.pop().close()
 
     # -- recording a trace -----------------------------------------------------------------------
 

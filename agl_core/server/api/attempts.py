@@ -1,0 +1,99 @@
+"""Attempts of a rollout."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agl_core.server.api.common import (
+    PREFIX,
+    READERS,
+    WRITERS,
+    attempted_json,
+    model_json,
+    optional_json,
+    page_arguments,
+    page_json,
+)
+from agl_core.server.bodies import AttemptQuery, AttemptUpdate, StartAttemptRequest
+from agl_core.server.endpoints import Endpoint, Request
+from agl_core.types import Attempt, AttemptedRollout, PaginatedResult
+
+__all__ = ["ENDPOINTS"]
+
+_PATH: Final = f"{PREFIX}/rollouts/{{rollout_id}}/attempts"
+
+
+async def start(request: Request) -> bytes:
+    started = await request.app.store.start_attempt(
+        request.params[0], worker_id=request.body.worker_id
+    )
+    return attempted_json(request, (started,))[0]
+
+
+async def query(request: Request) -> bytes:
+    return page_json(
+        await request.app.store.query_attempts(request.params[0], **page_arguments(request.body))
+    )
+
+
+async def latest(request: Request) -> bytes:
+    return optional_json(await request.app.store.get_latest_attempt(request.params[0]))
+
+
+async def update(request: Request) -> bytes:
+    rollout_id, attempt_id = request.params
+    return model_json(
+        await request.app.store.update_attempt(rollout_id, attempt_id, **request.body)
+    )
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        _PATH,
+        start,
+        "Start another attempt, whatever the rollout's status and limits",
+        WRITERS,
+        body=StartAttemptRequest,
+        body_optional=True,
+        reply=AttemptedRollout,
+        status=201,
+        creates=True,
+    ),
+    Endpoint(
+        "GET",
+        _PATH,
+        query,
+        "List the attempts of a rollout",
+        READERS | WRITERS,
+        body=AttemptQuery,
+        query=True,
+        reply=PaginatedResult[Attempt],
+    ),
+    Endpoint(
+        "POST",
+        f"{_PATH}/search",
+        query,
+        "List the attempts of a rollout (order and page in the body)",
+        READERS | WRITERS,
+        body=AttemptQuery,
+        reply=PaginatedResult[Attempt],
+    ),
+    Endpoint(
+        "GET",
+        f"{_PATH}/latest",
+        latest,
+        "The attempt with the highest sequence id; null if there is none",
+        READERS | WRITERS,
+        reply=Attempt | None,
+    ),
+    Endpoint(
+        "POST",
+        f"{_PATH}/{{attempt_id}}",
+        update,
+        "Overwrite the fields given; the attempt may be called `latest`",
+        WRITERS,
+        body=AttemptUpdate,
+        reply=Attempt,
+    ),
+)

@@ -1,0 +1,265 @@
+"""What callers send: JSON bodies and query strings of the store API.
+
+Updates are typed dicts, because there a key that is absent (leave alone) differs from one that is
+null (overwrite); everything else is a model. Unknown keys are ignored, as the reference does.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from agl_core.store.values import FilterLogic
+from agl_core.types import (
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    SortOrder,
+    Span,
+    TaskInput,
+    WorkerStatus,
+)
+
+__all__ = [
+    "AttemptQuery",
+    "AttemptUpdate",
+    "BatchStored",
+    "DequeueRequest",
+    "EnqueueRequest",
+    "Health",
+    "Problem",
+    "ResourcesQuery",
+    "RolloutQuery",
+    "RolloutUpdate",
+    "SequenceId",
+    "SequenceIdRequest",
+    "SequenceIds",
+    "SequenceIdsRequest",
+    "SpanBatch",
+    "SpanQuery",
+    "StartAttemptRequest",
+    "StartRolloutRequest",
+    "Statistics",
+    "WaitRequest",
+    "WorkerQuery",
+    "WorkerUpdate",
+]
+
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+Timestamp = Annotated[float, Field(allow_inf_nan=False)]
+
+
+# -- work ------------------------------------------------------------------------------------------
+
+
+class EnqueueRequest(BaseModel):
+    """Rollouts to append to the queue, in order."""
+
+    rollouts: list[EnqueueRolloutRequest]
+
+
+class DequeueRequest(BaseModel):
+    """A claim on the head of the queue."""
+
+    limit: int = 1
+    """How many rollouts to claim at most; 0 or less claims none."""
+    worker_id: str | None = None
+    wait: Seconds = 0.0
+    """Seconds to wait for work; 0 answers at once."""
+
+
+class StartRolloutRequest(BaseModel):
+    """A rollout to start at once, bypassing the queue."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+    worker_id: str | None = None
+
+
+class StartAttemptRequest(BaseModel):
+    """Another attempt at a rollout."""
+
+    worker_id: str | None = None
+
+
+class RolloutUpdate(TypedDict, total=False):
+    """Fields of a rollout to overwrite; absent ones stay, null clears a nullable one."""
+
+    input: TaskInput
+    mode: RolloutMode | None
+    resources_id: str | None
+    status: RolloutStatus | None
+    config: RolloutConfig | None
+    metadata: dict[str, Any] | None
+
+
+class AttemptUpdate(TypedDict, total=False):
+    """Fields of an attempt to overwrite; absent ones stay."""
+
+    status: AttemptStatus | None
+    worker_id: str | None
+    last_heartbeat_time: Timestamp | None
+    metadata: dict[str, Any] | None
+
+
+class WorkerUpdate(TypedDict, total=False):
+    """A worker's heartbeat."""
+
+    heartbeat_stats: dict[str, Any] | None
+
+
+class WaitRequest(BaseModel):
+    """Rollouts to wait for."""
+
+    rollout_ids: list[str]
+    timeout: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Seconds; null waits as long as it takes."""
+
+
+# -- spans -----------------------------------------------------------------------------------------
+
+
+class SpanBatch(BaseModel):
+    """Spans to store as one step."""
+
+    spans: list[Span]
+
+
+class BatchStored(BaseModel):
+    """What became of a batch of spans."""
+
+    stored: int
+    """How many were stored."""
+    duplicates: list[int]
+    """Positions in the batch of those that were stored already, or earlier in the batch."""
+
+
+class SequenceIdRequest(BaseModel):
+    """An attempt that wants a sequence id for its next span."""
+
+    rollout_id: str
+    attempt_id: str
+
+
+class SequenceIdsRequest(BaseModel):
+    """Attempts that want sequence ids; one may stand several times."""
+
+    ids: list[SequenceIdRequest]
+
+
+class SequenceId(BaseModel):
+    """A drawn sequence id."""
+
+    sequence_id: int
+
+
+class SequenceIds(BaseModel):
+    """Sequence ids in the order asked for."""
+
+    sequence_ids: list[int]
+
+
+# -- queries ---------------------------------------------------------------------------------------
+
+
+class _Page(BaseModel):
+    limit: int = -1
+    """Items wanted; -1 is all."""
+    offset: int = 0
+    """Matches to skip."""
+    sort_by: str | None = None
+    """Field to sort by; insertion order if absent."""
+    sort_order: SortOrder = "asc"
+
+
+class RolloutQuery(_Page):
+    """Filters, order and page of rollouts; an absent or null filter does not filter."""
+
+    status_in: list[RolloutStatus] | None = None
+    rollout_id_in: list[str] | None = None
+    rollout_id_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+
+
+class AttemptQuery(_Page):
+    """Order and page of a rollout's attempts."""
+
+    sort_by: str | None = "sequence_id"
+
+
+class WorkerQuery(_Page):
+    """Filters, order and page of workers."""
+
+    status_in: list[WorkerStatus] | None = None
+    worker_id_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+
+
+class ResourcesQuery(_Page):
+    """Filters, order and page of resources snapshots; both filters must hold."""
+
+    resources_id: str | None = None
+    resources_id_contains: str | None = None
+
+
+class SpanQuery(_Page):
+    """Filters, order and page of the spans of one rollout."""
+
+    rollout_id: str
+    attempt_id: str | None = None
+    """An id, ``latest``, or absent for all attempts."""
+    trace_id: str | None = None
+    trace_id_contains: str | None = None
+    span_id: str | None = None
+    span_id_contains: str | None = None
+    parent_id: str | None = None
+    parent_id_contains: str | None = None
+    name: str | None = None
+    name_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+    sort_by: str | None = "sequence_id"
+
+
+# -- other answers ---------------------------------------------------------------------------------
+
+
+class Health(BaseModel):
+    """The server answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Statistics(BaseModel):
+    """Counts of what is stored; a store may leave out what it does not know."""
+
+    name: str
+    """Class of the store."""
+    total_rollouts: int | None = None
+    total_attempts: int | None = None
+    total_spans: int | None = None
+    total_resources: int | None = None
+    total_workers: int | None = None
+    uptime: float | None = None
+    """Seconds since the store was made."""
+    total_span_bytes: int | None = None
+    eviction_threshold_bytes: int | None = None
+    safe_threshold_bytes: int | None = None
+    memory_capacity_bytes: int | None = None
+
+
+class Problem(BaseModel):
+    """What went wrong: every answer from 400 on."""
+
+    detail: Any
+    """A sentence, or for 422 a list of ``{type, loc, msg}``."""
+    error_type: str | None = None
+    """Class of the error that the store raised."""
+    error_id: str | None = None
+    """For 500: what to look for in the server's log."""

@@ -1,0 +1,253 @@
+"""HTTP below the routes: reading a body within limits, answering, and saying what was wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic_core import ValidationError, from_json, to_json
+
+__all__ = [
+    "JSON",
+    "ClientGone",
+    "HTTPError",
+    "Headers",
+    "Message",
+    "Receive",
+    "Response",
+    "Send",
+    "Stream",
+    "error_details",
+    "problem",
+    "read_body",
+    "reject_non_finite",
+    "send_response",
+    "send_stream",
+    "while_connected",
+]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = dict[bytes, bytes]
+T = TypeVar("T")
+
+JSON: Final = (b"content-type", b"application/json")
+
+
+class HTTPError(Exception):
+    """Ends a request with a status and a JSON body of ``detail`` (and ``error_type``)."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: Any,
+        *,
+        error_type: str | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.error_type = error_type
+        self.headers = headers
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was ready; there is nobody to answer."""
+
+
+class Response:
+    """An answer that is not simply its endpoint's status with a JSON body."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(
+        self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = (JSON,)
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+
+
+class Stream:
+    """An answer whose body comes in pieces until they end, the client leaves or the server stops.
+
+    ``chunks`` is closed in either case.
+    """
+
+    __slots__ = ("chunks", "headers", "status")
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        headers: Sequence[tuple[bytes, bytes]],
+        status: int = 200,
+    ) -> None:
+        self.chunks = chunks
+        self.headers = headers
+        self.status = status
+
+
+async def send_stream(
+    stream: Stream, send: Send, receive: Receive, stopping: asyncio.Future[None]
+) -> None:
+    """Send a stream; returns when it has ended."""
+
+    async def send_all() -> None:
+        async for chunk in stream.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    await send(
+        {"type": "http.response.start", "status": stream.status, "headers": list(stream.headers)}
+    )
+    try:
+        await while_connected(send_all(), receive, stopping)
+    finally:
+        await stream.chunks.aclose()
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def send_response(
+    send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = (JSON,)
+) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, (b"content-length", b"%d" % len(body))],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def problem(status: int, detail: Any, **more: Any) -> Response:
+    """Return a JSON error answer."""
+    return Response(status, to_json({"detail": detail, **more}))
+
+
+# -- bodies in -------------------------------------------------------------------------------------
+
+
+async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
+    """Return the whole body.
+
+    Raises:
+        HTTPError: 413, as soon as more than ``limit`` bytes are announced or have come.
+        ClientGone: The connection closed before the end of the body.
+    """
+    announced = headers.get(b"content-length")
+    if announced is not None and int(announced) > limit:
+        raise _too_large(limit)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+    parts = [body]
+    size = len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise _too_large(limit)
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> HTTPError:
+    return HTTPError(413, f"the body is larger than the {limit} bytes this server takes")
+
+
+# An exponent of three digits or an integer part of hundreds can be past the largest double.
+_MAYBE_INFINITE: Final = re.compile(rb"[0-9.][eE]\+?[0-9]{3}|[0-9]{309}")
+
+
+def reject_non_finite(body: bytes, *, overflow: bool = True) -> None:
+    """Refuse JSON numbers that JSON has no notation for, which the parser would let through.
+
+    Args:
+        body: A JSON document that has parsed.
+        overflow: Also refuse numbers that are written out but larger than the largest double.
+
+    Raises:
+        HTTPError: 422.
+    """
+    # Substring tests cost nothing next to the parse; what they find may still be inside a string.
+    if (
+        b"NaN" in body
+        or b"Infinity" in body
+        or (overflow and _MAYBE_INFINITE.search(body) is not None)
+    ) and not _is_finite(from_json(body)):
+        raise HTTPError(
+            422,
+            [{"type": "finite_number", "loc": ["body"], "msg": "NaN and infinities are not JSON"}],
+        )
+
+
+def _is_finite(value: Any) -> bool:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, float):
+            if item - item != 0.0:  # NaN and infinities are the floats that do not cancel
+                return False
+        elif isinstance(item, dict):
+            stack.extend(item.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        elif isinstance(item, list):
+            stack.extend(item)  # pyright: ignore[reportUnknownArgumentType]
+    return True
+
+
+def error_details(error: ValidationError, where: str) -> list[dict[str, Any]]:
+    """Return which fields are wrong, in FastAPI's shape; ``where`` is ``body`` or ``query``."""
+    return [
+        {"type": item["type"], "loc": [where, *item["loc"]], "msg": item["msg"]}
+        for item in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+async def while_connected(
+    work: Coroutine[Any, Any, T], receive: Receive, stopping: asyncio.Future[None]
+) -> tuple[T | None, bool]:
+    """Run long work for as long as its client listens and the server runs.
+
+    Args:
+        work: What to do; when it is cancelled it must have done nothing, or return what it did.
+        receive: The request's; what is left of its body is dropped.
+        stopping: Done when the server shuts down.
+
+    Returns:
+        The result, or None if the work was cancelled; and whether the client is still there.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        connected = not gone.done()
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+    try:
+        return await task, connected
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+        return None, connected
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

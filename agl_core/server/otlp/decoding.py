@@ -1,0 +1,116 @@
+"""Bytes of an export request to its protobuf message."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any, Final, cast
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from pydantic_core import from_json
+
+__all__ = ["JSON_TYPE", "PROTOBUF_TYPE", "OTLPError", "decode_request", "decompress"]
+
+PROTOBUF_TYPE: Final = b"application/x-protobuf"
+JSON_TYPE: Final = b"application/json"
+
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_MAX_DEPTH: Final = 64
+
+
+class OTLPError(Exception):
+    """The export request is not one; answered with a google.rpc.Status."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
+    """Undo a content encoding.
+
+    Args:
+        body: What was sent.
+        encoding: Content-Encoding header; anything but gzip counts as identity.
+        limit: Bytes that the result may have, whatever a small body claims to unfold to.
+
+    Raises:
+        OTLPError: The gzip stream is corrupt or truncated (400) or too large (413).
+    """
+    if encoding.strip().lower() != b"gzip":
+        return body
+    inflate = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        plain = inflate.decompress(body, limit)
+    except zlib.error as error:
+        raise OTLPError(f"the gzip body is corrupt: {error}") from error
+    if inflate.unconsumed_tail:
+        raise OTLPError(f"the body unfolds to more than {limit} bytes", status=413)
+    if not inflate.eof:
+        raise OTLPError("the gzip body is truncated")
+    return plain
+
+
+def decode_request(body: bytes, media_type: bytes) -> ExportTraceServiceRequest:
+    """Parse an export request.
+
+    Raises:
+        OTLPError: The media type is neither protobuf nor JSON, or the body does not parse.
+    """
+    if media_type == PROTOBUF_TYPE:
+        try:
+            return ExportTraceServiceRequest.FromString(body)
+        except DecodeError as error:
+            raise OTLPError(f"the body is no ExportTraceServiceRequest: {error}") from error
+    if media_type == JSON_TYPE:
+        return _from_json(body)
+    raise OTLPError(
+        "Content-Type must be application/x-protobuf or application/json, "
+        f"not {media_type.decode('latin-1')!r}"
+    )
+
+
+def _from_json(body: bytes) -> ExportTraceServiceRequest:
+    # OTLP/JSON differs from protobuf's own JSON mapping in one thing: trace and span ids are hex
+    # where protobuf has base64 (OTLP specification, "JSON Protobuf Encoding").
+    message = ExportTraceServiceRequest()
+    try:
+        document: Any = from_json(body or b"{}")
+        json_format.ParseDict(
+            _hex_ids_to_base64(document),
+            message,
+            ignore_unknown_fields=True,
+            max_recursion_depth=_MAX_DEPTH,
+        )
+    except (ValueError, TypeError, AttributeError, json_format.ParseError) as error:
+        raise OTLPError(f"the body is no OTLP/JSON traces request: {error}") from error
+    return message
+
+
+_ID_KEYS: Final = frozenset(
+    ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+)
+_ID_HOLDERS: Final = frozenset(
+    ("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "spans", "links")
+)
+
+
+def _hex_ids_to_base64(node: Any) -> Any:
+    """Return the document with its ids as protobuf's JSON mapping writes them.
+
+    Only the lists that can hold spans and links are entered, so attributes stay as they are.
+    """
+    if isinstance(node, list):
+        return [_hex_ids_to_base64(item) for item in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    fields = cast("dict[str, Any]", node)
+    changed = dict(fields)
+    for key, value in fields.items():
+        if key in _ID_KEYS and isinstance(value, str):
+            changed[key] = base64.b64encode(bytes.fromhex(value)).decode()
+        elif key in _ID_HOLDERS:
+            changed[key] = _hex_ids_to_base64(value)
+    return changed

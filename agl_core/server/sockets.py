@@ -1,0 +1,89 @@
+"""Listening sockets and the addresses that lead to them.
+
+A server's socket is bound here before anything else starts and then handed over, so the port that
+was announced is the port that is served: nobody can take it in between.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import Final
+
+from agl_core.errors import LaunchError
+
+__all__ = ["LOOPBACK", "bind_socket", "is_loopback", "is_wildcard", "outbound_address", "url_host"]
+
+LOOPBACK: Final = "127.0.0.1"
+_BACKLOG: Final = 2048
+
+
+def bind_socket(host: str, port: int | None) -> socket.socket:
+    """Bind and listen.
+
+    Args:
+        host: Address or name of the interface.
+        port: Port, or None (or 0) for any free one.
+
+    Raises:
+        LaunchError: The host is unknown, or the port is taken or not permitted.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port or 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise LaunchError(f"cannot listen on {host!r}: {error.strerror}") from error
+    listener = socket.socket(family, kind, proto)
+    try:
+        if os.name == "posix":
+            # A restarted server must not wait for its predecessor's connections to time out. On
+            # Windows the same option would let two servers share the port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise LaunchError(
+            f"cannot listen on {host}:{port}: {error.strerror}; "
+            "choose another port, or stop the process that holds this one"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an interface of this name."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether the host means every interface."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def outbound_address() -> str:
+    """Return the IPv4 address that this machine would reach others from; loopback if there is none.
+
+    Nothing is sent: connecting a datagram socket only consults the routing table.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])
+
+
+def url_host(host: str) -> str:
+    """Return the host as a URL writes it: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host

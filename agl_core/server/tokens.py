@@ -1,0 +1,182 @@
+"""Access tokens: who may do what at a store server.
+
+A server has one secret. The secret itself is a token with scope ``admin``; scoped tokens are JWTs
+(RFC 7519) signed with a key derived from it::
+
+    secret = "…"                                    # AGL_AUTH_TOKEN of the server
+    token = mint_token(secret, "runner", lifetime=86_400)
+
+Every attempt gets a token of scope ``attempt`` with its claim, so that the code an agent runs can
+write its own spans and can neither read, reward nor alter another attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from agl_core.errors import ConfigError, PermissionDeniedError
+
+__all__ = [
+    "MIN_SECRET_LENGTH",
+    "SCOPES",
+    "Identity",
+    "Scope",
+    "TokenVerifier",
+    "mint_token",
+]
+
+Scope = Literal["admin", "algorithm", "runner", "attempt", "read"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+MIN_SECRET_LENGTH: Final = 16
+"""Characters; a shorter secret could be guessed from any token it signed."""
+
+_ALGORITHM: Final = "HS256"
+_AUDIENCE: Final = "agl-store"
+_CACHE_SIZE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whoever presents a token.
+
+    Attributes:
+        scope: What the token allows.
+        rollout_id: The rollout that an ``attempt`` token is bound to.
+        attempt_id: The attempt that an ``attempt`` token is bound to.
+        expires: Epoch seconds; None for the secret itself and for servers without auth.
+    """
+
+    scope: Scope
+    rollout_id: str | None = None
+    attempt_id: str | None = None
+    expires: float | None = None
+
+    def require_attempt(self, rollout_id: str | None, attempt_id: str | None) -> None:
+        """Raise PermissionDeniedError if bound to another attempt than this one."""
+        if self.scope == "attempt" and (rollout_id, attempt_id) != (
+            self.rollout_id,
+            self.attempt_id,
+        ):
+            raise PermissionDeniedError(
+                f"this token is bound to attempt {self.attempt_id} of rollout {self.rollout_id}"
+            )
+
+
+def mint_token(
+    secret: str,
+    scope: Scope,
+    *,
+    lifetime: float,
+    rollout_id: str | None = None,
+    attempt_id: str | None = None,
+) -> str:
+    """Sign a token.
+
+    Args:
+        secret: The server's secret.
+        scope: What the token allows.
+        lifetime: Seconds until it expires.
+        rollout_id: Rollout to bind an ``attempt`` token to.
+        attempt_id: Attempt to bind an ``attempt`` token to.
+
+    Raises:
+        ConfigError: The secret is too short, the scope is unknown, or the ids do not fit it.
+    """
+    if scope not in SCOPES:
+        raise ConfigError(f"unknown scope {scope!r}: use one of {', '.join(SCOPES)}")
+    bound = rollout_id is not None and attempt_id is not None
+    if bound != (scope == "attempt"):
+        raise ConfigError("a token of scope attempt, and no other, names a rollout and an attempt")
+    return _Signer(secret).sign(scope, lifetime, rollout_id, attempt_id)
+
+
+class _Signer:
+    def __init__(self, secret: str) -> None:
+        if len(secret) < MIN_SECRET_LENGTH:
+            raise ConfigError(
+                f"an auth token needs at least {MIN_SECRET_LENGTH} characters, e.g. from: "
+                "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        # The secret travels as a bearer token; the signing key must not be the same bytes.
+        self.key = hmac.digest(secret.encode(), b"agl-store token signing key v1", hashlib.sha256)
+
+    def sign(
+        self, scope: Scope, lifetime: float, rollout_id: str | None, attempt_id: str | None
+    ) -> str:
+        import jwt
+
+        claims: dict[str, Any] = {
+            "aud": _AUDIENCE,
+            "scope": scope,
+            "exp": int(time.time() + lifetime),
+        }
+        if rollout_id is not None:
+            claims["rollout_id"] = rollout_id
+            claims["attempt_id"] = attempt_id
+        return jwt.encode(  # pyright: ignore[reportUnknownMemberType]
+            claims, self.key, algorithm=_ALGORITHM
+        )
+
+
+class TokenVerifier:
+    """Checks tokens against one secret, remembering recent ones. For one event loop.
+
+    Args:
+        secret: The server's secret.
+        attempt_lifetime: Seconds that attempt tokens hold.
+
+    Raises:
+        ConfigError: The secret is too short.
+    """
+
+    def __init__(self, secret: str, *, attempt_lifetime: float = 86_400.0) -> None:
+        self._signer = _Signer(secret)
+        self._secret = secret.encode()
+        self._attempt_lifetime = attempt_lifetime
+        self._known: dict[bytes, Identity] = {}
+
+    def attempt_token(self, rollout_id: str, attempt_id: str) -> str:
+        """Sign the token that comes with a claim."""
+        return self._signer.sign("attempt", self._attempt_lifetime, rollout_id, attempt_id)
+
+    def identify(self, token: bytes) -> Identity | None:
+        """Return who presents the token, or None if it is forged, foreign or expired."""
+        known = self._known.get(token)
+        if known is None:
+            known = self._verify(token)
+            if known is None:
+                return None
+            if len(self._known) >= _CACHE_SIZE:
+                del self._known[next(iter(self._known))]
+            self._known[token] = known
+        if known.expires is not None and known.expires <= time.time():
+            del self._known[token]
+            return None
+        return known
+
+    def _verify(self, token: bytes) -> Identity | None:
+        import jwt
+
+        if hmac.compare_digest(token, self._secret):
+            return Identity("admin")
+        try:
+            claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
+                token,
+                self._signer.key,
+                algorithms=[_ALGORITHM],
+                audience=_AUDIENCE,
+                options={"require": ["exp", "aud"]},
+            )
+        except jwt.PyJWTError:
+            return None
+        scope = claims.get("scope")
+        if scope not in SCOPES:
+            return None
+        rollout_id, attempt_id = claims.get("rollout_id"), claims.get("attempt_id")
+        if scope == "attempt" and not (isinstance(rollout_id, str) and isinstance(attempt_id, str)):
+            return None
+        return Identity(scope, rollout_id, attempt_id, float(claims["exp"]))

@@ -1,0 +1,320 @@
+"""Requests that are tried again: one connection pool per event loop, health probes, error types."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from pydantic_core import from_json
+
+from agl_core.errors import (
+    AglError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    StoreUnavailableError,
+    error_class,
+)
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["API_PREFIX", "Reply", "RequestFailed", "Transport", "refusal"]
+
+API_PREFIX: Final = "/v1/agl"
+
+# Sessions of a process that forked. Closing them here would take the parent's connections out of
+# the event queue that both share, so they are kept, untouched, until this process ends.
+_inherited: Final[list[Any]] = []
+
+
+class Reply(NamedTuple):
+    """What a server answered.
+
+    Attributes:
+        body: The body.
+        tries: Requests that it took; after the first, an earlier one may have done the work.
+    """
+
+    body: bytes
+    tries: int
+
+
+class RequestFailed(Exception):
+    """A server's refusal, before it is known what it means to the caller.
+
+    Attributes:
+        status: HTTP status.
+        error_type: Class of the error that the store raised, if the server says so.
+        detail: What was wrong.
+    """
+
+    def __init__(self, status: int, error_type: str | None, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.error_type = error_type
+        self.detail = detail
+
+    @property
+    def is_final(self) -> bool:
+        """Whether trying again cannot help."""
+        return 400 <= self.status < 500 and self.status != 408
+
+    @property
+    def is_missing_route(self) -> bool:
+        """Whether the server does not know the route, rather than what was asked for."""
+        return self.status in (404, 405) and self.error_type is None
+
+    def as_store_error(self) -> AglError:
+        """Return what a local store would raise."""
+        message = self.detail or f"the store server answered with status {self.status}"
+        if self.error_type in ("ValueError", "TypeError"):  # the reference's servers say no more
+            return InvalidArgumentError(message)
+        if self.error_type is not None and error_class(self.error_type) is not AglError:
+            return error_class(self.error_type)(message)
+        if self.status in (401, 403):
+            return PermissionDeniedError(message)
+        if self.is_final:
+            return InvalidArgumentError(message)
+        return StoreUnavailableError(
+            f"the store server failed with status {self.status}: {message}"
+        )
+
+
+class Transport:
+    """Sends requests to one server, again where that may help.
+
+    A failed connection, a timeout, 408 and 5xx are tried again: the server's health is probed with
+    ``health_retry_delays`` between the probes, and only a healthy server gets the request again,
+    after the next of ``retry_delays``. Usable from any number of loops, threads and processes;
+    picklable, without its connections.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        retry_delays: Sequence[float],
+        health_retry_delays: Sequence[float],
+        request_timeout: float,
+        connection_timeout: float,
+        auth_token: str | None,
+    ) -> None:
+        self.address = address.rstrip("/")
+        self.retry_delays = tuple(retry_delays)
+        self.health_retry_delays = tuple(health_retry_delays)
+        self.request_timeout = request_timeout
+        self.connection_timeout = connection_timeout
+        self.auth_token = auth_token
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._pid = os.getpid()
+        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._urls: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        for name in ("_pid", "_sessions", "_urls"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_empty()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        creates: bool = False,
+        extra_seconds: float = 0.0,
+    ) -> Reply:
+        """Send a request to the API until there is an answer.
+
+        Args:
+            method: HTTP method.
+            path: Path below ``/v1/agl``, percent-encoded.
+            body: JSON.
+            params: Query string.
+            creates: Send an idempotency key, so that several tries do the work once.
+            extra_seconds: How much longer than ``request_timeout`` the server may take.
+
+        Raises:
+            RequestFailed: The server refused, or failed each time.
+            StoreUnavailableError: The server could not be reached.
+        """
+        import aiohttp
+
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if creates:
+            headers["Idempotency-Key"] = self._new_key(path)
+        delays = iter(self.retry_delays)
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return Reply(
+                    await self._once(method, path, body, headers, params, extra_seconds), tries
+                )
+            except RequestFailed as error:
+                if error.is_final:
+                    raise
+                failure: Exception = error
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                failure = error
+            delay = next(delays, None) if await self._is_healthy() else None
+            if delay is None:
+                if isinstance(failure, RequestFailed):
+                    raise failure
+                reason = str(failure) or type(failure).__name__
+                raise StoreUnavailableError(
+                    f"the store server at {self.address} does not answer ({reason}); tried {tries}x"
+                ) from failure
+            await asyncio.sleep(delay)
+
+    def _new_key(self, path: str) -> str:
+        from agl_core.store.request_key import current_request_key
+
+        # A server whose store is another server hands on the key it was given, so that a retry is
+        # recognised by the last of them even when those in between were restarted.
+        outer = current_request_key.get()
+        return uuid.uuid4().hex if outer is None else f"{outer}>{path}"[:200]
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        params: Mapping[str, str] | None,
+        extra_seconds: float,
+    ) -> bytes:
+        session = self.session()
+        options: dict[str, Any] = {"headers": headers, "data": body}
+        if params:
+            options["params"] = params
+        if extra_seconds > 0:
+            options["timeout"] = self._timeout(extra_seconds)
+        async with session.request(method, self.url(path), **options) as response:
+            content = await response.read()
+            if response.status < 300:
+                return content
+            raise refusal(response.status, content)
+
+    async def _is_healthy(self) -> bool:
+        import aiohttp
+
+        if not self.health_retry_delays:
+            return True
+        for delay in (*self.health_retry_delays, None):
+            try:
+                async with self.session().get(self.url("/health")) as response:
+                    if response.status == 200:
+                        return True
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                # No answer is the answer: not healthy yet.
+                await asyncio.sleep(0)
+            if delay is not None:
+                await asyncio.sleep(delay)
+        return False
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def url(self, path: str) -> Any:
+        """Return the URL of a path of the API, parsed once for the paths that recur."""
+        from yarl import URL
+
+        known = self._urls.get(path)
+        if known is None:
+            known = URL(self.address + API_PREFIX + path, encoded=True)
+            if len(self._urls) < 64:
+                self._urls[path] = known
+        return known
+
+    def session(self) -> aiohttp.ClientSession:
+        """Return the running loop's session, making it at its first use."""
+        if self._pid != os.getpid():
+            _inherited.append(self._sessions)
+            self._start_empty()
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None or session.closed:
+            self._forget_closed_loops()
+            session = self._sessions[loop] = self._new_session()
+        return session
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        headers = {"Accept": "application/json"}
+        if self.auth_token:
+            headers["Authorization"] = f"Bearer {self.auth_token}"
+        return aiohttp.ClientSession(
+            # Every waiting dequeue holds a connection: a limit would let them block the others.
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+            timeout=self._timeout(0.0),
+        )
+
+    def _timeout(self, extra_seconds: float) -> aiohttp.ClientTimeout:
+        import aiohttp
+
+        total = self.request_timeout + extra_seconds
+        return aiohttp.ClientTimeout(
+            total=total,
+            sock_read=total,
+            connect=self.connection_timeout,
+            sock_connect=self.connection_timeout,
+        )
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in self._sessions if loop.is_closed()]:
+            # Its connections died with the loop; there is nothing left that could be closed.
+            session = self._sessions.pop(loop)
+            connector = session.connector
+            session.detach()
+            if connector is not None:
+                connector._closed = True  # pyright: ignore[reportPrivateUsage]
+
+    async def close(self) -> None:
+        """Close the connections of every loop of this process; the transport stays usable."""
+        if self._pid != os.getpid():
+            return
+        here = asyncio.get_running_loop()
+        sessions, self._sessions = self._sessions, {}
+        for loop, session in sessions.items():
+            if loop is here:
+                await session.close()
+            elif loop.is_closed():
+                self._sessions[loop] = session
+            else:
+                asyncio.run_coroutine_threadsafe(session.close(), loop)
+        self._forget_closed_loops()
+
+
+def refusal(status: int, content: bytes) -> RequestFailed:
+    """Read an error answer, whoever wrote it."""
+    try:
+        document: Any = from_json(content)
+        detail: Any = document["detail"]
+        error_type: Any = document.get("error_type")
+        error_id: Any = document.get("error_id")
+        if isinstance(detail, list):
+            problems = cast("list[dict[str, Any]]", detail)
+            detail = "; ".join(
+                f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in problems
+            )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return RequestFailed(status, None, content[:500].decode(errors="replace"))
+    text = f"{detail} (error_id {error_id})" if error_id else str(detail)
+    return RequestFailed(status, error_type if isinstance(error_type, str) else None, text)

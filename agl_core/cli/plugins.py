@@ -129,14 +129,11 @@ def _config_model(record: PluginRecord, spec: Spec) -> type[BaseModel] | None:
 
 def _schema(model: type[BaseModel] | None) -> dict[str, Any] | None:
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-    from pydantic_core.core_schema import CoreSchema
 
     class Lenient(GenerateJsonSchema):
         """Describes an option that only Python code can set (a function) as one of any type."""
 
-        def handle_invalid_for_json_schema(
-            self, schema: CoreSchema, error_info: str
-        ) -> JsonSchemaValue:
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
             return {}
 
     return model.model_json_schema(schema_generator=Lenient) if model else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.errors import AglError, ConfigError
-from agl_core.plugins.config import validate_config
+from agl_core.plugins.config import check_config, validate_config
 from agl_core.plugins.imports import import_object
 from agl_core.plugins.registry import did_you_mean
 
@@ -58,10 +58,8 @@ class Blueprint:
                     path=f"{self.path}.{next(iter(self.options))}",
                 )
             return
-        # The factory, not imported yet, may accept any of these.
-        fields = self.model.model_fields
-        injectable = {name: value for name, value in self.inject.items() if name in fields}
-        validate_config(self.model, injectable | dict(self.options), path=self.path)
+        # The factory, not imported yet, may want any of these.
+        check_config(self.model, self.options, path=self.path, absent=self.inject)
 
     def build(self) -> object:
         """Build the component.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.errors import ConfigError
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
-__all__ = ["validate_config"]
+__all__ = ["check_config", "validate_config"]
 
 _SECRETIVE = ("key", "password", "secret", "token", "uri", "url")
 
@@ -35,10 +35,41 @@ def validate_config(
     try:
         return model.model_validate(config)
     except ValidationError as error:
-        mistakes = [_explain(model, path, detail) for detail in error.errors()]
-        (first_path, first), *others = mistakes
-        message = "; ".join([first, *(f"{where}: {what}" for where, what in others)])
-        raise ConfigError(message, path=first_path) from error
+        raise _config_error(model, path, error.errors()) from error
+
+
+def check_config(
+    model: type[BaseModel], config: Mapping[str, Any], *, path: str, absent: Container[str]
+) -> None:
+    """Check ``config`` as :func:`validate_config` does, but for what is to be added to it later.
+
+    Args:
+        model: The component's config model.
+        config: Options by name.
+        path: Path to ``config``, for messages.
+        absent: Required options that are not missed.
+
+    Raises:
+        ConfigError: As :func:`validate_config`.
+    """
+    from pydantic import ValidationError
+
+    try:
+        model.model_validate(config)
+    except ValidationError as error:
+        details = [
+            d for d in error.errors() if d["type"] != "missing" or str(d["loc"][0]) not in absent
+        ]
+        if details:
+            raise _config_error(model, path, details) from error
+
+
+def _config_error(
+    model: type[BaseModel], path: str, details: Iterable[ErrorDetails]
+) -> ConfigError:
+    (first_path, first), *others = (_explain(model, path, detail) for detail in details)
+    message = "; ".join([first, *(f"{where}: {what}" for where, what in others)])
+    return ConfigError(message, path=first_path)
 
 
 def _explain(model: type[BaseModel], path: str, detail: ErrorDetails) -> tuple[str, str]:

@@ -88,12 +88,12 @@ def _unreadable(distribution: Distribution, error: Exception) -> PluginRecord:
 
 def _judge(record: PluginRecord, switches: Switches) -> PluginRecord:
     """Return the record with what can be said of it alone."""
+    if verdict := switches.verdict(record):
+        return replace(record, status="disabled", error=verdict)
     if record.status != "ok":
         return record
     if problem := _bad_value(record):
         return replace(record, status="broken", error=problem)
-    if verdict := switches.verdict(record):
-        return replace(record, status="disabled", error=verdict)
     if not record.builtin and (problem := _wrong_core(record)):
         return replace(record, status="incompatible", error=problem)
     return record

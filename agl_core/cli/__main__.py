@@ -1,0 +1,7 @@
+"""``python -m agl_core.cli`` is ``agl``."""
+
+import sys
+
+from agl_core.cli import main
+
+sys.exit(main())

@@ -1,0 +1,142 @@
+"""Distributions made and installed for the test: a real wheel each, on a path of their own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from agl_core.plugins import events, reset_registry
+
+SPEC = """
+from agl_core.plugins import {cls}, hookimpl
+
+@hookimpl
+def agl_{kind}():
+    return {cls}({arguments})
+"""
+
+
+class Site:
+    """A directory that wheels are installed into."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wheels = path.parent / "wheels"
+        path.mkdir()
+        self.wheels.mkdir()
+
+    def install(self, name: str, **parts) -> None:
+        """Build a wheel and unpack it, as an installer does with a wheel of pure Python."""
+        with zipfile.ZipFile(self.build(name, **parts)) as wheel:
+            wheel.extractall(self.path)
+
+    def build(
+        self,
+        name: str,
+        *,
+        version: str = "1.0",
+        entry_points: Mapping[str, str] | None = None,
+        modules: Mapping[str, str] | None = None,
+        requires: Sequence[str] = ("agl-core>=0.1,<0.2",),
+        entry_points_text: str = "",
+        metadata: str = "",
+    ) -> Path:
+        stem = f"{name.replace('-', '_')}-{version}"
+        lines = [f"{key} = {value}" for key, value in (entry_points or {}).items()]
+        text = entry_points_text or "\n".join(["[agl]", *lines, ""])
+        fields = [f"Requires-Dist: {requirement}" for requirement in requires]
+        files = {path: textwrap.dedent(source) for path, source in (modules or {}).items()}
+        info = f"{stem}.dist-info"
+        files[f"{info}/METADATA"] = metadata or "\n".join(
+            ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *fields, ""]
+        )
+        files[f"{info}/WHEEL"] = (
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        files[f"{info}/entry_points.txt"] = text
+        rows = [
+            f"{path},sha256={_digest(data)},{len(data.encode())}" for path, data in files.items()
+        ]
+        files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as wheel:
+            for path, data in files.items():
+                wheel.writestr(path, data)
+        target = self.wheels / f"{stem}-py3-none-any.whl"
+        target.write_bytes(buffer.getvalue())
+        return target
+
+    def agl(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run ``agl`` with these distributions installed."""
+        return self.python("-m", "agl_core.cli", *arguments, **environ)
+
+    def python(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.path.parent,
+            env={**os.environ, "PYTHONPATH": str(self.path), **environ},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+
+def _digest(data: str) -> str:
+    digest = hashlib.sha256(data.encode()).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def hook_module(kind: str, **arguments: object) -> str:
+    """Source of a hook module that returns a spec with these arguments."""
+    cls = {"command": "CommandSpec", "app": "AppSpec", "hook": "HookSpec"}.get(
+        kind, "ComponentSpec"
+    )
+    if cls == "ComponentSpec":
+        arguments = {"kind": kind, **arguments}
+    text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    return SPEC.format(cls=cls, kind=kind, arguments=text)
+
+
+@pytest.fixture
+def spec_source():
+    return hook_module
+
+
+@pytest.fixture(scope="session")
+def make_site() -> type[Site]:
+    return Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Distributions for subprocesses."""
+    return Site(tmp_path / "site")
+
+
+@pytest.fixture
+def here(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
+    """Distributions that are installed in this very process for the length of the test."""
+    loaded = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(site.path))
+    for variable in ("AGL_PLUGINS", "AGL_DISABLE_PLUGINS"):
+        monkeypatch.delenv(variable, raising=False)
+    reset_registry()
+    yield site
+    for name in set(sys.modules) - loaded:
+        module_file = getattr(sys.modules[name], "__file__", None) or ""
+        if module_file.startswith(str(site.path)):
+            del sys.modules[name]
+    reset_registry()
+    events.reset_listeners()

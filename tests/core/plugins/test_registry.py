@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from agl_core.errors import (
+    PluginBrokenError,
+    PluginConflictError,
+    PluginIncompatibleError,
+    PluginNotFoundError,
+)
+from agl_core.plugins import ComponentSpec, Registry, get_registry
+
+HOOKED = """
+from agl_core.plugins import ComponentSpec, hookimpl
+
+@hookimpl
+def agl_store():
+    return {returned}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("store", "sqlite", "no store 'sqlite' is installed: pip install agl-store-sqlite"),
+        ("algorithm", "verl", "no algorithm 'verl' is installed: pip install agl-algo-verl"),
+        ("llm_server", "vllm", "pip install agl-server-vllm"),
+        ("store", "sqlit", "did you mean 'sqlite'? pip install agl-store-sqlite"),
+        ("store", "memroy", "did you mean 'memory'? (installed: memory)"),
+        ("store", "zzz", "no store 'zzz' is installed (installed: memory)"),
+        ("llm_server", "zzz", "nor any other llm_server; see `agl plugins list --all`"),
+        ("shop", "x", "there is no kind 'shop' (kinds: store,"),
+        ("store", "agl-x:memory", "agl-x provides no store 'memory': pip install agl-x"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_is_not_installed(kind, name, message, monkeypatch):
+    registry = Registry(r for r in Registry.discover().records if r.builtin)
+    with pytest.raises(PluginNotFoundError) as caught:
+        registry.find(kind, name)
+    assert message in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_conflict_is_settled_by_a_pin(here, spec_source):
+    for dist in ("one", "two"):
+        source = spec_source("store", name="x", factory=f"{dist}_store:Store")
+        here.install(
+            dist, entry_points={"store.x": f"{dist}_hooks"}, modules={f"{dist}_hooks.py": source}
+        )
+    registry = get_registry()
+    with pytest.raises(PluginConflictError, match=r"pin one, e\.g\. 'one:x'"):
+        registry.find("store", "x")
+    record, spec = registry.component("store", "Two:x")
+    assert record.dist == "two"
+    assert spec.factory == "two_store:Store"
+
+
+def test_a_builtin_name_can_be_had_from_another_by_a_pin(here, spec_source):
+    source = spec_source("store", name="memory", factory="mine:Store")
+    here.install(
+        "mine", entry_points={"store.memory": "mine_hooks"}, modules={"mine_hooks.py": source}
+    )
+    assert get_registry().component("store", "mine:memory")[1].factory == "mine:Store"
+    assert get_registry().find("store", "memory").builtin
+
+
+def test_what_is_incompatible_or_broken_by_its_metadata(here):
+    here.install("newer", entry_points={"store.newer": "newer"}, requires=["agl-core>=9"])
+    here.install("badly", entry_points={"store.badly": "no module"})
+    with pytest.raises(PluginIncompatibleError, match=r"^store\.newer of newer 1\.0: requires "):
+        get_registry().find("store", "newer")
+    with pytest.raises(PluginBrokenError, match=r"^store\.badly of badly 1\.0: entry p"):
+        get_registry().find("store", "badly")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import agl_nothing_of_this_name", "ModuleNotFoundError: No module named 'agl_nothing_of"),
+        ("def broken(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise AssertionError('no')", "AssertionError: no"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("x = 1", "has no @hookimpl function agl_store"),
+        ("def agl_store(): ...", "has no @hookimpl function agl_store"),
+        (
+            "from agl_core.plugins import hookimpl\n@hookimpl\ndef agl_stroe(): ...",
+            "unknown hook 'agl_stroe'",
+        ),
+        (
+            "from agl_core.plugins import hookimpl\n@hookimpl\ndef agl_store(extra): ...",
+            "definition: agl_store(extra)",
+        ),
+        (HOOKED.format(returned="1 / 0"), "ZeroDivisionError"),
+        (HOOKED.format(returned="exit(5)"), "SystemExit: 5"),
+        (HOOKED.format(returned="None"), "NoneType and not ComponentSpec"),
+        (HOOKED.format(returned="{'name': 'x'}"), "dict and not ComponentSpec"),
+        (
+            HOOKED.format(returned="ComponentSpec(kind='tracer', name='x', factory='a:B')"),
+            "a spec of kind 'tracer' and not 'store'",
+        ),
+        (
+            HOOKED.format(returned="ComponentSpec(kind='store', name='y', factory='a:B')"),
+            "a spec of name 'y' and not 'x'",
+        ),
+    ],
+)
+def test_a_plugin_that_does_not_load(here, source, message):
+    here.install(
+        "agl-store-x",
+        version="3.1",
+        entry_points={"store.x": "agl_store_x_hooks"},
+        modules={"agl_store_x_hooks.py": source},
+    )
+    registry = get_registry()
+    record = registry.find("store", "x")
+    with pytest.raises(PluginBrokenError) as caught:
+        registry.load(record)
+    text = str(caught.value)
+    assert message in text
+    assert "store.x of agl-store-x 3.1" in text
+    assert "\n" not in text
+    assert record.status == "ok"  # it was asked for by name, so the record did not hide it
+
+
+def test_the_cause_is_chained(here):
+    here.install(
+        "agl-store-x", entry_points={"store.x": "gone_module"}, modules={"unrelated.py": ""}
+    )
+    with pytest.raises(PluginBrokenError, match="try: pip install --upgrade agl-store-x") as caught:
+        get_registry().component("store", "x")
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_ctrl_c_while_a_plugin_loads_is_ctrl_c(here):
+    here.install(
+        "agl-store-x",
+        entry_points={"store.x": "ctrl_c"},
+        modules={"ctrl_c.py": "raise KeyboardInterrupt"},
+    )
+    with pytest.raises(KeyboardInterrupt):
+        get_registry().component("store", "x")
+
+
+def test_a_newer_plugin_api_is_incompatible(here, spec_source):
+    source = spec_source("store", name="x", factory="a:B", api=2)
+    here.install(
+        "agl-store-x", entry_points={"store.x": "api_hooks"}, modules={"api_hooks.py": source}
+    )
+    with pytest.raises(PluginIncompatibleError, match="plugin API 2, this core has 1") as caught:
+        get_registry().component("store", "x")
+    assert "pip install --upgrade agl-core" in str(caught.value)
+
+
+def test_loading_imports_the_hook_module_once_and_the_implementation_not_at_all(here, spec_source):
+    source = spec_source("store", name="x", factory="lazy_impl:Store", config="lazy_conf:Config")
+    here.install(
+        "agl-store-x",
+        entry_points={"store.x": "lazy_hooks"},
+        modules={
+            "lazy_hooks.py": "import agl_store_x_count\nagl_store_x_count.n += 1\n" + source,
+            "agl_store_x_count.py": "n = 0",
+            "lazy_impl.py": "raise RuntimeError",
+            "lazy_conf.py": "raise RuntimeError",
+        },
+    )
+    registry = get_registry()
+    specs = [registry.component("store", "x")[1] for _ in range(3)]
+    assert specs[0] is specs[2]
+    assert isinstance(specs[0], ComponentSpec)
+    assert sys.modules["agl_store_x_count"].n == 1
+    assert "lazy_impl" not in sys.modules
+    assert "lazy_conf" not in sys.modules
+
+
+def test_every_builtin_loads():
+    registry = Registry.discover()
+    for record in registry.records:
+        if record.builtin:
+            assert registry.load(record).name == record.name

@@ -69,11 +69,11 @@ class Engine:
             self._connection = self._connect(check_same_thread=False)
             try:
                 migrate(self._connection, self.path)
+                self._peers = Peers(self._connection, self.path, self._heard)
             except BaseException:
                 self._connection.close()
                 raise
         self.listeners = Listeners()
-        self._peers = Peers(self._connection, self.path, self._heard)
         self._inbox: queue.SimpleQueue[_Write[Any] | None] = queue.SimpleQueue()
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []

@@ -49,21 +49,30 @@ class Peers:
     ) -> None:
         self._path = path
         self._heard = heard
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self._socket.settimeout(_LOOK_SECONDS)
-        self.port: int = self._socket.getsockname()[1]
         self._stopping = threading.Event()
         self._pruned = time.monotonic()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(("127.0.0.1", 0))
+            self._socket.settimeout(_LOOK_SECONDS)
+            self.port: int = self._socket.getsockname()[1]
+            self._seen = self._sign_on(connection)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._listen, name="agl-sqlite-peers", daemon=True)
+
+    def _sign_on(self, connection: sqlite3.Connection) -> int:
+        """Register; return the number of the last change, which this process need not hear of."""
         connection.execute("BEGIN IMMEDIATE")
         self._drop_dead(connection)
         connection.execute(
             "INSERT OR REPLACE INTO peers VALUES (?, ?, ?)",
             (self.port, os.getpid(), psutil.Process().create_time()),
         )
-        (self._seen,) = connection.execute("SELECT coalesce(max(id), 0) FROM changes").fetchone()
+        (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM changes").fetchone()
         connection.execute("COMMIT")
-        self._thread = threading.Thread(target=self._listen, name="agl-sqlite-peers", daemon=True)
+        return last
 
     def start(self) -> None:
         """Begin to listen."""

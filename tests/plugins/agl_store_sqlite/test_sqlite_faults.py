@@ -1,0 +1,257 @@
+"""What the SQLite store says and does when its file fails it."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.types import EnqueueRolloutRequest, Span
+from agl_store_sqlite import SqliteLightningStore
+from agl_store_sqlite.schema import SCHEMA_VERSION
+
+
+def open_store(path, **options):
+    return SqliteLightningStore(path, durability="normal", **options)
+
+
+async def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(StoreDataError, match=r"nowhere/store\.db: the file cannot be opened"):
+        open_store(tmp_path / "nowhere" / "store.db")
+
+
+async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to be read as one" * 100)
+    with pytest.raises(StoreDataError, match=r"notes\.txt: the file is not an SQLite database"):
+        open_store(path)
+    assert path.read_text().startswith("not a database")
+
+
+async def test_another_programs_database_is_left_alone(tmp_path):
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    with pytest.raises(StoreDataError, match="another program"):
+        open_store(path)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
+    connection.close()
+
+
+async def test_a_newer_schema_is_refused_with_the_command_that_helps(tmp_path):
+    path = tmp_path / "store.db"
+    await open_store(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(StoreDataError, match="pip install -U agl-store-sqlite"):
+        open_store(path)
+
+
+async def test_a_damaged_file_is_named_and_the_store_stays_up(tmp_path):
+    path = tmp_path / "store.db"
+    store = open_store(path)
+    rollouts = await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input="x" * 2000) for _ in range(500)]
+    )
+    await store.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(64 * 4096)  # behind the schema and the roots of the tables
+        file.write(os.urandom(size - 64 * 4096))
+    store = open_store(path)
+    said: set[str] = set()
+    for rollout in rollouts:
+        try:
+            await store.get_rollout_by_id(rollout.rollout_id)
+        except StoreDataError as error:
+            said.add(str(error))
+    assert any(text.startswith(f"{path}: the file is damaged") for text in said), said
+    assert (await store.statistics()).get("name") == "SqliteLightningStore"
+    await store.close()
+
+
+async def test_a_read_only_file_is_named(tmp_path):
+    path = tmp_path / "store.db"
+    await open_store(path).close()
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    code = f"""
+        import os
+        from agl_core.errors import StoreDataError
+        from agl_store_sqlite import SqliteLightningStore
+        if os.geteuid() == 0:  # to whom no file is read-only
+            os.setuid(65534)
+        try:
+            SqliteLightningStore({str(path)!r})
+        except StoreDataError as error:
+            print(error)
+    """
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    tmp_path.chmod(0o755)
+    assert f"{path}: the file or its folder is read-only" in done.stdout, done.stderr
+
+
+async def test_a_full_disk_loses_nothing_acknowledged_and_passes(tmp_path):
+    store = open_store(tmp_path / "store.db")
+    kept = [(await store.enqueue_rollout(i)).rollout_id for i in range(10)]
+    pages = await store._engine.write(lambda tx: tx.one("PRAGMA page_count")[0])
+    # What SQLite does at this limit is what it does on a full disk: SQLITE_FULL.
+    await store._engine.write(lambda tx: tx.execute(f"PRAGMA max_page_count = {pages + 5}"))
+
+    async def fill() -> None:
+        while True:
+            kept.append((await store.enqueue_rollout("x" * 4096)).rollout_id)
+
+    with pytest.raises(StoreDataError, match=r"store\.db: the disk is full"):
+        await fill()
+    assert len(kept) > 10
+    found = await store.query_rollouts()
+    assert [rollout.rollout_id for rollout in found] == kept
+    await store._engine.write(lambda tx: tx.execute("PRAGMA max_page_count = 1000000"))
+    kept.append((await store.enqueue_rollout("after")).rollout_id)
+    assert [r.rollout_id for r in await store.query_rollouts()] == kept
+    await store.close()
+
+
+async def test_a_foreign_lock_is_waited_for_and_then_named(tmp_path):
+    path = tmp_path / "store.db"
+    store = open_store(path, busy_seconds=0.2)
+    foreign = sqlite3.connect(path, isolation_level=None)
+    foreign.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError, match=r"store\.db is locked by another process"):
+        await store.enqueue_rollout("x")
+    foreign.execute("COMMIT")
+    foreign.close()
+    assert (await store.enqueue_rollout("y")).status == "queuing"
+    await store.close()
+
+
+async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
+    store = open_store(tmp_path / "store.db")
+    gate = threading.Event()
+    blocked = asyncio.ensure_future(store._engine.write(lambda tx: gate.wait(10)))
+
+    def write_then_fail(tx):
+        tx.append_to_queue("nothing")
+        tx.execute("INSERT INTO requests VALUES ('k', 0, '1')")
+        raise InvalidArgumentError("after writing")
+
+    await asyncio.sleep(0.05)
+    batch = [
+        asyncio.ensure_future(store.enqueue_rollout("before")),
+        asyncio.ensure_future(store._engine.write(write_then_fail)),
+        asyncio.ensure_future(store.enqueue_rollout("behind")),
+    ]
+    await asyncio.sleep(0.05)
+    gate.set()
+    first, failed, last = await asyncio.gather(*batch, return_exceptions=True)
+    await blocked
+    assert isinstance(failed, InvalidArgumentError)
+    assert [r.rollout_id for r in await store.query_rollouts()] == [
+        first.rollout_id,
+        last.rollout_id,
+    ]
+    assert store._engine.look(lambda tables: tables.remembered("k")) is None
+    await store.close()
+
+
+async def test_what_has_no_json_form_is_refused(tmp_path):
+    store = open_store(tmp_path / "store.db")
+    with pytest.raises(InvalidArgumentError, match="input"):
+        await store.enqueue_rollout(object())
+    assert (await store.statistics()).get("total_rollouts") == 0
+    await store.close()
+
+
+async def test_a_closed_store_says_so(tmp_path):
+    store = open_store(tmp_path / "store.db")
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreDataError, match="closed"):
+        await store.enqueue_rollout("x")
+    with pytest.raises(StoreDataError, match="closed"):
+        await store.get_latest_resources()
+
+
+async def test_a_store_that_is_closed_leaves_no_thread_behind(tmp_path):
+    before = set(threading.enumerate())
+    store = open_store(tmp_path / "store.db")
+    await store.enqueue_rollout("x")
+    await store.query_rollouts()
+    assert set(threading.enumerate()) - before
+    await store.close()
+    assert set(threading.enumerate()) - before == set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+async def test_a_fork_opens_the_file_anew(tmp_path):
+    code = f"""
+        import asyncio, os
+        from agl_store_sqlite import SqliteLightningStore
+
+        store = SqliteLightningStore({str(tmp_path / "store.db")!r}, durability="normal")
+        asyncio.run(store.enqueue_rollout("parent"))
+        child = os.fork()
+        if child == 0:
+            asyncio.run(store.enqueue_rollout("child"))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(sorted(r.input for r in asyncio.run(store.query_rollouts())))
+        asyncio.run(store.close())
+    """
+    output = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True)
+    assert output.strip() == "['child', 'parent']"
+
+
+async def test_a_creating_call_is_remembered_by_its_key(tmp_path):
+    from agl_core.store.request_key import current_request_key
+
+    store = open_store(tmp_path / "store.db")
+    token = current_request_key.set("enqueue-1")
+    first = await store.enqueue_rollout("x")
+    again = await store.enqueue_rollout("x")
+    current_request_key.set("claim-1")
+    claimed = await store.dequeue_rollout("w")
+    claimed_again = await store.dequeue_rollout("w")
+    current_request_key.set("attempt-1")
+    attempt = await store.start_attempt(first.rollout_id)
+    attempt_again = await store.start_attempt(first.rollout_id)
+    current_request_key.set("resources-1")
+    resources = await store.add_resources({})
+    resources_again = await store.add_resources({})
+    current_request_key.reset(token)
+    assert again.rollout_id == first.rollout_id
+    assert claimed is not None
+    assert claimed_again is not None
+    assert claimed.attempt.attempt_id == claimed_again.attempt.attempt_id
+    assert attempt.attempt.attempt_id == attempt_again.attempt.attempt_id
+    assert resources == resources_again
+    assert (await store.statistics()).get("total_attempts") == 2
+    await store.close()
+
+
+async def test_a_long_batch_of_ids_is_filtered(tmp_path):
+    store = open_store(tmp_path / "store.db")
+    rollout = await store.start_rollout("x")
+    page = await store.query_rollouts(
+        rollout_id_in=[*(f"ro-{i}" for i in range(40_000)), rollout.rollout_id]
+    )
+    assert [item.rollout_id for item in page] == [rollout.rollout_id]
+    span = Span.from_attributes(
+        attributes={}, rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
+    )
+    await store.add_span(span)
+    assert list(await store.query_spans(rollout.rollout_id, sort_by="rollout_id")) == [span]
+    await store.close()

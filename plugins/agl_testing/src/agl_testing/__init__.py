@@ -9,6 +9,7 @@ from agl_testing.models import Reply, ScriptedModels, ToolCall
 from agl_testing.relay import FaultyRelay
 from agl_testing.store import StoreSuite
 from agl_testing.suite import Suite, requires, since
+from agl_testing.tracer import TracerSuite
 
 __all__ = [
     "Clock",
@@ -18,6 +19,7 @@ __all__ = [
     "StoreSuite",
     "Suite",
     "ToolCall",
+    "TracerSuite",
     "requires",
     "since",
 ]

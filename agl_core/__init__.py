@@ -1,3 +1,51 @@
-"""agl: train any AI agent."""
+"""agl: train any AI agent.
+
+::
+
+    import agl_core as agl
+
+    @agl.rollout
+    def agent(task, llm): ...
+
+    agl.Trainer(algorithm="baseline").fit(agent, tasks)
+
+A public name is imported when it is first used, so importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from agl_core._exports import HOMES, PLUGIN_HOMES
 
 __version__ = "0.1.0"
+
+__all__ = sorted(HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in HOMES:
+        value = getattr(import_module(HOMES[name]), name)
+    elif name in PLUGIN_HOMES:
+        value = _from_plugin(name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def _from_plugin(name: str) -> Any:
+    module, distribution = PLUGIN_HOMES[name]
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the plugin is there, and something it needs is not
+            raise
+        raise AttributeError(
+            f"{name} is in a package that is not installed: pip install {distribution}"
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

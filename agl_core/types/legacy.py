@@ -1,18 +1,31 @@
-"""Records of the v0.1 HTTP stack, kept so that code written against it can still read them."""
+"""Deprecated names, kept so that code written against them still runs.
+
+The records are those of the v0.1 HTTP stack; the enums have become :mod:`agl_core.semconv`.
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from agl_core import semconv
 from agl_core.types.results import Triplet
 from agl_core.types.rollout import RolloutMode, TaskInput
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["GenericResponse", "RolloutLegacy", "RolloutRawResultLegacy", "Task", "TaskIfAny"]
+__all__ = [
+    "GenericResponse",
+    "RolloutLegacy",
+    "RolloutRawResultLegacy",
+    "SpanAttributeNames",
+    "SpanNames",
+    "Task",
+    "TaskIfAny",
+]
 
 
 class Task(BaseModel):
@@ -61,3 +74,23 @@ class GenericResponse(BaseModel):
     status: Literal["success", "ok", "error"] | str = "success"
     message: str | None = None
     data: dict[str, Any] | None = None
+
+
+class SpanNames(StrEnum):
+    """Deprecated: use :mod:`agl_core.semconv`."""
+
+    REWARD = semconv.SPAN_REWARD
+    MESSAGE = semconv.SPAN_MESSAGE
+    OBJECT = semconv.SPAN_OBJECT
+    EXCEPTION = semconv.SPAN_EXCEPTION
+    VIRTUAL = semconv.SPAN_VIRTUAL
+    ROLLOUT_ID = semconv.ROLLOUT_ID
+    ATTEMPT_ID = semconv.ATTEMPT_ID
+    SPAN_SEQUENCE_ID = semconv.SPAN_SEQUENCE_ID
+
+
+class SpanAttributeNames(StrEnum):
+    """Deprecated: use :mod:`agl_core.semconv`."""
+
+    MESSAGE = "message"
+    OBJECT = "object"

@@ -1,0 +1,72 @@
+"""Where each public name lives; :mod:`agl_core` imports the module when the name is first used.
+
+``agl_core/__init__.pyi`` says the same to type checkers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["HOMES", "PLUGIN_HOMES"]
+
+_BY_MODULE: Final[dict[str, str]] = {
+    "agl_core.adapter": (
+        "Adapter AdapterReport LlmProxyTraceToTriplet OtelTraceAdapter TraceAdapter"
+        " TraceToMessages TraceToTripletBase TracerTraceToTriplet"
+    ),
+    "agl_core.agent": "FunctionalLitAgent LitAgent llm_rollout prompt_rollout rollout",
+    "agl_core.algorithm": (
+        "Algorithm Baseline FastAlgorithm FunctionalAlgorithm algo batch_iter_over_dataset"
+        " with_llm_proxy with_store"
+    ),
+    "agl_core.cli.constructors": "lightning_cli",
+    "agl_core.emitter": (
+        "emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward"
+        " find_reward_spans get_message_value get_object_value get_reward_value"
+        " get_rewards_from_span is_reward_span operation reward"
+    ),
+    "agl_core.env": "LightningEnvVar resolve_bool_env_var resolve_int_env_var resolve_str_env_var",
+    "agl_core.execution": (
+        "ClientServerExecutionStrategy ExecutionEvent ExecutionStrategy MultiprocessingEvent"
+        " SharedMemoryExecutionStrategy ThreadingEvent"
+    ),
+    "agl_core.logs": "configure_logger setup_logging setup_module_logging",
+    "agl_core.plugins": "build_component",
+    "agl_core.runner": "LitAgentRunner Runner",
+    "agl_core.store": (
+        "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreClient"
+        " LightningStoreServer LightningStoreStatistics LightningStoreThreaded"
+    ),
+    "agl_core.tracer": (
+        "DummyTracer OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer"
+    ),
+    "agl_core.trainer": "Trainer",
+    "agl_core.types": (
+        "Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset"
+        " EnqueueRolloutRequest Event FilterField FilterOptions GenericResponse Hook LLM Link"
+        " NamedResources OtelResource PaginatedResult ParallelWorkerBase PromptTemplate ProxyLLM"
+        " Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutLegacy RolloutMode"
+        " RolloutRawResult RolloutRawResultLegacy RolloutStatus SortOptions Span"
+        " SpanAttributeNames SpanContext SpanCoreFields SpanLike SpanNames SpanRecordingContext"
+        " StatusCode Task TaskIfAny TaskInput TraceState TraceStatus Triplet Worker WorkerStatus"
+        " register_resource_type"
+    ),
+}
+
+HOMES: Final[dict[str, str]] = {
+    name: module for module, names in _BY_MODULE.items() for name in names.split()
+}
+"""Module of each public name of the core."""
+
+PLUGIN_HOMES: Final[dict[str, tuple[str, str]]] = {
+    "APO": ("agl_algo_apo", "agl-algo-apo"),
+    "VERL": ("agl_algo_verl", "agl-algo-verl"),
+    "AgentOpsTracer": ("agl_tracer_agentops", "agl-tracer-agentops"),
+    "WeaveTracer": ("agl_tracer_weave", "agl-tracer-weave"),
+    "MongoLightningStore": ("agl_store_mongo", "agl-store-mongo"),
+    "AgentLightningClient": ("agl_legacy", "agl-legacy"),
+    "AgentLightningServer": ("agl_legacy", "agl-legacy"),
+    "DevTaskLoader": ("agl_legacy", "agl-legacy"),
+    "LegacyAgentRunner": ("agl_legacy", "agl-legacy"),
+}
+"""Module and distribution of each name that a plugin provides."""

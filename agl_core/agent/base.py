@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agl_core.errors import AgentSignatureError
@@ -48,6 +49,15 @@ class LitAgent(Generic[T]):
     # On the class, so that a subclass need not call super().__init__().
     _trainer: Trainer | None = None
     _runner: Runner[T] | None = None
+
+    def __init__(self, *, trained_agents: str | None = None) -> None:
+        """Nothing to set up; ``trained_agents`` is deprecated: adapters choose by agent_match."""
+        if trained_agents is not None:
+            warnings.warn(
+                "trained_agents is ignored; give the adapter an agent_match",
+                DeprecationWarning,
+                stacklevel=2,
+            )
 
     # -- where the agent runs --------------------------------------------------------------------
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ def test_console_goes_to_stderr_plain_or_rich(capsys: pytest.CaptureFixture[str]
     setup_logging(color=False)
     logging.getLogger("agl_core").warning("plain")
     out, err = capsys.readouterr()
-    assert (out, err.endswith("[WARNING] (Process-%d agl_core) plain\n" % _pid())) == ("", True)
+    assert (out, err.endswith(f"[WARNING] (Process-{os.getpid()} agl_core) plain\n")) == ("", True)
 
     setup_logging(color=True)
     (handler,) = logging.getLogger("agl_core").handlers
@@ -60,12 +61,6 @@ def test_console_goes_to_stderr_plain_or_rich(capsys: pytest.CaptureFixture[str]
     assert out == ""
     assert "WARNING" in err
     assert "rich [not markup]" in err
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
 
 
 def test_a_handler_keeps_the_formatter_it_has() -> None:
@@ -97,7 +92,7 @@ def test_a_bad_level_changes_nothing() -> None:
 
 
 def test_again_replaces_and_leaves_foreign_handlers_alone() -> None:
-    foreign, stream = _collecting()
+    foreign, _ = _collecting()
     logger = logging.getLogger("agl_core")
     logger.addHandler(foreign)
     try:

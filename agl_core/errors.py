@@ -12,6 +12,7 @@
     ├── StoreUnavailableError             (RuntimeError, ConnectionError)
     ├── StoreDataError                    (RuntimeError)
     ├── PermissionDeniedError             (PermissionError)
+    ├── RunEndedError                     (RuntimeError)
     ├── AgentError                        (RuntimeError)
     │   ├── AgentCancelledError
     │   ├── AgentResultError              (also TypeError, ValueError)
@@ -65,6 +66,7 @@ __all__ = [
     "ResourceMissingError",
     "ResourcesNotFoundError",
     "RolloutNotFoundError",
+    "RunEndedError",
     "SpansEvictedError",
     "StoreDataError",
     "StoreUnavailableError",
@@ -117,6 +119,10 @@ class PermissionDeniedError(AglError, PermissionError):
 
 
 # -- running agents ------------------------------------------------------------------------------
+
+
+class RunEndedError(AglError, RuntimeError):
+    """The run that a runner asks for work is over: there will be no more."""
 
 
 class AgentError(AglError, RuntimeError):

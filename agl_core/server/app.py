@@ -60,6 +60,7 @@ _STATUS_OF: Final[tuple[tuple[type[Exception], int], ...]] = (
     (errors.InvalidArgumentError, 400),
     (errors.PermissionDeniedError, 403),
     (errors.SpansEvictedError, 410),
+    (errors.RunEndedError, 410),
     (errors.StoreUnavailableError, 503),
 )
 

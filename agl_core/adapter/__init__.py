@@ -1,0 +1,23 @@
+"""From the spans of an attempt to what an algorithm trains on."""
+
+from agl_core.adapter.base import Adapter, OtelTraceAdapter, TraceAdapter, TraceToTripletBase
+from agl_core.adapter.messages import TraceToMessages
+from agl_core.adapter.proxy_triplet import LlmProxyTraceToTriplet
+from agl_core.adapter.report import AdapterReport, Reason, Repair
+from agl_core.adapter.tree import CallRules, TraceTree
+from agl_core.adapter.triplet import TracerTraceToTriplet
+
+__all__ = [
+    "Adapter",
+    "AdapterReport",
+    "CallRules",
+    "LlmProxyTraceToTriplet",
+    "OtelTraceAdapter",
+    "Reason",
+    "Repair",
+    "TraceAdapter",
+    "TraceToMessages",
+    "TraceToTripletBase",
+    "TraceTree",
+    "TracerTraceToTriplet",
+]

@@ -26,7 +26,8 @@ def _delegated(method: F, *, changes: bool = False) -> F:
     """Make a method that calls the same method of the inner store, alone if it must be."""
     name = method.__name__
 
-    @functools.wraps(method)
+    # Without the __dict__, in which an abstract method is marked as one.
+    @functools.wraps(method, updated=())
     async def call(self: LightningStoreThreaded, *args: Any, **kwargs: Any) -> Any:
         inner = getattr(self.store, name)
         if self.inner_is_safe:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
@@ -49,7 +50,7 @@ class Bench:
     ) -> LitAgentRunner[Any]:
         if await self.store.get_latest_resources() is None:
             await self.store.add_resources({})
-        agent = (AsyncAgent if asyncio.iscoroutinefunction(run) else SyncAgent)(run)
+        agent = (AsyncAgent if inspect.iscoroutinefunction(run) else SyncAgent)(run)
         runner: LitAgentRunner[Any] = LitAgentRunner(OtelTracer(), **options)
         context = runner.run_context(
             agent=agent, store=store or self.store, hooks=hooks, worker_id=worker_id

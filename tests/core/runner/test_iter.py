@@ -268,3 +268,30 @@ async def test_progress_is_logged(bench: Any, caplog: pytest.LogCaptureFixture) 
         await runner.iter()
     assert "Worker-0: 1 of 2 rollouts done" in caplog.text
     assert "1 spans, reward 0.5" in caplog.text
+
+
+async def test_work_that_a_cancelled_claim_got_all_the_same_is_handed_back(bench: Any) -> None:
+    class Shielded(InMemoryLightningStore):
+        """A client whose request cannot be taken back."""
+
+        async def dequeue_rollout(
+            self, worker_id: str | None = None, *, wait: float = 0.0
+        ) -> AttemptedRollout | None:
+            if not wait:
+                return None
+            try:
+                await asyncio.sleep(wait)
+            except asyncio.CancelledError:
+                await self.enqueue_rollout("late")
+            return await super().dequeue_rollout(worker_id)
+
+    bench.store = Shielded()
+    runner = await bench.runner(lambda task: None)
+    running = asyncio.create_task(runner.iter())
+    await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    attempt = await bench.attempt()
+    assert attempt.status == "failed"
+    assert "stopped before it ran the agent" in attempt.metadata["error"]

@@ -149,3 +149,54 @@ async def test_success_after_a_verdict_counts(bench: Any) -> None:
 
     rollout = await (await bench.runner(agent)).step({})
     assert rollout.status == "succeeded"
+
+
+async def test_a_rollout_that_is_gone_stops_its_agent(bench: Any, hang: Any, until: Any) -> None:
+    class Wiped(InMemoryLightningStore):
+        wiped = False
+
+        async def get_rollout_by_id(self, rollout_id: str) -> Any:
+            return None if self.wiped else await super().get_rollout_by_id(rollout_id)
+
+        async def update_worker(self, worker_id: str, heartbeat_stats: Any = None) -> Any:
+            worker = await super().update_worker(worker_id, heartbeat_stats)
+            return worker.model_copy(update={"current_attempt_id": None}) if self.wiped else worker
+
+    bench.store = store = Wiped()
+    runner = await bench.runner(hang.coroutine, **FAST)
+    step = asyncio.create_task(runner.step({}))
+    await until(hang.started.is_set)
+    store.wiped = True
+    with pytest.raises(AgentCancelledError, match="is gone from the store"):
+        await asyncio.wait_for(step, 5)
+
+
+async def test_a_look_that_fails_stops_nothing(
+    bench: Any, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(InMemoryLightningStore):
+        away = False
+
+        async def get_rollout_by_id(self, rollout_id: str) -> Any:
+            if self.away:
+                raise OSError("away for now")
+            return await super().get_rollout_by_id(rollout_id)
+
+    bench.store = store = Away()
+    proceed = asyncio.Event()
+
+    async def agent(task: Any) -> float:
+        # A second step makes the store believe that the worker is on that one.
+        if task == "first":
+            await proceed.wait()
+        return 1.0
+
+    runner = await bench.runner(agent, **FAST)
+    first = asyncio.create_task(runner.step("first"))
+    await asyncio.sleep(0)
+    await runner.step("second")
+    store.away = True
+    await until(lambda: "away for now" in caplog.text)
+    store.away = False
+    proceed.set()
+    assert (await first).status == "succeeded"

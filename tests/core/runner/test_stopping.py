@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import textwrap
@@ -181,6 +182,26 @@ async def test_an_async_agent_that_ignores_cancellation_is_left_behind(
     await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("kind", ["sync", "coroutine"])
+def test_a_loop_that_is_torn_down_under_it(bench: Any, hang: Any, kind: str) -> None:
+    """As after a second Ctrl+C: every task is cancelled, not only the runner's."""
+
+    async def main() -> str:
+        runner = await bench.runner(hang.sync if kind == "sync" else hang.coroutine)
+        await bench.store.enqueue_rollout({})
+        running = asyncio.create_task(runner.iter())
+        while not hang.started.is_set():
+            await asyncio.sleep(0.002)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait_for(asyncio.wait(tasks), 5)
+        assert running.cancelled()
+        return (await bench.attempt()).status
+
+    assert asyncio.run(main()) == "failed"
+
+
 # -- siblings, threads, exit ---------------------------------------------------------------------
 
 
@@ -271,9 +292,8 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to one process")
 def test_ctrl_c_with_a_hung_sync_agent_ends_the_process() -> None:
-    import signal
-
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],
         stdout=subprocess.PIPE,

@@ -48,7 +48,7 @@ def summary(spans: list[Span]) -> list[tuple[list[int], float | None]]:
         {"llm__hosted_vllm__choices": '[{"token_ids": [7, 8]}]'},
     ],
 )
-def test_raw_requests_hold_their_ids_as_text(response: dict[str, str]) -> None:
+def test_raw_requests_hold_their_ids_as_text(response: dict[str, Any]) -> None:
     raw = span(
         3,
         "raw_gen_ai_request",

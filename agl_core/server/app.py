@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -87,15 +88,23 @@ class StoreApp:
     """ASGI application that serves one store. For one event loop at a time.
 
     Args:
-        store: The store; it is not closed.
+        store: The store.
         options: See :class:`StoreAppOptions`.
+        close_store: Close the store when the server stops.
 
     Raises:
         ConfigError: The auth token is too short.
         PluginBrokenError: A mounted app cannot be made.
     """
 
-    def __init__(self, store: LightningStore, options: StoreAppOptions | None = None) -> None:
+    def __init__(
+        self,
+        store: LightningStore,
+        options: StoreAppOptions | None = None,
+        *,
+        close_store: bool = False,
+    ) -> None:
+        self._close_store = close_store
         self.options = options = options or StoreAppOptions()
         self.store = store
         self.max_body_bytes = options.max_body_bytes
@@ -240,7 +249,7 @@ class StoreApp:
         if media_type != JSON[1] and not _is_json(media_type):
             raise HTTPError(415, "the body must be application/json")
         parsed = parse(body)
-        reject_non_finite(body)
+        reject_non_finite(body, overflow=not endpoint.keeps_infinity)
         return parsed
 
     async def _remembered(self, endpoint: Endpoint, request: Request) -> bytes | Response | Stream:
@@ -325,6 +334,8 @@ class StoreApp:
                 if self._watchdog is not None:
                     self._watchdog.cancel()
                     await asyncio.wait({self._watchdog})
+                if self._close_store:
+                    await self.store.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -367,12 +378,19 @@ def _checked_key(key: bytes) -> str:
     return key.decode("latin-1")
 
 
+@cache
+def _list_fields(model: Any) -> frozenset[str]:
+    return frozenset(
+        name for name, field in model.model_fields.items() if "list[" in str(field.annotation)
+    )
+
+
 def _parse_query(model: Any, query_string: bytes) -> Any:
     """Parse a query string: a repeated key makes a list where the model has one."""
     values: dict[str, Any] = {}
+    lists = _list_fields(model)
     for name, value in parse_qsl(query_string.decode("latin-1"), keep_blank_values=True):
-        field = model.model_fields.get(name)
-        if field is not None and "list[" in str(field.annotation):
+        if name in lists:
             values.setdefault(name, []).append(value)
         else:
             values[name] = value

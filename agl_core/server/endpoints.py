@@ -78,7 +78,9 @@ class Endpoint:
         binding: For an endpoint open to ``attempt`` tokens: the (rollout, attempt) pairs that a
             request touches, all of which must be the token's own.
         creates: Whether the reply is remembered under the client's idempotency key.
+        keeps_infinity: Whether the body's type can hold a number past the largest double.
         takes: For an endpoint that reads raw bytes: the media types, for the OpenAPI document.
+        produces: Media type of the reply.
     """
 
     method: str
@@ -93,6 +95,7 @@ class Endpoint:
     query: bool = False
     binding: Binding | None = None
     creates: bool = False
+    keeps_infinity: bool = False
     takes: tuple[str, ...] = ()
     produces: str = "application/json"
 

@@ -166,30 +166,39 @@ def _too_large(limit: int) -> HTTPError:
     return HTTPError(413, f"the body is larger than the {limit} bytes this server takes")
 
 
-# An exponent of three digits or an integer part of hundreds can be past the largest double.
-_MAYBE_INFINITE: Final = re.compile(rb"[0-9.][eE]\+?[0-9]{3}|[0-9]{309}")
+# What a number past the largest double, 1.8e308, looks like: a large exponent, or many digits.
+_EXPONENTS: Final = (re.compile(rb"e\+?[0-9]{3}"), re.compile(rb"E\+?[0-9]{3}"))
+_MANY_DIGITS: Final = re.compile(rb"[0-9]{309}")
 
 
-def reject_non_finite(body: bytes, *, overflow: bool = True) -> None:
+def reject_non_finite(body: bytes, *, overflow: bool) -> None:
     """Refuse JSON numbers that JSON has no notation for, which the parser would let through.
 
     Args:
         body: A JSON document that has parsed.
-        overflow: Also refuse numbers that are written out but larger than the largest double.
+        overflow: Also refuse numbers that are written out but past the largest double.
 
     Raises:
         HTTPError: 422.
     """
-    # Substring tests cost nothing next to the parse; what they find may still be inside a string.
+    # Searching the bytes costs little next to parsing them (and least for a single letter), where
+    # walking what was parsed would cost as much again. What is found may stand inside a string.
     if (
-        b"NaN" in body
-        or b"Infinity" in body
-        or (overflow and _MAYBE_INFINITE.search(body) is not None)
+        (b"N" in body and b"NaN" in body)
+        or (b"I" in body and b"Infinity" in body)
+        or (overflow and _may_overflow(body))
     ) and not _is_finite(from_json(body)):
         raise HTTPError(
             422,
             [{"type": "finite_number", "loc": ["body"], "msg": "NaN and infinities are not JSON"}],
         )
+
+
+def _may_overflow(body: bytes) -> bool:
+    if any(pattern.search(body) for pattern in _EXPONENTS):
+        return True
+    digits = len(body) - len(body.translate(None, b"0123456789"))
+    return digits >= 309 and _MANY_DIGITS.search(body) is not None
 
 
 def _is_finite(value: Any) -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import multiprocessing
 import multiprocessing.connection
 import signal
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.errors import LaunchError
+from agl_core.errors import AglError, LaunchError
 from agl_core.server.serving import SocketServer, run_in_new_loop
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from agl_core.server.launcher import PythonServerLauncherArgs
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["LoopServing", "ProcessServing", "Serving", "ThreadServing"]
 
@@ -257,11 +261,7 @@ def _process_main(
         signal.signal(signal.SIGTERM, stop)
         _stop_with_parent(server)
         serving = asyncio.create_task(server.run_on(listener))
-        try:
-            await asyncio.shield(server.ready)
-        except Exception as error:
-            starter.send(f"{type(error).__name__}: {error}")
-            raise
+        await asyncio.shield(server.ready)
         # What start-up made lives as long as the process: the collector need not walk it again.
         gc.collect()
         gc.freeze()
@@ -269,7 +269,15 @@ def _process_main(
         starter.close()
         await serving
 
-    run_in_new_loop(main)
+    try:
+        run_in_new_loop(main)
+    except Exception as error:
+        if starter.closed:
+            raise
+        # The starter raises it where somebody reads it.
+        logger.debug("the server process did not start", exc_info=error)
+        starter.send(str(error) if isinstance(error, AglError) else repr(error))
+        sys.exit(1)
 
 
 def _stop_with_parent(server: SocketServer) -> None:

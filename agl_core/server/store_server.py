@@ -17,12 +17,12 @@ from agl_core.store.base import LightningStore, LightningStoreCapabilities, Stor
 from agl_core.store.client import LightningStoreClient
 from agl_core.store.threaded import LightningStoreThreaded
 
-__all__ = ["DEFAULT_PORT", "LightningStoreServer", "check_exposure"]
+__all__ = ["DEFAULT_PORT", "HEALTH_PATH", "LightningStoreServer", "check_exposure"]
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 DEFAULT_PORT: Final = 4747
-_HEALTH_PATH: Final = "/v1/agl/health"
+HEALTH_PATH: Final = "/v1/agl/health"
 
 
 def check_exposure(host: str, auth_token: str | None, insecure: bool) -> None:
@@ -127,7 +127,7 @@ class LightningStoreServer(LightningStore):
                 port=DEFAULT_PORT if port is None else port,
                 launch_mode=launch_mode,
                 n_workers=max(n_workers, given.n_workers),
-                healthcheck_url=given.healthcheck_url or _HEALTH_PATH,
+                healthcheck_url=given.healthcheck_url or HEALTH_PATH,
             ),
             factory=in_processes,
         )

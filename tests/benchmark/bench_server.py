@@ -1,0 +1,511 @@
+"""What the store server does per second of its CPU, next to a bare ASGI app under the same load.
+
+Run it as a benchmark test, or as a script: ``python tests/benchmark/bench_server.py [CASE...]``.
+Server and load generator are processes of their own; the generator keeps 16 connections busy and
+speaks just enough HTTP/1.1 not to be what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.benchmark
+
+CONNECTIONS = 16
+SECONDS = 3.0
+PREFIX = "/v1/agl"
+TEXT = "x" * 150
+
+
+# -- the two servers -------------------------------------------------------------------------------
+
+
+async def bare_app(scope: Any, receive: Any, send: Any) -> None:
+    """Read a body, answer as many bytes as the path says: what uvicorn leaves for an app."""
+    if scope["type"] != "http":
+        return
+    message = await receive()
+    while message.get("more_body"):
+        message = await receive()
+    body = b"x" * int(scope["path"].rpartition("/")[2] or 0)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def serve(kind: str) -> None:
+    import gc
+    import logging
+
+    from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
+    from agl_core.server.serving import run_in_new_loop
+
+    if kind == "bare":
+        app: Any = bare_app
+    else:
+        from agl_core.server.app import StoreApp
+        from agl_core.store import InMemoryLightningStore
+
+        app = StoreApp(InMemoryLightningStore())
+    logging.disable(logging.WARNING)
+
+    async def main() -> None:
+        launcher = PythonServerLauncher(app, PythonServerLauncherArgs())
+        await launcher.start()
+        gc.collect()
+        gc.freeze()
+        print(launcher.port, flush=True)
+        await launcher.wait()
+
+    run_in_new_loop(main)
+
+
+# -- the load generator ----------------------------------------------------------------------------
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection, one request at a time."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self.waiting: asyncio.Future[bytes] | None = None
+        self.transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        end = self.buffer.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = bytes(self.buffer[:end]).lower()
+        start = head.index(b"content-length: ") + 16
+        stop = head.find(b"\r\n", start)
+        size = int(head[start : stop if stop > 0 else None])
+        if len(self.buffer) < end + 4 + size:
+            return
+        body = bytes(self.buffer[end + 4 : end + 4 + size])
+        status = int(head[9:12])
+        del self.buffer[: end + 4 + size]
+        waiting, self.waiting = self.waiting, None
+        assert waiting is not None
+        if status >= 300:
+            waiting.set_exception(RuntimeError(f"{status}: {body[:200]!r}"))
+        else:
+            waiting.set_result(body)
+
+    def send(self, request: bytes) -> asyncio.Future[bytes]:
+        self.waiting = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return self.waiting
+
+
+def http(method: str, path: str, body: Any = b"", kind: str = "application/json") -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return (
+        f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {kind}\r\n"
+        f"content-length: {len(data)}\r\n\r\n"
+    ).encode() + data
+
+
+Worker = Callable[[Connection, int], Awaitable[int]]
+
+
+@dataclass
+class Measured:
+    """One case: operations, their latencies in milliseconds, and the wall clock."""
+
+    operations: int
+    seconds: float
+    p50: float
+    p99: float
+    request_bytes: int = 0
+    reply_bytes: int = 0
+
+
+async def connect(port: int) -> Connection:
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
+    return connection
+
+
+async def drive(port: int, step: Worker, seconds: float, concurrency: int) -> Measured:
+    """Call ``step`` on each connection until the time is up; it returns what it did."""
+    connections = [await connect(port) for _ in range(concurrency)]
+    latencies: list[float] = []
+    done = 0
+    began = time.perf_counter()
+
+    async def run(connection: Connection, number: int) -> None:
+        nonlocal done
+        while (now := time.perf_counter()) - began < seconds:
+            done += await step(connection, number)
+            latencies.append(time.perf_counter() - now)
+
+    await asyncio.gather(*(run(item, number) for number, item in enumerate(connections)))
+    took = time.perf_counter() - began
+    for connection in connections:
+        connection.transport.close()
+    latencies.sort()
+    return Measured(
+        done,
+        took,
+        latencies[len(latencies) // 2] * 1e3,
+        latencies[int(len(latencies) * 0.99)] * 1e3,
+    )
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+class Cases:
+    """Each method prepares the server and returns the step to repeat, and its first request."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def ask(self, method: str, path: str, body: Any = b"") -> Any:
+        connection = await connect(self.port)
+        reply = await connection.send(http(method, PREFIX + path, body))
+        connection.transport.close()
+        return json.loads(reply)
+
+    async def claim(self) -> tuple[str, str]:
+        await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": [{"input": 1}]})
+        claimed = (await self.ask("POST", "/queues/rollouts/dequeue"))[0]
+        return claimed["rollout_id"], claimed["attempt"]["attempt_id"]
+
+    def repeat(self, request: bytes, weight: int = 1) -> tuple[Worker, bytes]:
+        async def step(connection: Connection, _: int) -> int:
+            await connection.send(request)
+            return weight
+
+        return step, request
+
+    async def enqueue(self) -> tuple[Worker, bytes]:
+        body = {"rollouts": [{"input": {"question": TEXT}, "mode": "train"}]}
+        return self.repeat(http("POST", f"{PREFIX}/queues/rollouts/enqueue", body))
+
+    async def dequeue(self) -> tuple[Worker, bytes]:
+        for _ in range(60):
+            batch = [{"input": {"question": TEXT}, "mode": "train"}] * 1000
+            await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
+        body = {"worker_id": "Worker-1"}
+        return self.repeat(http("POST", f"{PREFIX}/queues/rollouts/dequeue", body))
+
+    async def add_span(self) -> tuple[Worker, bytes]:
+        rollout_id, attempt_id = await self.claim()
+        numbers = iter(range(10**9))
+        make = span_maker(rollout_id, attempt_id)
+
+        async def step(connection: Connection, _: int) -> int:
+            await connection.send(http("POST", f"{PREFIX}/spans", make(next(numbers))))
+            return 1
+
+        return step, http("POST", f"{PREFIX}/spans", make(10**9))
+
+    async def span_batch(self) -> tuple[Worker, bytes]:
+        rollout_id, attempt_id = await self.claim()
+        numbers = iter(range(10**9))
+        make = span_maker(rollout_id, attempt_id)
+
+        def request() -> bytes:
+            spans = b",".join(make(next(numbers)) for _ in range(50))
+            return http("POST", f"{PREFIX}/spans/batch", b'{"spans":[' + spans + b"]}")
+
+        async def step(connection: Connection, _: int) -> int:
+            await connection.send(request())
+            return 50
+
+        return step, request()
+
+    async def update_attempt(self) -> tuple[Worker, bytes]:
+        rollout_id, attempt_id = await self.claim()
+        path = f"{PREFIX}/rollouts/{rollout_id}/attempts/{attempt_id}"
+        return self.repeat(http("POST", path, {"status": "running"}))
+
+    async def heartbeat(self) -> tuple[Worker, bytes]:
+        stats = {"cpu": 0.5, "memory": 123456789, "host": "machine-1", "pid": 4242}
+        return self.repeat(http("POST", f"{PREFIX}/workers/Worker-1", {"heartbeat_stats": stats}))
+
+    async def next_id(self) -> tuple[Worker, bytes]:
+        rollout_id, attempt_id = await self.claim()
+        body = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+        return self.repeat(http("POST", f"{PREFIX}/spans/next", body))
+
+    async def get_rollout(self) -> tuple[Worker, bytes]:
+        rollout_id, _ = await self.claim()
+        return self.repeat(http("GET", f"{PREFIX}/rollouts/{rollout_id}"))
+
+    async def otlp(self) -> tuple[Worker, bytes]:
+        rollout_id, attempt_id = await self.claim()
+        make = otlp_maker(rollout_id, attempt_id)
+        prepared = [make(number) for number in range(400)]
+        numbers = iter(range(10**9))
+
+        def request() -> bytes:
+            # Encoding costs the generator more than decoding costs the server: batches are made
+            # beforehand and their span ids patched, which fixed-width ids allow.
+            number = next(numbers)
+            body, marks = prepared[number % len(prepared)]
+            data = bytearray(body)
+            for position, mark in enumerate(marks):
+                data[mark : mark + 8] = (number * 50 + position + 1).to_bytes(8, "big")
+            return http("POST", "/v1/traces", bytes(data), "application/x-protobuf")
+
+        async def step(connection: Connection, _: int) -> int:
+            await connection.send(request())
+            return 50
+
+        return step, request()
+
+    async def fifty_of_50000(self) -> tuple[Worker, bytes]:
+        wanted = ""
+        for _ in range(1000):
+            rollout_id, attempt_id = await self.claim()
+            wanted = wanted or rollout_id
+            make = span_maker(rollout_id, attempt_id, attributes=4)
+            spans = b",".join(make(number) for number in range(50))
+            body = b'{"spans":[' + spans + b"]}"
+            await self.ask("POST", "/spans/batch", body)
+        return self.repeat(http("GET", f"{PREFIX}/spans?rollout_id={wanted}"))
+
+    async def page_of_20000(self) -> tuple[Worker, bytes]:
+        for _ in range(20):
+            batch = [{"input": {"question": TEXT}, "mode": "train"}] * 1000
+            await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
+        for _ in range(5):
+            await self.ask("POST", "/queues/rollouts/dequeue", {"limit": 1000})
+        query = "status_in=preparing&status_in=running&sort_by=start_time&sort_order=desc&limit=20"
+        return self.repeat(http("GET", f"{PREFIX}/rollouts?{query}"))
+
+    async def cycle(self) -> tuple[Worker, bytes]:
+        for _ in range(60):
+            batch = [{"input": {"question": TEXT}, "mode": "train"}] * 1000
+            await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
+        dequeue = http("POST", f"{PREFIX}/queues/rollouts/dequeue", {"worker_id": "Worker-1"})
+
+        async def step(connection: Connection, _: int) -> int:
+            claim = json.loads(await connection.send(dequeue))[0]
+            rollout_id, attempt_id = claim["rollout_id"], claim["attempt"]["attempt_id"]
+            ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+            make = span_maker(rollout_id, attempt_id)
+            for number in range(4):
+                await connection.send(http("POST", f"{PREFIX}/spans/next", ids))
+                await connection.send(http("POST", f"{PREFIX}/spans", make(number)))
+            path = f"{PREFIX}/rollouts/{rollout_id}/attempts/{attempt_id}"
+            await connection.send(http("POST", path, {"status": "succeeded"}))
+            return 1
+
+        return step, dequeue
+
+
+def span_maker(rollout_id: str, attempt_id: str, attributes: int = 32) -> Callable[[int], bytes]:
+    """Return what makes the JSON of a span of some attributes of 150 characters."""
+    from agl_core.types import Span
+
+    span = Span.from_attributes(
+        attributes={f"attribute.number.{index}": TEXT for index in range(attributes)},
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=1,
+        name="openai.chat.completion",
+        start_time=1700000000.125,
+        end_time=1700000001.25,
+        trace_id="0" * 32,
+        span_id="f" * 16,
+    )
+    template = span.model_dump_json().encode()
+    head, tail = template.split(b"f" * 16, 1)
+
+    def make(number: int) -> bytes:
+        return b"%b%016x%b" % (head, number, tail)
+
+    return make
+
+
+def otlp_maker(rollout_id: str, attempt_id: str) -> Callable[[int], tuple[bytes, list[int]]]:
+    """Return what makes an export request of 50 spans, and where in it the span ids stand."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+    )
+
+    def make(batch: int) -> tuple[bytes, list[int]]:
+        request = ExportTraceServiceRequest()
+        group = request.resource_spans.add()
+        for key, value in (
+            ("service.name", "agent"),
+            ("agentlightning.rollout_id", rollout_id),
+            ("agentlightning.attempt_id", attempt_id),
+        ):
+            pair = group.resource.attributes.add()
+            pair.key, pair.value.string_value = key, value
+        scope = group.scope_spans.add()
+        marks = [f"%{batch % 1000:03d}{index:03d}%".encode() for index in range(50)]
+        for index in range(50):
+            span = scope.spans.add()
+            span.trace_id = bytes(16)
+            span.span_id = marks[index]
+            span.name = "openai.chat.completion"
+            span.start_time_unix_nano = 1700000000_000000000
+            span.end_time_unix_nano = 1700000001_000000000
+            span.status.code = 1
+            for key, value in (
+                ("gen_ai.request.model", "a-model"),
+                ("gen_ai.prompt.0.content", TEXT),
+                ("gen_ai.completion.0.content", TEXT),
+            ):
+                pair = span.attributes.add()
+                pair.key, pair.value.string_value = key, value
+            pair = span.attributes.add()
+            pair.key, pair.value.int_value = "gen_ai.usage.prompt_tokens", 64
+        body = request.SerializeToString()
+        return body, [body.index(mark) for mark in marks]
+
+    return make
+
+
+async def load(case: str, port: int, bare_port: int) -> dict[str, Any]:
+    step, first = await getattr(Cases(port), case)()
+    connection = await connect(port)
+    reply = await connection.send(first)
+    connection.transport.close()
+    mine = psutil.Process()
+    server, bare = psutil.Process(pid_at(port)), psutil.Process(pid_at(bare_port))
+
+    def cpu(process: psutil.Process) -> float:
+        times = process.cpu_times()
+        return times.user + times.system
+
+    before, memory = cpu(server), server.memory_info().rss
+    measured = await drive(port, step, SECONDS, CONNECTIONS)
+    used, grown = cpu(server) - before, server.memory_info().rss - memory
+
+    _, _, body = first.partition(b"\r\n\r\n")
+    method = first.split(b" ", 1)[0].decode()
+    bare_request = http(method, f"/{len(reply)}", body)
+
+    async def bare_step(connection: Connection, _: int) -> int:
+        await connection.send(bare_request)
+        return 1
+
+    before = cpu(bare)
+    limit = await drive(bare_port, bare_step, 1.5, CONNECTIONS)
+    return {
+        **asdict(measured),
+        "request_bytes": len(body),
+        "reply_bytes": len(reply),
+        "cpu": used,
+        "grown_mb": grown / 1e6,
+        "rss_mb": server.memory_info().rss / 1e6,
+        "bare_per_cpu": limit.operations / (cpu(bare) - before),
+        "generator_cpu": sum(mine.cpu_times()[:2]),
+    }
+
+
+_pids: dict[int, int] = {}
+
+
+def pid_at(port: int) -> int:
+    return _pids[port]
+
+
+# -- putting it together ---------------------------------------------------------------------------
+
+CASES = [
+    ("enqueue", 7_430),
+    ("dequeue", 6_940),
+    ("add_span", 6_360),
+    ("span_batch", None),
+    ("update_attempt", 8_220),
+    ("heartbeat", 8_030),
+    ("next_id", None),
+    ("get_rollout", None),
+    ("otlp", 51_280),
+    ("fifty_of_50000", 4_840),
+    ("page_of_20000", 3_950),
+    ("cycle", 710),
+]
+
+
+def start(kind: str) -> tuple[subprocess.Popen[str], int, float]:
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--serve", kind], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    return process, port, time.perf_counter() - began
+
+
+def run_cases(names: list[str]) -> Iterator[str]:
+    bare, bare_port, _ = start("bare")
+    try:
+        yield (
+            f"{'case':16}{'ops/s':>9}{'ops/CPU-s':>11}{'target':>8}{'bare/CPU-s':>12}{'%bare':>7}"
+            f"{'p50 ms':>8}{'p99 ms':>8}{'CPU-s/1k':>10}{'start s':>9}{'idle MB':>9}{'RSS MB':>8}"
+            f"{'MB/10k':>8}"
+        )
+        for name, target in CASES:
+            if names and name not in names:
+                continue
+            server, port, start_seconds = start("store")
+            try:
+                idle = psutil.Process(server.pid).memory_info().rss / 1e6
+                done = subprocess.run(
+                    [sys.executable, __file__, "--load", name]
+                    + [str(number) for number in (port, server.pid, bare_port, bare.pid)],
+                    stdout=subprocess.PIPE,
+                    check=True,
+                )
+                found = json.loads(done.stdout)
+            finally:
+                server.terminate()
+                server.wait()
+            per_cpu = found["operations"] / found["cpu"]
+            batch = 50 if name in ("otlp", "span_batch") else 10 if name == "cycle" else 1
+            calls = per_cpu * (10 if name == "cycle" else 1 / batch)
+            yield (
+                f"{name:16}{found['operations'] / found['seconds']:9.0f}{per_cpu:11.0f}"
+                f"{target or '':>8}{found['bare_per_cpu']:12.0f}"
+                f"{100 * calls / found['bare_per_cpu']:7.0f}"
+                f"{found['p50']:8.2f}{found['p99']:8.2f}{1000 / per_cpu:10.3f}"
+                f"{start_seconds:9.2f}{idle:9.0f}{found['rss_mb']:8.0f}"
+                f"{found['grown_mb'] / found['operations'] * 1e4:8.1f}"
+            )
+    finally:
+        bare.terminate()
+        bare.wait()
+
+
+def test_server_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print()
+        for line in run_cases([]):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2])
+    elif sys.argv[1:2] == ["--load"]:
+        name, (port, pid, bare_port, bare_pid) = sys.argv[2], map(int, sys.argv[3:])
+        _pids.update({port: pid, bare_port: bare_pid})
+        print(json.dumps(asyncio.run(load(name, port, bare_port))))
+    else:
+        for line in run_cases(sys.argv[1:]):
+            print(line, flush=True)

@@ -8,33 +8,36 @@ its heartbeat. The thread lives while a tracer's worker does.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from contextvars import Context
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-__all__ = ["ExportLoop", "shared_export_loop", "silent", "without_tracing"]
+__all__ = ["ExportLoop", "shared_export_loop", "silent_context"]
 
 # What instrumentation libraries look at before they make a span: the API's key and the older one.
 _SUPPRESSED: Final = ("suppress_instrumentation", otel_context._SUPPRESS_INSTRUMENTATION_KEY)  # pyright: ignore[reportPrivateUsage]  # fmt: skip
 
 
-def without_tracing() -> Context:
-    """Return a fresh context for the export loop: no trace runs in it, libraries stay silent."""
-    fresh = Context()
-    fresh.run(otel_context.attach, silent(otel_context.Context()))
-    return fresh
+def silent_context() -> otel_context.Context:
+    """Return an OpenTelemetry context for store calls: no trace runs in it, libraries are silent.
 
-
-def silent(context: otel_context.Context) -> otel_context.Context:
-    """Return ``context`` with instrumentation libraries told to make no spans."""
+    Otherwise the spans of an instrumented HTTP client would become spans to send.
+    """
+    context = otel_context.Context()
     for key in _SUPPRESSED:
         context = otel_context.set_value(key, True, context)
     return context
+
+
+def _silent_execution() -> contextvars.Context:
+    fresh = contextvars.Context()
+    fresh.run(otel_context.attach, silent_context())
+    return fresh
 
 
 class ExportLoop:
@@ -69,7 +72,7 @@ class ExportLoop:
 
     def start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine function on the loop, outside of any trace. Any thread may call this."""
-        self._loop.call_soon_threadsafe(self._start, function, context=without_tracing())
+        self._loop.call_soon_threadsafe(self._start, function, context=_silent_execution())
 
     def _start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._loop.create_task(function())

@@ -25,7 +25,7 @@ from agl_core.otel.convert import to_core_fields
 from agl_core.otel.provider import attach_span_processor, get_tracer
 from agl_core.tracer.active import activate
 from agl_core.tracer.base import Tracer
-from agl_core.tracer.exporter import ExportLoop, shared_export_loop, silent
+from agl_core.tracer.exporter import ExportLoop, shared_export_loop, silent_context
 from agl_core.tracer.instrument import InstrumentationReport, instrumented
 from agl_core.tracer.processor import (
     TraceIdGenerator,
@@ -192,7 +192,7 @@ class OtelTracer(Tracer):
         )
 
     async def _close(self, recording: TraceRecording, outer: otel_context.Context) -> None:
-        otel_context.attach(silent(outer))
+        otel_context.attach(silent_context())
         try:
             # Shielded: cancelling the agent must not lose what it did until then.
             with anyio.move_on_after(self._flush_timeout, shield=True) as scope:
@@ -218,7 +218,7 @@ class OtelTracer(Tracer):
         if recording is None:
             return
         outer = otel_context.get_current()
-        otel_context.attach(silent(outer))
+        otel_context.attach(silent_context())
         try:
             await recording.flush()
         finally:

@@ -12,7 +12,7 @@ import sys
 
 import uvicorn
 
-from simulated_model.model import MODEL_NAME
+from simulated_model.model import MODEL_NAME, SimulatedModel
 from simulated_model.server import create_app
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
     print(f"SIMULATED model {MODEL_NAME!r} at {url}: not a language model", file=sys.stderr)
     print(url, flush=True)
-    app = create_app(options.seed, options.slip)
+    app = create_app(SimulatedModel(options.seed, options.slip))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     asyncio.run(serve(server, listener, options.until_stdin_closes))
 

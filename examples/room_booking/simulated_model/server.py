@@ -55,9 +55,8 @@ class _ChatRequest(BaseModel):
     stream_options: dict[str, Any] | None = None
 
 
-def create_app(seed: int = 0, slip: float = 0.02) -> Starlette:
-    """Make the ASGI app; the arguments are those of :class:`SimulatedModel`."""
-    model = SimulatedModel(seed, slip)
+def create_app(model: SimulatedModel) -> Starlette:
+    """Make the ASGI app that serves a model."""
 
     async def chat(request: Request) -> Response:
         try:

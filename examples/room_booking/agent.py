@@ -1,0 +1,120 @@
+"""The agent: an ordinary program around an OpenAI client, with one tool.
+
+The framework touches it in three places: ``@agl.rollout`` hands it a task and the prompt to use,
+``@agl.operation`` records each model call and tool call, and what it returns is the reward.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from typing import Any
+
+from openai import OpenAI
+
+import agl_core as agl
+from endpoint import ensure_endpoint, model_name
+from solver import grade
+from tasks import ROOMS, BookingTask, clock
+
+__all__ = ["SEED_PROMPT", "TOOLS", "book_room", "seed_resources"]
+
+# Where the search starts: what one writes down without having seen a booking go wrong.
+SEED_PROMPT = (
+    "You book meeting rooms. Today is {today}. "
+    "Look at the rooms with the tool and suggest one that is free and has enough seats."
+)
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "list_rooms",
+            "description": "List all rooms with capacity, equipment, wheelchair access, and the "
+            "times at which they are booked on a date.",
+            "parameters": {
+                "type": "object",
+                "properties": {"date": {"type": "string", "description": "YYYY-MM-DD"}},
+                "required": ["date"],
+                "additionalProperties": False,
+            },
+        },
+    }
+]
+
+_MAX_TURNS = 4
+
+
+@agl.rollout
+def book_room(task: dict[str, Any], prompt_template: agl.PromptTemplate) -> float:
+    """Answer one request for a room; the reward is 1 for the right room, else 0."""
+    ensure_endpoint()
+    booking = BookingTask.model_validate(task)
+    instructions = prompt_template.format(today=f"{booking.today:%A}, {booking.today}")
+    messages: list[Any] = [
+        {"role": "system", "content": instructions},
+        {"role": "user", "content": booking.request},
+    ]
+    answer = converse(messages, booking)
+    reward, feedback = grade(booking, answer)
+    agl.emit_message(feedback)  # for algorithms that learn from words as well as from numbers
+    return reward
+
+
+def converse(messages: list[Any], booking: BookingTask) -> str:
+    """Let the model call the tool until it answers."""
+    for _ in range(_MAX_TURNS):
+        message = chat(model_name(), messages, TOOLS)["choices"][0]["message"]
+        messages.append(message)
+        if not message.get("tool_calls"):
+            return message.get("content") or ""
+        for call in message["tool_calls"]:
+            arguments = call["function"]["arguments"]
+            result = list_rooms(booking, arguments)
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    return ""
+
+
+@agl.operation(name="chat")
+def chat(model: str, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
+    """Call the model."""
+    client = _client(os.environ.get("OPENAI_BASE_URL"))
+    completion = client.chat.completions.create(
+        model=model, messages=messages, tools=tools, temperature=0
+    )
+    return completion.model_dump(mode="json", exclude_none=True)
+
+
+def list_rooms(booking: BookingTask, arguments: str) -> str:
+    """Answer the model's tool call; what is wrong with it is told to the model."""
+    try:
+        day = json.loads(arguments)["date"]
+    except (ValueError, KeyError, TypeError):
+        return json.dumps({"error": "list_rooms takes one argument, date: YYYY-MM-DD"})
+    rooms = [
+        {
+            "id": room.id,
+            "capacity": room.capacity,
+            "equipment": room.equipment,
+            "accessible": room.accessible,
+            "booked": [
+                [clock(taken.start), clock(taken.end)]
+                for taken in booking.bookings
+                if taken.room == room.id and taken.day.isoformat() == day
+            ],
+        }
+        for room in ROOMS
+    ]
+    return json.dumps({"date": day, "rooms": rooms})
+
+
+@functools.cache
+def _client(_base_url: str | None) -> OpenAI:
+    # One client for all runners: it is thread-safe, and making one loads the certificates.
+    return OpenAI()
+
+
+def seed_resources() -> agl.NamedResources:
+    """Return the resources that training starts from."""
+    return {"prompt": agl.PromptTemplate(template=SEED_PROMPT, engine="f-string")}

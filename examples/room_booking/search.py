@@ -1,0 +1,197 @@
+"""A prompt search: the whole algorithm in one function, as an example of how to write one.
+
+Each round lets the best prompt so far work on a few training tasks, shows its failures to a model,
+asks it for several edits, and measures them all on the same validation tasks, side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from string import Formatter
+from typing import Any
+
+import anyio
+from openai import AsyncOpenAI, OpenAIError
+
+import agl_core as agl
+from agl_core.algorithm import Algorithm, BatchOutcome, Estimate, RolloutOutcome, run_batch
+from agl_core.plugins import notify
+from endpoint import ensure_endpoint, model_name
+
+__all__ = ["Candidate", "prompt_search"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A prompt that was measured.
+
+    Attributes:
+        version: ``v0`` is the seed.
+        parent: The version it was edited from; None for the seed.
+        prompt: The template.
+        score: Mean reward on the validation tasks, with its 95 % interval.
+    """
+
+    version: str
+    parent: str | None
+    prompt: str
+    score: Estimate
+
+
+def prompt_search(
+    *,
+    rounds: int = 12,
+    patience: int = 3,
+    candidates: int = 4,
+    batch: int = 12,
+    max_rollouts: int = 2000,
+    seed: int = 0,
+    history: list[Candidate] | None = None,
+    say: Callable[[str], object] | None = None,
+) -> Algorithm:
+    """Make the algorithm.
+
+    Args:
+        rounds: Most rounds of edits.
+        patience: Rounds in a row without a better prompt after which it ends.
+        candidates: Edits per round.
+        batch: Training tasks per round.
+        max_rollouts: Budget; a round that does not fit in it is not begun.
+        seed: Decides which training tasks are looked at.
+        history: Every candidate measured is appended to it.
+        say: Called with a line per round; standard error by default.
+    """
+    history = [] if history is None else history
+    say = say or partial(print, file=sys.stderr)
+    rng = random.Random(seed)
+
+    @agl.algo
+    async def search(
+        store: agl.LightningStore,
+        adapter: agl.Adapter[Any, Any],
+        initial_resources: agl.NamedResources,
+        train_dataset: agl.Dataset[Any],
+        val_dataset: agl.Dataset[Any],
+    ) -> None:
+        ensure_endpoint()
+        name, template = _first_prompt(initial_resources)
+        versions = (f"v{number}" for number in count())
+
+        def with_prompt(prompt: str) -> agl.NamedResources:
+            return {**initial_resources, name: template.model_copy(update={"template": prompt})}
+
+        async def run(prompt: str, tasks: agl.Dataset[Any], mode: agl.RolloutMode) -> BatchOutcome:
+            resources = with_prompt(prompt)
+            return await run_batch(store, tasks, resources=resources, mode=mode, adapter=adapter)
+
+        async def measure(prompt: str, parent: str | None = None) -> Candidate:
+            version = next(versions)
+            outcome = await run(prompt, val_dataset, "val")
+            return Candidate(version, parent, prompt, outcome.score())
+
+        async def improve(best: Candidate) -> Candidate:
+            tasks = [train_dataset[i] for i in rng.sample(range(len(train_dataset)), batch)]
+            seen = await run(best.prompt, tasks, "train")
+            asks = [_propose(model, best.prompt, seen, i, say) for i in range(candidates)]
+            known = {candidate.prompt for candidate in history}
+            edits = {edit for edit in await asyncio.gather(*asks) if edit} - known
+            rivals = await asyncio.gather(*(measure(edit, best.version) for edit in sorted(edits)))
+            history.extend(rivals)
+            return max([best, *rivals], key=lambda candidate: candidate.score.mean)
+
+        async with AsyncOpenAI() as model:
+            best, idle = await measure(template.template), 0
+            history.append(best)
+            say(f"seed      {best.version:>3} scores {best.score}")
+            try:
+                for number in range(1, rounds + 1):
+                    used = (number - 1) * batch + len(history) * len(val_dataset)
+                    if used + batch + candidates * len(val_dataset) > max_rollouts:
+                        say(f"stopping: another round may exceed {max_rollouts} rollouts")
+                        break
+                    parent, best = best, await improve(best)
+                    metrics = {"val/reward": best.score.mean}
+                    notify("algorithm_step", algorithm=__name__, step=number - 1, metrics=metrics)
+                    news = "as before" if best is parent else f"edited from {parent.version}"
+                    say(f"round {number:3d} {best.version:>3} scores {best.score}, {news}")
+                    idle = idle + 1 if best is parent else 0
+                    if idle == patience:
+                        say(f"stopping: nothing better in {patience} rounds")
+                        break
+            finally:  # also on Ctrl+C: what was found is kept
+                with anyio.CancelScope(shield=True):
+                    await store.add_resources(with_prompt(best.prompt))
+
+    return search
+
+
+def _first_prompt(resources: agl.NamedResources) -> tuple[str, agl.PromptTemplate]:
+    for name, resource in resources.items():
+        if isinstance(resource, agl.PromptTemplate):
+            return name, resource
+    raise ValueError("prompt_search needs a PromptTemplate among the initial resources")
+
+
+# -- asking for edits ------------------------------------------------------------------------------
+
+_EDITOR = """\
+You improve the instructions of an AI agent. You are shown its present instructions, and tasks at
+which it failed with the feedback it got. Find one aspect that the instructions lack or get wrong,
+and mend it. Keep everything in curly braces exactly as it is. Return only the complete new
+instructions, without any remark."""
+
+_MAX_FAILURES = 4
+
+
+async def _propose(
+    model: AsyncOpenAI,
+    prompt: str,
+    seen: Sequence[RolloutOutcome],
+    number: int,
+    say: Callable[[str], object],
+) -> str | None:
+    """Ask for one edit; None if what came back is of no use."""
+    failures = [_transcript(outcome) for outcome in seen if not outcome.reward]
+    # Each of the questions asked at once begins with another failure.
+    chosen = (failures[number:] + failures[:number])[:_MAX_FAILURES]
+    question = f"<instructions>\n{prompt}\n</instructions>\n\n" + "\n\n".join(chosen)
+    messages: Any = [
+        {"role": "system", "content": _EDITOR},
+        {"role": "user", "content": question},
+    ]
+    try:
+        reply = await model.chat.completions.create(model=model_name(), messages=messages)
+    except OpenAIError as error:
+        say(f"an edit is missing, the model answered: {error}")
+        return None
+    edited = (reply.choices[0].message.content or "").strip()
+    if not edited or _placeholders(edited) != _placeholders(prompt):
+        say("an edit is left out, it is empty or its placeholders are not those of the prompt")
+        return None
+    return edited
+
+
+def _transcript(outcome: RolloutOutcome) -> str:
+    """Tell a rollout: the conversation as the adapter found it, and what the user said to it."""
+    conversation = outcome.adapted[-1]["messages"] if outcome.adapted else []
+    said = [
+        (message["role"], message["content"])
+        for message in conversation
+        if message["role"] != "system" and message.get("content")
+    ]
+    feedback = [("feedback", agl.get_message_value(span)) for span in outcome.spans]
+    return "\n".join(f"{who}: {text}" for who, text in said + feedback if text)
+
+
+def _placeholders(template: str) -> set[str] | None:
+    """Return the placeholders of an f-string template; None if it is malformed."""
+    try:
+        return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+    except ValueError:
+        return None

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from agl_core.server.launcher import PythonServerLauncherArgs
 
-logger = logging.getLogger(__name__)
-
 __all__ = ["LoopServing", "ProcessServing", "Serving", "ThreadServing"]
+
+logger = logging.getLogger(__name__)
 
 _KILL_SECONDS: Final = 5.0
 

@@ -64,6 +64,16 @@ class ReplyMemory:
             del self._running[key]
             done.set_result(None)
 
+    async def forget(self, key: str) -> Response | None:
+        """Forget the reply under ``key``, once its call has ended, and return it."""
+        while (running := self._running.get(key)) is not None:
+            await asyncio.shield(running)
+        known = self._replies.pop(key, None)
+        if known is None:
+            return None
+        self._bytes -= _size(key, known[1])
+        return known[1]
+
     def _remember(self, key: str, reply: Response) -> None:
         now = time.monotonic()
         self._replies[key] = (now, reply)

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from pydantic import TypeAdapter
+
 from agl_core.server.api.common import ALGORITHM, PREFIX, RUNNER, attempted_json, list_json
 from agl_core.server.bodies import DequeueRequest, EnqueueRequest
 from agl_core.server.endpoints import Endpoint, Request
@@ -17,6 +19,7 @@ __all__ = ["ENDPOINTS"]
 logger = logging.getLogger(__name__)
 
 _NOTHING: Final = b"[]"
+_claims: Final = TypeAdapter(list[AttemptedRollout])
 
 
 async def enqueue(request: Request) -> bytes:
@@ -34,17 +37,26 @@ async def dequeue(request: Request) -> bytes | Response:
     with its next call, or back to the queue if there is no worker.
     """
     body: DequeueRequest = request.body
-    if body.limit <= 0:
-        return _NOTHING
     app = request.app
-    if request.key is not None:
-        name = app.reply_key(request, body.worker_id)
+    name = "" if request.key is None else app.reply_key(request, "dequeue", body.worker_id)
+    if body.limit <= 0:
+        if name:
+            await _give_back(request, await app.replies.forget(name))
+        return _NOTHING
+    if name:
         return await app.replies.once(name, lambda: _claim(request)) or _NOTHING
     if body.worker_id is not None:
         undelivered = app.undelivered.pop(body.worker_id, None)
         if undelivered is not None:
             return undelivered
     return await _claim(request) or _NOTHING
+
+
+async def _give_back(request: Request, reply: Response | None) -> None:
+    """Put the claims of a reply back that its client says it did not get."""
+    if reply is not None:
+        claims: list[AttemptedRollout] = _claims.validate_json(reply.body)
+        await _put_back(request, claims)
 
 
 async def _claim(request: Request) -> Response | None:
@@ -73,7 +85,7 @@ async def _claim(request: Request) -> Response | None:
 async def _put_back(request: Request, claims: Sequence[AttemptedRollout]) -> None:
     store = request.app.store
     for claim in claims:
-        logger.warning("nobody took the claim on rollout %s; it is queued again", claim.rollout_id)
+        logger.info("nobody took the claim on rollout %s; it is queued again", claim.rollout_id)
         await store.update_attempt(
             claim.rollout_id, claim.attempt.attempt_id, status="unresponsive"
         )

@@ -22,7 +22,7 @@ from agl_core.store.base import (
 from agl_core.store.client.events import listen
 from agl_core.store.client.queries import ClientQueries, path_of
 from agl_core.store.client.spans import ClientSpans
-from agl_core.store.client.transport import Transport
+from agl_core.store.client.transport import Reply, Transport
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,
@@ -43,6 +43,8 @@ __all__ = ["LightningStoreClient"]
 
 _SLICE_SECONDS: Final = 20.0
 """Longest single wait: shorter than the request timeout, and than what middleboxes tolerate."""
+_GIVE_BACK_SECONDS: Final = 2.0
+_DEQUEUE: Final = "/queues/rollouts/dequeue"
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _TOKENS_KEPT: Final = 4096
@@ -138,7 +140,7 @@ class LightningStoreClient(ClientSpans, ClientQueries):
             "metadata": metadata,
             "worker_id": worker_id,
         }
-        reply = await self.call("POST", "/rollouts", to_json(body), creates=True)
+        reply = await self._create("/rollouts", to_json(body))
         return self._claimed(b"[" + reply.body + b"]")[0]
 
     async def enqueue_many_rollouts(
@@ -147,8 +149,11 @@ class LightningStoreClient(ClientSpans, ClientQueries):
         if not rollouts:
             return []
         body = to_json({"rollouts": list(rollouts)})
-        reply = await self.call("POST", "/queues/rollouts/enqueue", body, creates=True)
+        reply = await self._create("/queues/rollouts/enqueue", body)
         return _rollouts.validate_json(reply.body)
+
+    async def _create(self, path: str, body: bytes | None) -> Reply:
+        return await self.call("POST", path, body, key=self._transport.new_key(path))
 
     # -- claiming work ---------------------------------------------------------------------------
 
@@ -162,11 +167,7 @@ class LightningStoreClient(ClientSpans, ClientQueries):
         while True:
             began = time.monotonic()
             patience = min(max(0.0, deadline - began), _SLICE_SECONDS)
-            body = to_json({"limit": limit, "worker_id": worker_id, "wait": patience})
-            reply = await self.call(
-                "POST", "/queues/rollouts/dequeue", body, creates=True, extra_seconds=patience
-            )
-            claims = self._claimed(reply.body)
+            claims = await self._claim(limit, worker_id, patience)
             now = time.monotonic()
             if claims or now >= deadline:
                 return claims
@@ -175,14 +176,28 @@ class LightningStoreClient(ClientSpans, ClientQueries):
                 await asyncio.sleep(min(pause, deadline - now))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
+    async def _claim(
+        self, limit: int, worker_id: str | None, wait: float
+    ) -> Sequence[AttemptedRollout]:
+        body: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "wait": wait}
+        key = self._transport.new_key(_DEQUEUE)
+        try:
+            reply = await self.call("POST", _DEQUEUE, to_json(body), key=key, extra_seconds=wait)
+        except asyncio.CancelledError:
+            # The server may have claimed already, its reply on the way to nobody: asking for
+            # nothing under the same key gives that claim back.
+            await self._transport.try_once(
+                "POST", _DEQUEUE, to_json({**body, "limit": 0}), key=key, seconds=_GIVE_BACK_SECONDS
+            )
+            raise
+        return self._claimed(reply.body)
+
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None
     ) -> AttemptedRollout:
-        reply = await self.call(
-            "POST",
+        reply = await self._create(
             path_of("rollouts", rollout_id, "attempts"),
             None if worker_id is None else to_json({"worker_id": worker_id}),
-            creates=True,
         )
         return self._claimed(b"[" + reply.body + b"]")[0]
 
@@ -201,14 +216,14 @@ class LightningStoreClient(ClientSpans, ClientQueries):
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         body = _named_resources.dump_json(resources)
-        reply = await self.call("POST", "/resources", body, creates=True)
+        reply = await self._create("/resources", body)
         return ResourcesUpdate.model_validate_json(reply.body)
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources
     ) -> ResourcesUpdate:
         body = _named_resources.dump_json(resources)
-        reply = await self.call("POST", path_of("resources", resources_id), body, creates=True)
+        reply = await self._create(path_of("resources", resources_id), body)
         return ResourcesUpdate.model_validate_json(reply.body)
 
     # -- updates ---------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from pydantic_core import from_json
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["API_PREFIX", "Reply", "RequestFailed", "Transport", "refusal"]
 
 API_PREFIX: Final = "/v1/agl"
+
+logger = logging.getLogger(__name__)
 
 # Sessions of a process that forked. Closing them here would take the parent's connections out of
 # the event queue that both share, so they are kept, untouched, until this process ends.
@@ -112,7 +116,7 @@ class Transport:
 
     def _start_empty(self) -> None:
         self._pid = os.getpid()
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._sessions: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._urls: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +138,7 @@ class Transport:
         body: bytes | None = None,
         *,
         params: Mapping[str, str] | None = None,
-        creates: bool = False,
+        key: str | None = None,
         extra_seconds: float = 0.0,
     ) -> Reply:
         """Send a request to the API until there is an answer.
@@ -144,7 +148,7 @@ class Transport:
             path: Path below ``/v1/agl``, percent-encoded.
             body: JSON.
             params: Query string.
-            creates: Send an idempotency key, so that several tries do the work once.
+            key: Idempotency key, with which several tries do the work once; see :meth:`new_key`.
             extra_seconds: How much longer than ``request_timeout`` the server may take.
 
         Raises:
@@ -154,8 +158,8 @@ class Transport:
         import aiohttp
 
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        if creates:
-            headers["Idempotency-Key"] = self._new_key(path)
+        if key is not None:
+            headers["Idempotency-Key"] = key
         delays = iter(self.retry_delays)
         tries = 0
         while True:
@@ -180,13 +184,28 @@ class Transport:
                 ) from failure
             await asyncio.sleep(delay)
 
-    def _new_key(self, path: str) -> str:
+    def new_key(self, path: str) -> str:
+        """Return a key for one creating call."""
         from agl_core.store.request_key import current_request_key
 
         # A server whose store is another server hands on the key it was given, so that a retry is
         # recognised by the last of them even when those in between were restarted.
         outer = current_request_key.get()
         return uuid.uuid4().hex if outer is None else f"{outer}>{path}"[:200]
+
+    async def try_once(
+        self, method: str, path: str, body: bytes | None, *, key: str, seconds: float
+    ) -> bytes | None:
+        """Send a request that nothing depends on; None if it failed or took too long."""
+        import aiohttp
+
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._once(method, path, body, headers, None, 0.0)
+        except (RequestFailed, aiohttp.ClientError, OSError, TimeoutError) as error:
+            logger.debug("%s %s was in vain: %s", method, path, error)
+            return None
 
     async def _once(
         self,
@@ -245,11 +264,12 @@ class Transport:
             _inherited.append(self._sessions)
             self._start_empty()
         loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None or session.closed:
-            self._forget_closed_loops()
-            session = self._sessions[loop] = self._new_session()
-        return session
+        connections = self._sessions.get(loop)
+        if connections is None or connections.session.closed:
+            connections = self._sessions[loop] = _Connections(self._new_session())
+            for dead in [known for known in self._sessions if known.is_closed()]:
+                del self._sessions[dead]
+        return connections.session
 
     def _new_session(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -277,29 +297,40 @@ class Transport:
             sock_connect=self.connection_timeout,
         )
 
-    def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in self._sessions if loop.is_closed()]:
-            # Its connections died with the loop; there is nothing left that could be closed.
-            session = self._sessions.pop(loop)
-            connector = session.connector
-            session.detach()
-            if connector is not None:
-                connector._closed = True  # pyright: ignore[reportPrivateUsage]
-
     async def close(self) -> None:
         """Close the connections of every loop of this process; the transport stays usable."""
         if self._pid != os.getpid():
             return
         here = asyncio.get_running_loop()
         sessions, self._sessions = self._sessions, {}
-        for loop, session in sessions.items():
+        for loop, connections in sessions.items():
             if loop is here:
-                await session.close()
-            elif loop.is_closed():
-                self._sessions[loop] = session
-            else:
-                asyncio.run_coroutine_threadsafe(session.close(), loop)
-        self._forget_closed_loops()
+                await connections.close()
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(connections.close(), loop)
+
+
+class _Connections:
+    """A session that is closed with its event loop, if nobody closes it before.
+
+    A loop tells nobody that it ends, but it does close the asynchronous generators that were begun
+    in it, and what they have in a ``finally`` still runs in it.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+        self._life = self._live()
+        with contextlib.suppress(StopIteration):
+            self._life.__anext__().send(None)
+
+    async def _live(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.session.close()
+
+    async def close(self) -> None:
+        await self._life.aclose()
 
 
 def refusal(status: int, content: bytes) -> RequestFailed:

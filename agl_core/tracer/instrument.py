@@ -106,9 +106,7 @@ def _acquire(name: str, installed: Mapping[str, EntryPoint], provider: TracerPro
         if active is None:
             if name not in installed:
                 known = ", ".join(sorted(installed)) or "none"
-                raise LookupError(
-                    f"no instrumentation of this name is installed (there are: {known})"
-                )
+                raise LookupError(f"it is not installed; installed are: {known}")
             instrumentor: Instrumentor = installed[name].load()()
             active = _Active(instrumentor, ours=not instrumentor.is_instrumented_by_opentelemetry)
             if active.ours:

@@ -7,6 +7,7 @@ those of the instrumentation libraries that the tracer is told to activate.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import warnings
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from agl_core.types import AttributeValue
 
 __all__ = ["OtelTracer"]
+
+_logger = logging.getLogger(__name__)
 
 _NANOSECONDS: Final = 1_000_000_000  # per second
 _SDK_STATUS: Final = {code.name: code for code in otel_trace.StatusCode}
@@ -92,6 +95,7 @@ class OtelTracer(Tracer):
         self._otel_tracer: otel_trace.Tracer | None = None
         self._export_loop: ExportLoop | None = None
         self._last: TraceRecording | None = None
+        self._strayed = False
 
     # -- life cycle ------------------------------------------------------------------------------
 
@@ -271,7 +275,15 @@ class OtelTracer(Tracer):
         attributes: Mapping[str, AttributeValue] | None,
         start_time: int | None,
     ) -> SdkSpan:
-        span = self._initialised().start_span(name, attributes=attributes, start_time=start_time)
+        otel_tracer = self._initialised()
+        if current_recording() is None and not self._strayed:
+            self._strayed = True
+            _logger.warning(
+                "span %r and others like it are not recorded: they were made outside of this "
+                "tracer's trace contexts",
+                name,
+            )
+        span = otel_tracer.start_span(name, attributes=attributes, start_time=start_time)
         assert isinstance(span, SdkSpan)  # the provider behind it is ours and samples everything
         return span
 

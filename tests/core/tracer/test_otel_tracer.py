@@ -12,7 +12,12 @@ from opentelemetry import trace as otel_trace
 from agl_core.emitter import emit_message, emit_reward, find_final_reward, operation
 from agl_core.errors import TracerError
 from agl_core.store import InMemoryLightningStore
-from agl_core.tracer import OtelTracer, get_active_tracer
+from agl_core.tracer import (
+    OtelTracer,
+    clear_active_tracer,
+    get_active_tracer,
+    set_active_tracer,
+)
 from agl_core.types import Span, TraceStatus
 
 
@@ -330,6 +335,16 @@ async def test_outside_of_traces_spans_cost_nothing_and_go_nowhere(desk):
     await desk.tracer.flush()
     assert desk.tracer.get_last_trace() == []
     assert desk.store.batches == []
+
+
+def test_a_span_outside_of_traces_is_told_once(desk, caplog: pytest.LogCaptureFixture):
+    set_active_tracer(desk.tracer)
+    try:
+        assert emit_reward(0.5).attributes["agentlightning.reward.0.value"] == 0.5
+        emit_reward(0.5)
+    finally:
+        clear_active_tracer()
+    assert caplog.text.count("outside of this tracer's trace contexts") == 1
 
 
 async def test_a_tracer_is_picklable_before_use_and_reusable_after():

@@ -1,0 +1,149 @@
+"""What a span costs: on the agent's thread, and on its whole way to the store.
+
+Run ``python tests/benchmark/bench_tracer.py``, or ``pytest -m benchmark -s tests/benchmark``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Sequence
+
+import pytest
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider, sampling
+
+from agl_core.emitter import emit_reward
+from agl_core.errors import StoreUnavailableError
+from agl_core.otel.convert import to_span
+from agl_core.store import InMemoryLightningStore, encode_span
+from agl_core.tracer import OtelTracer
+from agl_core.types import Span
+
+ATTRIBUTES = {f"gen_ai.attribute.{number:02d}": "x" * 150 for number in range(32)}
+TOKENS = {"prompt_token_ids": list(range(4000)), "response_token_ids": list(range(1000))}
+SPANS_PER_ROLLOUT = 10
+
+
+class SlowStore(InMemoryLightningStore):
+    """As far away as a server across the network."""
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        await asyncio.sleep(0.005)
+        return await super().add_many_spans(spans)
+
+
+class DownStore(InMemoryLightningStore):
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        raise StoreUnavailableError("down")
+
+
+def micros(count: int, run) -> float:
+    """CPU time per call in microseconds, the best of three runs."""
+    best = float("inf")
+    for _ in range(3):
+        gc.collect()
+        start = time.process_time()
+        for _ in range(count):
+            run()
+        best = min(best, (time.process_time() - start) / count * 1e6)
+    return best
+
+
+def parts() -> None:
+    limits = SpanLimits(*[SpanLimits.UNSET] * 8)
+    provider = TracerProvider(
+        sampler=sampling.ALWAYS_ON, span_limits=limits, shutdown_on_exit=False
+    )
+    tracer = provider.get_tracer("bench")
+
+    def bare(attributes=None) -> None:
+        tracer.start_span("x", attributes=attributes).end()
+
+    sdk = micros(20_000, bare)
+    print(f"\n{'bare span of the SDK, start to end':46}{sdk:>9.1f} us")
+    for name, attributes, count in (
+        ("no attributes", {}, 20_000),
+        ("32 attributes of 150 characters", ATTRIBUTES, 5_000),
+        ("5,000 token ids", TOKENS, 500),
+    ):
+        span = tracer.start_span("x", attributes=attributes)
+        span.end()
+        readable = span._readable_span()  # type: ignore[attr-defined]
+        ours = to_span(readable, "r", "a", 1)
+        for what, cost in (
+            ("the SDK's part", micros(count, lambda a=attributes: bare(a))),
+            ("conversion", micros(count, lambda r=readable: to_span(r, "r", "a", 1))),
+            ("encoding", micros(count, lambda o=ours: encode_span(o))),
+        ):
+            print(f"{name + ': ' + what:46}{cost:>9.1f} us {cost / sdk:>9.1f} bare spans")
+
+
+async def rollouts(tracer: OtelTracer, store: InMemoryLightningStore, count: int) -> None:
+    for index in range(count):
+        rollout = await store.start_rollout(index)
+        async with tracer.trace_context(
+            rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
+        ):
+            for _ in range(SPANS_PER_ROLLOUT):
+                emit_reward(0.5)
+        tracer.get_last_trace()
+
+
+def whole_way() -> None:
+    store, tracer, count = InMemoryLightningStore(), OtelTracer(), 500
+    with tracer.lifespan(store):
+        asyncio.run(rollouts(tracer, store, 50))
+        gc.collect()
+        start, cpu = time.perf_counter(), time.process_time()
+        asyncio.run(rollouts(tracer, store, count))
+        wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    per_span = cpu / count / SPANS_PER_ROLLOUT * 1e6
+    print(
+        f"\n{'start_rollout, 10 rewards, get_last_trace':46}{count / wall:>9,.0f} /s"
+        f"   {per_span:.1f} us of CPU per span, everything included"
+    )
+
+
+def on_the_agents_thread(name: str, store: InMemoryLightningStore, pause: float) -> None:
+    """Time each emit_reward as the agent sees it."""
+    tracer = OtelTracer(flush_timeout=0.1)
+    times: list[float] = []
+
+    async def agent() -> None:
+        rollout = await store.start_rollout("task")
+        async with tracer.trace_context(
+            rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
+        ):
+            for _ in range(2000):
+                start = time.perf_counter()
+                emit_reward(0.5)
+                times.append((time.perf_counter() - start) * 1e6)
+                if pause:
+                    await asyncio.sleep(pause)
+
+    with tracer.lifespan(store):
+        try:
+            asyncio.run(agent())
+        except StoreUnavailableError:
+            name += " (trace failed, as it must)"
+    times.sort()
+    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
+    print(f"{name:60} p50 {p50:>7.1f} us   p99 {p99:>7.1f} us   max {times[-1]:>9.1f} us")
+
+
+@pytest.mark.benchmark
+def test_tracer_benchmark() -> None:
+    logging.getLogger("agl_core").setLevel(logging.ERROR)
+    parts()
+    whole_way()
+    print("\nemit_reward as the agent's thread sees it")
+    on_the_agents_thread("memory store, in a row", InMemoryLightningStore(), 0.0)
+    on_the_agents_thread("memory store, every millisecond", InMemoryLightningStore(), 0.001)
+    on_the_agents_thread("store 5 ms away, every millisecond", SlowStore(), 0.001)
+    on_the_agents_thread("store down, every millisecond", DownStore(), 0.001)
+
+
+if __name__ == "__main__":
+    test_tracer_benchmark()

@@ -4,7 +4,10 @@ Subclass the suite of your component's kind in a test module, supply its fixture
 what the component claims, and run pytest.
 """
 
+from agl_testing.adapter import AdapterSuite
+from agl_testing.algorithm import AlgorithmSuite
 from agl_testing.clock import Clock
+from agl_testing.execution import ExecutionSuite
 from agl_testing.models import Reply, ScriptedModels, ToolCall
 from agl_testing.relay import FaultyRelay
 from agl_testing.store import StoreSuite
@@ -12,7 +15,10 @@ from agl_testing.suite import Suite, requires, since
 from agl_testing.tracer import TracerSuite
 
 __all__ = [
+    "AdapterSuite",
+    "AlgorithmSuite",
     "Clock",
+    "ExecutionSuite",
     "FaultyRelay",
     "Reply",
     "ScriptedModels",

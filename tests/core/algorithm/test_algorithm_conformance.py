@@ -1,0 +1,14 @@
+"""The baseline under the conformance suite."""
+
+import pytest
+
+from agl_core.algorithm import Baseline
+from agl_testing.algorithm import AlgorithmSuite
+
+
+class TestBaseline(AlgorithmSuite):
+    flags = frozenset({"resources", "no_data"})
+
+    @pytest.fixture
+    def algorithm(self):
+        return Baseline(span_verbosity="none")

@@ -1,0 +1,16 @@
+"""The shared-memory strategy under the conformance suite."""
+
+import pytest
+
+from agl_core.execution import SharedMemoryExecutionStrategy
+from agl_testing.execution import ExecutionSuite
+
+
+class TestSharedMemory(ExecutionSuite):
+    flags = frozenset({"fails_open_attempts"})
+
+    @pytest.fixture
+    def make_strategy(self):
+        return lambda n_runners: SharedMemoryExecutionStrategy(
+            n_runners=n_runners, main_thread="algorithm", graceful_delay=0.5, join_timeout=5
+        )

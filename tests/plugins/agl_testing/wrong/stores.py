@@ -1,0 +1,334 @@
+"""Stores that are wrong in one way each; the suite must catch every one of them.
+
+``CAUGHT_BY`` names the test that must fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from agl_core import lifecycle
+from agl_core.store import EncodedSpan, InMemoryLightningStore, decode_spans, encode_span
+from agl_core.types import Span
+
+
+class Base(InMemoryLightningStore):
+    CAUGHT_BY = ""
+
+    def __init__(self) -> None:
+        super().__init__(scan_debounce_seconds=0)
+
+
+class LastInFirstOut(Base):
+    CAUGHT_BY = "test_claims_are_first_in_first_out"
+
+    async def dequeue_many_rollouts(self, *, limit=1, worker_id=None, wait=0.0):
+        with self._lock:
+            self._state.queue = type(self._state.queue)(reversed(self._state.queue.items()))
+        return await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
+
+
+class ClaimInTwoSteps(Base):
+    CAUGHT_BY = "test_tasks_never_claim_the_same_rollout"
+
+    async def dequeue_rollout(self, worker_id=None, *, wait=0.0):
+        with self._lock:
+            entry = next(iter(self._state.queue.values()), None)
+        if entry is None:
+            return None
+        await asyncio.sleep(0)
+        return await self.start_attempt(entry.rollout.rollout_id, worker_id)
+
+
+class WaitsByPolling(Base):
+    CAUGHT_BY = "test_a_waiting_claim_gets_work_as_it_arrives"
+
+    async def dequeue_many_rollouts(self, *, limit=1, worker_id=None, wait=0.0):
+        deadline = time.monotonic() + wait
+        while True:
+            found = await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id)
+            if found or time.monotonic() >= deadline:
+                return found
+            await asyncio.sleep(min(wait, 3))
+
+
+class LosesTheClaimOfACancelledWaiter(Base):
+    CAUGHT_BY = "test_a_cancelled_waiter_loses_no_work"
+
+    async def dequeue_many_rollouts(self, *, limit=1, worker_id=None, wait=0.0):
+        claim = super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
+        return await asyncio.shield(asyncio.ensure_future(claim))
+
+
+class TerminalIsNotFinal(Base):
+    CAUGHT_BY = "test_cancelled_is_final_for_its_attempt"
+
+    async def update_attempt(self, rollout_id, attempt_id, **changes):
+        attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
+        if "status" in changes:
+            with self._lock:
+                entry = self._state.entry(rollout_id)
+            status = lifecycle.rollout_status_after(attempt, entry.rollout.config)
+            await self.update_rollout(rollout_id, status=status)
+        return attempt
+
+
+class RecomputesOnEveryUpdate(Base):
+    CAUGHT_BY = "test_metadata_and_heartbeat_alone_recompute_nothing"
+
+    async def update_attempt(self, rollout_id, attempt_id, **changes):
+        if "status" not in changes:
+            latest = await self.get_latest_attempt(rollout_id)
+            if latest is not None:
+                changes["status"] = latest.status
+        return await super().update_attempt(rollout_id, attempt_id, **changes)
+
+
+class LateSpanSwallowsTheRetry(Base):
+    CAUGHT_BY = "test_a_span_revives_no_attempt_that_ended"
+
+    async def add_encoded_spans(self, spans):
+        stored = await super().add_encoded_spans(spans)
+        for span in stored:
+            rollout = await self.get_rollout_by_id(span.rollout_id)
+            if rollout is not None and rollout.status == "requeuing":
+                await self.update_rollout(span.rollout_id, status="running")
+        return stored
+
+
+class ReturnsWhatItDidNotStore(Base):
+    CAUGHT_BY = "test_what_a_batch_returns_is_what_it_stored"
+
+    async def add_encoded_spans(self, spans):
+        await super().add_encoded_spans(spans)
+        return list(spans)
+
+
+class StoresHalfABatch(Base):
+    CAUGHT_BY = "test_a_batch_with_an_unknown_id_stores_nothing"
+
+    async def add_encoded_spans(self, spans):
+        stored = []
+        for span in spans:
+            stored += await super().add_encoded_spans([span])
+        return stored
+
+
+class KeysSpansWithoutTheAttempt(Base):
+    CAUGHT_BY = "test_the_same_span_id_in_another_attempt_is_another_span"
+
+    async def add_encoded_spans(self, spans):
+        new = []
+        for span in spans:
+            known = await self.query_encoded_spans(span.rollout_id, span_id=span.span_id)
+            if not known:
+                new.append(span)
+        return await super().add_encoded_spans(new)
+
+
+class DropsUnknownKeys(Base):
+    CAUGHT_BY = "test_a_span_comes_back_whole"
+
+    async def query_spans(self, *args, **kwargs):
+        page = await super().query_spans(*args, **kwargs)
+        plain = [Span(**{name: getattr(span, name) for name in Span.model_fields}) for span in page]
+        return page.model_copy(update={"items": plain})
+
+
+class TurnsFloatsIntoIntegers(Base):
+    CAUGHT_BY = "test_a_span_comes_back_whole"
+
+    async def add_encoded_spans(self, spans: list[EncodedSpan]):
+        def mangle(span: Span) -> Span:
+            values = {
+                k: int(v) if isinstance(v, float) and v.is_integer() else v
+                for k, v in span.attributes.items()
+            }
+            return span.model_copy(update={"attributes": values})
+
+        mangled = [encode_span(mangle(span)) for span in decode_spans(spans)]
+        return await super().add_encoded_spans(mangled)
+
+
+class CountsPerAttempt(Base):
+    CAUGHT_BY = "test_sequence_ids_count_per_rollout_over_all_attempts"
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids):
+        pairs = [(f"{rollout}/{attempt}", attempt) for rollout, attempt in rollout_attempt_ids]
+        return await super().get_many_span_sequence_ids(pairs)
+
+
+class CounterIgnoresExplicitIds(Base):
+    CAUGHT_BY = "test_an_explicit_sequence_id_raises_the_counter"
+
+    async def add_encoded_spans(self, spans):
+        before = dict(self._state.sequence_ids)
+        stored = await super().add_encoded_spans(spans)
+        self._state.sequence_ids = before
+        return stored
+
+
+class SharesItsRecords(Base):
+    CAUGHT_BY = "test_what_is_returned_is_not_shared"
+
+    async def get_rollout_by_id(self, rollout_id):
+        entry = self._state.entries.get(rollout_id)
+        return None if entry is None else entry.rollout
+
+    async def dequeue_rollout(self, worker_id=None, *, wait=0.0):
+        claimed = await super().dequeue_rollout(worker_id, wait=wait)
+        if claimed is not None:
+            claimed.input = self._state.entry(claimed.rollout_id).rollout.input
+        return claimed
+
+
+class ForgetsTheEndTime(Base):
+    CAUGHT_BY = "test_an_ended_attempt_ends_its_rollout"
+
+    async def update_attempt(self, rollout_id, attempt_id, **changes):
+        attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
+        if attempt.status in ("timeout", "unresponsive"):
+            attempt.end_time = None
+        return attempt
+
+
+class KeepsTheEndTime(Base):
+    CAUGHT_BY = "test_leaving_a_terminal_status_clears_the_end_time"
+
+    async def update_rollout(self, rollout_id, **changes):
+        before = await self.get_rollout_by_id(rollout_id)
+        after = await super().update_rollout(rollout_id, **changes)
+        if before is not None and before.end_time is not None and after.end_time is None:
+            after.end_time = before.end_time
+        return after
+
+
+class WorkerIsSetByAnyUpdate(Base):
+    CAUGHT_BY = "test_a_late_update_does_not_touch_a_worker_that_moved_on"
+
+    async def update_attempt(self, rollout_id, attempt_id, **changes):
+        attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
+        worker = self._state.worker(attempt.worker_id)
+        if worker is not None and attempt.status in ("failed", "succeeded"):
+            freed = {"status": "idle", "current_rollout_id": None, "current_attempt_id": None}
+            self._state.put_worker(worker.model_copy(update=freed), time.time())
+        return attempt
+
+
+class WaitsForUnknownIds(Base):
+    CAUGHT_BY = "test_unknown_ids_are_not_waited_for"
+
+    async def wait_for_rollouts(self, *, rollout_ids, timeout=None):
+        known = [i for i in rollout_ids if await self.get_rollout_by_id(i) is not None]
+        if len(known) < len(rollout_ids):
+            await asyncio.sleep(2 if timeout is None else timeout)
+        return await super().wait_for_rollouts(rollout_ids=known, timeout=timeout)
+
+
+class FinishedOnceIsFinishedForever(Base):
+    CAUGHT_BY = "test_a_rollout_that_was_finished_before_is_waited_for_again"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finished: set[str] = set()
+
+    async def wait_for_rollouts(self, *, rollout_ids, timeout=None):
+        wanted = [i for i in rollout_ids if i not in self.finished]
+        if not wanted:
+            return []
+        done = await super().wait_for_rollouts(rollout_ids=wanted, timeout=timeout)
+        self.finished |= {rollout.rollout_id for rollout in done}
+        return done
+
+
+class WatchdogSleeps(Base):
+    CAUGHT_BY = "test_waiting_notices_a_timeout_by_itself"
+
+    async def wait_for_rollouts(self, *, rollout_ids, timeout=None):
+        self._scan_debounce = 10**9
+        self._last_scan = time.monotonic()
+        wait = super().wait_for_rollouts(rollout_ids=rollout_ids, timeout=1)
+        return await wait
+
+
+class OrHasNoEmptyCase(Base):
+    CAUGHT_BY = "test_filters_combine"
+
+    async def query_rollouts(self, **options):
+        page = await super().query_rollouts(**options)
+        conditions = ("status_in", "rollout_id_in", "rollout_id_contains")
+        if options.get("filter_logic") == "or" and not any(
+            options.get(name) is not None for name in conditions
+        ):
+            return page.model_copy(update={"items": [], "total": 0})
+        return page
+
+
+class ContainsIgnoresCase(Base):
+    CAUGHT_BY = "test_filters_pages_and_sorts"
+
+    async def query_spans(self, rollout_id, attempt_id=None, *, name_contains=None, **options):
+        page = await super().query_spans(rollout_id, attempt_id, **options)
+        if name_contains is None:
+            return page
+        items = [span for span in page if name_contains.lower() in span.name.lower()]
+        return page.model_copy(update={"items": items, "total": len(items)})
+
+
+class TotalOfThePageOnly(Base):
+    CAUGHT_BY = "test_pages"
+
+    async def query_rollouts(self, **options):
+        page = await super().query_rollouts(**options)
+        return page.model_copy(update={"total": len(page.items)})
+
+
+class ResourcesAreMerged(Base):
+    CAUGHT_BY = "test_an_update_replaces_and_counts"
+
+    async def update_resources(self, resources_id, resources):
+        known = await self.get_resources_by_id(resources_id)
+        merged = {**(known.resources if known else {}), **resources}
+        return await super().update_resources(resources_id, merged)
+
+
+class LatestIsTheLastAdded(Base):
+    CAUGHT_BY = "test_the_latest_is_the_last_added_or_updated"
+
+    async def update_resources(self, resources_id, resources):
+        known = resources_id in self._state.resources
+        latest = self._state.latest_resources
+        update = await super().update_resources(resources_id, resources)
+        if known:
+            self._state.latest_resources = latest
+        return update
+
+
+class HistoriesDrift(Base):
+    """Requeues to the head once a rollout was tried twice: only a long history shows it."""
+
+    CAUGHT_BY = "test_random_histories_follow_the_lifecycle"
+
+    async def update_rollout(self, rollout_id, **changes):
+        changed = await super().update_rollout(rollout_id, **changes)
+        entry = self._state.entry(rollout_id)
+        if changed.status == "requeuing" and len(entry.attempts) >= 2:
+            self._state.queue.move_to_end(rollout_id, last=False)
+        return changed
+
+
+class EventsComeTwice(Base):
+    CAUGHT_BY = "test_every_change_is_told_in_order"
+
+    async def events(self):
+        async for event in super().events():
+            yield event
+            yield event
+
+
+WRONG_STORES = [
+    value
+    for value in list(globals().values())
+    if isinstance(value, type) and issubclass(value, Base) and value is not Base
+]

@@ -97,8 +97,9 @@ class LightningStoreThreaded(LightningStore):
     update_attempt = _delegated(LightningStore.update_attempt, changes=True)
     update_worker = _delegated(LightningStore.update_worker, changes=True)
     run_watchdog = _delegated(LightningStore.run_watchdog, changes=True)
-    # The waiting calls of a store that is not thread-safe would hold the lock while they wait.
-    _dequeue_many = _delegated(LightningStore.dequeue_many_rollouts, changes=True)
+    # The waiting calls of a store that is not thread-safe would hold the lock while they wait, so
+    # they look again and again; a look wakes nobody, or two that wait would keep each other awake.
+    _dequeue_many = _delegated(LightningStore.dequeue_many_rollouts)
     _wait_for = _delegated(LightningStore.wait_for_rollouts)
 
     async def dequeue_rollout(

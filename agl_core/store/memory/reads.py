@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
@@ -12,7 +11,7 @@ from agl_core.store.base import FilterLogic, LightningStore, LightningStoreStati
 from agl_core.store.encoded import EncodedSpan
 from agl_core.store.memory.search import find_rollouts, find_spans
 from agl_core.store.memory.state import State
-from agl_core.store.query import filter_options, run_query
+from agl_core.store.query import filter_options, renamed_filter, run_query
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -91,16 +90,14 @@ class MemoryReads(LightningStore):
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
-        if status is not None:
-            _deprecated("status", "status_in")
-        if rollout_ids is not None:
-            _deprecated("rollout_ids", "rollout_id_in")
+        status_in = renamed_filter("status_in", status_in, "status", status)
+        rollout_id_in = renamed_filter("rollout_id_in", rollout_id_in, "rollout_ids", rollout_ids)
         with self._lock:
             self._scanned()
             entries, total = find_rollouts(
                 self._state,
-                status_in=status if status_in is None else status_in,
-                rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
+                status_in=status_in,
+                rollout_id_in=rollout_id_in,
                 rollout_id_contains=rollout_id_contains,
                 filter_logic=filter_logic,
                 sort_by=sort_by,
@@ -297,7 +294,3 @@ def _joined(rollout: Rollout, latest: Attempt | None) -> Rollout | AttemptedRoll
 def _page(items: Sequence[T], limit: int, offset: int, total: int) -> PaginatedResult[T]:
     values = {"items": items, "limit": limit, "offset": offset, "total": total}
     return construct(PaginatedResult[Any], values)
-
-
-def _deprecated(old: str, new: str) -> None:
-    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)

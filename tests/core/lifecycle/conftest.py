@@ -1,6 +1,7 @@
-"""A second account of the lifecycle, for the state machine test.
+"""For the state machine test: a second account of the lifecycle, and the pure functions applied.
 
-Written from the specification and not from the code: one mutable dict per record, and tables.
+The account is written from the specification and not from the code: one mutable dict per record,
+and tables.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from agl_core import lifecycle
+from agl_core.lifecycle import Change
+from agl_core.types import Attempt, Rollout, RolloutConfig, Worker
 
 QUEUED = ("queuing", "requeuing")
 FINISHED = ("failed", "succeeded", "cancelled")
@@ -190,6 +195,154 @@ class NaiveLifecycle:
         self.worker(who).update(status=status, idle=self.now, job=None)
 
 
+# -- what is tested: the pure functions with the least that can carry them out ---------------------
+
+
+class PureSubject:
+    """Applies what the lifecycle says to dicts."""
+
+    def __init__(self) -> None:
+        self.rollouts: dict[str, Rollout] = {}
+        self.attempts: dict[str, list[Attempt]] = {}
+        self.workers: dict[str, Worker] = {}
+        self.queue: list[str] = []
+        self.active: dict[str, None] = {}
+        self.now = 0.0
+
+    def apply(self, rollout_id: str, change: Change) -> None:
+        if change.attempt is not None:
+            attempts = self.attempts[rollout_id]
+            ids = [attempt.attempt_id for attempt in attempts]
+            if change.attempt.attempt_id in ids:
+                attempts[ids.index(change.attempt.attempt_id)] = change.attempt
+            else:
+                attempts.append(change.attempt)
+        if change.rollout is not None:
+            self.rollouts[rollout_id] = change.rollout
+            if change.rollout.status in ("preparing", "running"):
+                self.active[rollout_id] = None
+            else:
+                self.active.pop(rollout_id, None)
+        if change.worker is not None:
+            self.workers[change.worker.worker_id] = change.worker
+        if change.queue == "append":
+            assert rollout_id not in self.queue
+            self.queue.append(rollout_id)
+        elif change.queue == "remove" and rollout_id in self.queue:  # start: it never was in it
+            self.queue.remove(rollout_id)
+
+    def create(self, config: RolloutConfig) -> str:
+        rollout_id = f"ro-{len(self.rollouts)}"
+        self.rollouts[rollout_id] = lifecycle.new_rollout(
+            rollout_id=rollout_id,
+            input="task",
+            mode=None,
+            resources_id=None,
+            config=config,
+            metadata={},
+            now=self.now,
+        )
+        self.attempts[rollout_id] = []
+        return rollout_id
+
+    def enqueue(self, config: RolloutConfig) -> str:
+        rollout_id = self.create(config)
+        self.queue.append(rollout_id)
+        return rollout_id
+
+    def start(self, config: RolloutConfig, who: str | None) -> tuple[str, str]:
+        rollout_id = self.create(config)
+        return rollout_id, self.begin(rollout_id, who)
+
+    def begin(self, rollout_id: str, who: str | None, dequeued: bool = False) -> str:
+        number = len(self.attempts[rollout_id]) + 1
+        change = lifecycle.begin_attempt(
+            self.rollouts[rollout_id],
+            attempt_id=f"at-{number}",
+            sequence_id=number,
+            now=self.now,
+            worker_id=who,
+            worker=self.workers.get(who or ""),
+            dequeued=dequeued,
+        )
+        self.apply(rollout_id, change)
+        return f"at-{number}"
+
+    def dequeue(self, who: str | None) -> tuple[str, str] | None:
+        if self.queue:
+            rollout_id = self.queue[0]
+            return rollout_id, self.begin(rollout_id, who, dequeued=True)
+        if who:
+            known = self.workers.get(who)
+            self.workers[who] = lifecycle.nothing_to_claim(who, known, now=self.now)
+        return None
+
+    def find(self, rollout_id: str, attempt_id: str) -> tuple[Attempt, bool]:
+        attempts = self.attempts[rollout_id]
+        at = next(i for i, item in enumerate(attempts) if item.attempt_id == attempt_id)
+        return attempts[at], at == len(attempts) - 1
+
+    def span(self, rollout_id: str, attempt_id: str) -> None:
+        attempt, is_latest = self.find(rollout_id, attempt_id)
+        change = lifecycle.span_arrived(
+            self.rollouts[rollout_id],
+            attempt,
+            is_latest=is_latest,
+            worker=self.workers.get(attempt.worker_id or ""),
+            now=self.now,
+        )
+        self.apply(rollout_id, change)
+
+    def write_attempt(self, rollout_id: str, attempt_id: str, changes: dict[str, Any]) -> None:
+        attempt, is_latest = self.find(rollout_id, attempt_id)
+        change = lifecycle.update_attempt(
+            self.rollouts[rollout_id],
+            attempt,
+            changes,
+            is_latest=is_latest,
+            worker=self.workers.get(changes.get("worker_id", attempt.worker_id) or ""),
+            now=self.now,
+        )
+        self.apply(rollout_id, change)
+
+    def write_rollout(self, rollout_id: str, changes: dict[str, Any]) -> None:
+        attempts = self.attempts[rollout_id]
+        latest = attempts[-1] if attempts else None
+        who = latest.worker_id if latest else None
+        change = lifecycle.update_rollout(
+            self.rollouts[rollout_id],
+            changes,
+            attempt=latest,
+            worker=self.workers.get(who or ""),
+            now=self.now,
+        )
+        self.apply(rollout_id, change)
+
+    def heartbeat(self, who: str) -> None:
+        known = self.workers.get(who)
+        self.workers[who] = lifecycle.worker_heartbeat(who, known, {}, now=self.now)
+
+    def watchdog(self) -> None:
+        for rollout_id in list(self.active):
+            if lifecycle.is_watched(self.rollouts[rollout_id]) and self.attempts[rollout_id]:
+                attempt = self.attempts[rollout_id][-1]
+                status = lifecycle.verdict(self.rollouts[rollout_id], attempt, now=self.now)
+                if status:
+                    self.write_attempt(rollout_id, attempt.attempt_id, {"status": status})
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+    def seen(self) -> tuple[Any, Any, Any, Any]:
+        attempts = [item for group in self.attempts.values() for item in group]
+        return list(self.rollouts.values()), attempts, list(self.workers.values()), self.queue
+
+
 @pytest.fixture
 def naive_lifecycle() -> type[NaiveLifecycle]:
     return NaiveLifecycle
+
+
+@pytest.fixture
+def pure_subject() -> type[PureSubject]:
+    return PureSubject

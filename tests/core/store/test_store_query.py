@@ -121,8 +121,14 @@ def test_what_can_be_sorted_by():
         "status": "",
     }
     assert dict(sortable_fields(Attempt)) == {
-        "rollout_id": "", "attempt_id": "", "sequence_id": 0, "start_time": math.inf,
-        "end_time": math.inf, "status": "", "worker_id": "", "last_heartbeat_time": math.inf,
+        "rollout_id": "",
+        "attempt_id": "",
+        "sequence_id": 0,
+        "start_time": math.inf,
+        "end_time": math.inf,
+        "status": "",
+        "worker_id": "",
+        "last_heartbeat_time": math.inf,
     }
     assert set(sortable_fields(ResourcesUpdate)) == {
         *("resources_id", "create_time", "update_time", "version")

@@ -63,7 +63,10 @@ class TracerSuite(Suite):
     ) -> tuple[AttemptedRollout, list[Span]]:
         """Run ``work`` in a trace context of a new rollout; return what the store then has."""
         rollout = await store.start_rollout("task")
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        ids: dict[str, Any] = {
+            "rollout_id": rollout.rollout_id,
+            "attempt_id": rollout.attempt.attempt_id,
+        }
         async with tracer.trace_context(name=rollout.rollout_id, **ids):
             result = work()
             if asyncio.iscoroutine(result):
@@ -168,7 +171,8 @@ class TracerSuite(Suite):
         self, tracer: Tracer, tracer_store: LightningStore
     ):
         with tracer.lifespan(tracer_store):
-            for ids in ({"rollout_id": "r"}, {"attempt_id": "a"}):
+            halves: list[dict[str, Any]] = [{"rollout_id": "r"}, {"attempt_id": "a"}]
+            for ids in halves:
                 with pytest.raises(ValueError):  # noqa: PT011 -- the words are the tracer's
                     async with tracer.trace_context(**ids):
                         pytest.fail("the context opened")
@@ -177,7 +181,10 @@ class TracerSuite(Suite):
         self, tracer: Tracer, tracer_store: LightningStore
     ):
         rollout = await tracer_store.start_rollout("task")
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        ids: dict[str, Any] = {
+            "rollout_id": rollout.rollout_id,
+            "attempt_id": rollout.attempt.attempt_id,
+        }
 
         async def fail() -> None:
             async with tracer.trace_context(**ids):

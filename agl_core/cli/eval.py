@@ -71,6 +71,9 @@ def evaluate(
             set_up_logging(plan)
             trainer = plan.build_trainer(with_algorithm=False)
         try:
+            latest = asyncio.run(trainer.store.get_latest_resources())
+            if latest is None and trainer.initial_resources is None:
+                trainer.initial_resources = {}  # neither file nor store has any: none are needed
             with listening(record):
                 outcome = trainer.evaluate(plan.agent, tasks, resources=resources, timeout=timeout)
         finally:

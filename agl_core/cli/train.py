@@ -72,7 +72,9 @@ def _fit(
     async def look() -> tuple[dict[str, int], ResourcesUpdate | None]:
         return await record.count(store), await store.get_latest_resources()
 
-    before, _ = asyncio.run(look())
+    before, earlier = asyncio.run(look())
+    if earlier is None and trainer.initial_resources is None:
+        trainer.initial_resources = {}  # neither the file nor the store has any: none are needed
     try:
         with listening(record):
             trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)

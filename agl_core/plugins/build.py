@@ -9,7 +9,8 @@ All of these mean the same::
 
 and without options ``"sqlite"``, ``"agl_store_sqlite:SqliteStore"``, the class itself, or a
 function that takes nothing and returns the component. A name that two distributions provide is
-pinned as ``"agl-store-sqlite:sqlite"``.
+pinned as ``"agl-store-sqlite:sqlite"``. A dotted path may also lead to an instance, such as an
+``@algo`` function.
 
 Options are checked by a pydantic model: the one named in the plugin's
 :class:`~agl_core.plugins.spec.ComponentSpec`, or the attribute ``Config`` of a class reached
@@ -32,7 +33,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from agl_core.errors import ComponentTypeError, ConfigError
 from agl_core.plugins.blueprint import Blueprint
@@ -158,7 +159,12 @@ def _from_text(
     # A distribution may be called like a module; then the plugin it provides is meant.
     pinned = bool(colon) and registry.provides(kind, dist)
     if is_dotted_path(text) and not pinned:
-        return _from_factory(import_object(text, path=path), options, inject, path)
+        found = import_object(text, path=path)
+        if _is_factory(found):
+            return _from_factory(found, options, inject, path)
+        if options:
+            raise ConfigError(f"{text} is made already and takes no options", path=path)
+        return Blueprint(functools.partial(_the, found), path)
     record, spec = registry.component(kind, text)
     model = None
     if spec.config:
@@ -173,15 +179,17 @@ def _from_text(
 
 
 def _from_factory(
-    factory: object, options: dict[str, Any], inject: Mapping[str, Any], path: str
+    factory: Callable[..., object], options: dict[str, Any], inject: Mapping[str, Any], path: str
 ) -> Blueprint:
-    if not callable(factory):
-        raise ConfigError(f"{factory!r} cannot be called to make a component", path=path)
     model = getattr(factory, "Config", None) if isinstance(factory, type) else None
-    return Blueprint(cast("Callable[..., object]", factory), path, options, inject, model)
+    return Blueprint(factory, path, options, inject, model)
 
 
-def _is_factory(target: object) -> bool:
+def _the(component: object) -> object:
+    return component
+
+
+def _is_factory(target: object) -> TypeGuard[Callable[..., object]]:
     """Tell a class or function from a component that happens to be callable."""
     return isinstance(target, (type, functools.partial)) or inspect.isroutine(target)
 

@@ -99,7 +99,7 @@ class TrainFile(_Table):
     proxy: Spec | None = None
     runner: Spec | None = None
     hooks: list[str] = Field(default_factory=list)
-    resources: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    resources: dict[str, dict[str, Any]] | None = None
     logging: LoggingTable = Field(default_factory=LoggingTable)
 
 
@@ -137,7 +137,7 @@ class TrainPlan:
         agent: The agent.
         train_dataset: Tasks to learn from, if any.
         val_dataset: Tasks to measure on, if any.
-        resources: What the algorithm starts from.
+        resources: What the algorithm starts from; None leaves that to what the store holds.
         hooks: Callbacks around each rollout.
 
     Raises:
@@ -153,7 +153,11 @@ class TrainPlan:
         for key, spec in self._components.items():
             if spec is not None:
                 _check_component(key, spec)
-        self.resources = {name: _resource(name, it) for name, it in content.resources.items()}
+        self.resources = (
+            None
+            if content.resources is None
+            else {name: _resource(name, table) for name, table in content.resources.items()}
+        )
         self.train_dataset = self._dataset("train_dataset", directory)
         self.val_dataset = self._dataset("val_dataset", directory)
         self.agent = _agent(content.agent, directory)
@@ -181,7 +185,7 @@ class TrainPlan:
             **components,
             **self.content.trainer.model_dump(),
             hooks=self.hooks,
-            initial_resources=self.resources or None,
+            initial_resources=self.resources,
         )
 
     def describe(self) -> dict[str, str]:

@@ -90,6 +90,15 @@ class TestSpecs:
         made = Plain()
         assert build_component("store", made, expected=Plain) is made
 
+    def test_an_instance_may_be_named_by_its_dotted_path(self, shelf):
+        module = sys.modules[shelf.__module__]
+        module.one = shelf("p")  # pyright: ignore[reportAttributeAccessIssue]
+        assert build_component("store", "shelf_impl:one", expected=shelf) is module.one
+        with pytest.raises(ConfigError, match="is made already and takes no options"):
+            build_component("store", {"type": "shelf_impl:one", "path": "q"}, expected=shelf)
+        with pytest.raises(ComponentTypeError, match="made a str, which is not a Plain"):
+            build_component("store", "json:__name__", expected=Plain)
+
     def test_the_table_given_is_not_changed(self, shelf):
         spec = {"type": "shelf", "path": "p"}
         build_component("store", spec, expected=shelf)
@@ -211,7 +220,6 @@ class TestMistakes:
             ("agl_no_such_module:X", "there is no module 'agl_no_such_module' on the import path"),
             ("json.nope:X", "there is no module 'json.nope' on the import path"),
             ("json:JSONDecodr", "json has no 'JSONDecodr'; did you mean 'JSONDecoder'?"),
-            ("json:__name__", "cannot be called"),
         ],
     )
     def test_a_dotted_path_to_nothing(self, dotted, message):

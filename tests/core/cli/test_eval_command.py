@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agl_core.algorithm import estimate_mean
+from agl_core.cli import main
+
+
+def test_it_scores_with_an_interval(project, agl):
+    done = agl("eval", "train.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    said = json.loads(done.stdout)
+    metrics = said["metrics"]
+    expected = estimate_mean([1.0, 1.0, 0.0])
+    assert (metrics["mean"], metrics["low"], metrics["high"]) == expected[:3]
+    assert metrics["tasks"] == metrics["succeeded"] == 3
+    assert metrics["without_reward"] == 0
+    assert metrics["confidence"] == 0.95
+    assert said["status"] == "succeeded"
+
+
+def test_it_says_so_to_people(project, agl):
+    done = agl("eval", "train.toml")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert ["score", "0.667"] in lines
+    assert any(line.startswith("95 % interval") for line in done.stdout.splitlines())
+
+
+def test_a_dataset_of_its_own_and_a_failing_agent(project, agl):
+    (project / "other.csv").write_text("q,a\nx,x!\n")
+    done = agl("eval", "train.toml", "--json", "--dataset", "other.csv")
+    assert json.loads(done.stdout)["metrics"]["mean"] == 1.0, done.stderr
+
+    (project / "missing.csv").write_text("q\nx\n")
+    done = agl("eval", "train.toml", "--json", "--dataset", "missing.csv")
+    metrics = json.loads(done.stdout)["metrics"]
+    assert (metrics["mean"], metrics["without_reward"], metrics["failed"]) == (0.0, 1, 1)
+    assert done.returncode == 0
+
+
+def test_the_algorithm_is_not_even_built(project, agl):
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write("\ndef never():\n    raise RuntimeError('built')\n")
+    done = agl("eval", "train.toml", "--json", "--set", "algorithm=agl_cli_agent:never")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "gone.jsonl"], "--dataset: "),
+        (["--timeout", "0"], "0.0 is not in the range"),
+        (["--set", "store=x.toml"], "train.toml: store: "),
+    ],
+)
+def test_mistakes(project, capsys, arguments, message):
+    assert main(["eval", "train.toml", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_without_a_dataset(project, capsys):
+    text = (project / "train.toml").read_text()
+    kept = [line for line in text.splitlines() if "_dataset" not in line]
+    (project / "bare.toml").write_text("\n".join(kept))
+    assert main(["eval", "bare.toml"]) == 2
+    assert "bare.toml: has no val_dataset; add one or give --dataset" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from agl_core.algorithm.progress import ProgressReporter, show_progress
 from agl_core.algorithm.utils import LLMProxyLike, with_llm_proxy
 from agl_core.emitter import find_final_reward
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import QUEUING_STATUSES, Dataset, Rollout, RolloutMode, Span
+from agl_core.types import Dataset, Rollout, RolloutMode, RolloutStatus, Span
 
 if TYPE_CHECKING:
     from agl_core.store.base import LightningStore
@@ -23,6 +23,7 @@ __all__ = ["Baseline"]
 
 logger = logging.getLogger(__name__)
 
+_QUEUING: list[RolloutStatus] = ["queuing", "requeuing"]
 SpanVerbosity = Literal["keys", "key_values", "none"]
 
 
@@ -74,9 +75,7 @@ class Baseline(FastAlgorithm):
     ) -> None:
         """Run every task ``n_epochs`` times: the training tasks, then the validation tasks."""
         store = self.get_store()
-        tasks: list[tuple[RolloutMode, Any]] = []
-        for mode, dataset in (("train", train_dataset), ("val", val_dataset)):
-            tasks += [(mode, dataset[i]) for i in range(len(dataset))] if dataset else []
+        tasks = [*_tasks("train", train_dataset), *_tasks("val", val_dataset)]
         if not tasks:
             logger.error("The baseline has nothing to do: give it a dataset")
             return
@@ -127,6 +126,10 @@ class Baseline(FastAlgorithm):
             logger.info("%s | adapted: %s", rollout_id, self._adapter.adapt(spans))
 
 
+def _tasks(mode: RolloutMode, dataset: Dataset[Any] | None) -> list[tuple[RolloutMode, Any]]:
+    return [] if dataset is None else [(mode, dataset[i]) for i in range(len(dataset))]
+
+
 class _Epoch:
     """One pass over the tasks: fills the queue as it empties and reports rollouts as they end."""
 
@@ -166,7 +169,7 @@ class _Epoch:
     async def _wait_for_room(self) -> None:
         while True:
             changed = self._changed  # before the look, so that no change falls between
-            queuing = await self._store.query_rollouts(status_in=list(QUEUING_STATUSES), limit=0)
+            queuing = await self._store.query_rollouts(status_in=_QUEUING, limit=0)
             if queuing.total <= self._baseline.max_queue_length:
                 return
             with anyio.move_on_after(self._baseline.polling_interval):

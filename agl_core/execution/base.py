@@ -15,6 +15,7 @@ How a run ends, whatever the strategy:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable
@@ -30,11 +31,14 @@ __all__ = [
     "AlgorithmBundle",
     "ExecutionStrategy",
     "RunnerBundle",
+    "close_open_attempts",
     "fail_open_attempts",
     "keep_watch",
 ]
 
 logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT = 5.0  # seconds to write the last statuses to a store that may be gone
 
 
 class AlgorithmBundle(Protocol):
@@ -114,6 +118,25 @@ async def fail_open_attempts(store: LightningStore, workers: Iterable[str], reas
         )
         failed += 1
     return failed
+
+
+def close_open_attempts(store: LightningStore, workers: Iterable[str], reason: str) -> None:
+    """Like :func:`fail_open_attempts`, for the end of a run: blocks for seconds at most.
+
+    Args:
+        store: A thread-safe store; errors of one that may be gone are logged.
+        workers: Names of workers as the store knows them.
+        reason: Why.
+    """
+
+    async def close() -> None:
+        with anyio.move_on_after(_CLOSE_TIMEOUT):
+            await fail_open_attempts(store, workers, reason)
+
+    try:
+        asyncio.run(close())
+    except Exception:
+        logger.exception("Attempts of this run may be left open")
 
 
 async def keep_watch(store: LightningStore, event: ExecutionEvent, period: float = 10.0) -> None:

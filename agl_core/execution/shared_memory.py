@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Literal
 
-import anyio
-
 from agl_core.env import LightningEnvVar, resolve_bool_env_var
 from agl_core.errors import InvalidArgumentError
 from agl_core.execution.base import (
     AlgorithmBundle,
     ExecutionStrategy,
     RunnerBundle,
-    fail_open_attempts,
+    close_open_attempts,
     keep_watch,
 )
 from agl_core.execution.events import ThreadingEvent
@@ -35,7 +33,6 @@ __all__ = ["SharedMemoryExecutionStrategy"]
 logger = logging.getLogger(__name__)
 
 _HURRIED_JOIN = 1.0  # seconds left to threads that were cancelled by a second Ctrl+C
-_FAIL_TIMEOUT = 5.0  # seconds to write the last statuses to a store that may be gone
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
@@ -119,7 +116,11 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             errors.append(error)
         stop.set()
         self._join(threads, hurry)
-        self._fail_open_attempts(store)
+        close_open_attempts(
+            store,
+            [worker_name(i) for i in range(self.n_runners)],
+            "the run ended before the attempt did",
+        )
         errors.extend(thread.error for thread in threads if thread.error is not None)
         if self.main_thread == "runner":
             errors.reverse()  # the algorithm's error comes first
@@ -139,22 +140,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         for thread in threads:
             if thread.is_alive():
                 logger.warning("Abandoned %s: it ignores that it was cancelled", thread.name)
-
-    def _fail_open_attempts(self, store: LightningStore) -> None:
-        """Fail what is still running: nobody is left to finish it."""
-
-        async def fail() -> None:
-            with anyio.move_on_after(_FAIL_TIMEOUT):
-                await fail_open_attempts(
-                    store,
-                    [worker_name(i) for i in range(self.n_runners)],
-                    "the run ended before the attempt did",
-                )
-
-        try:
-            asyncio.run(fail())
-        except Exception:
-            logger.exception("Attempts of this run may be left open")
 
 
 def _join_all(threads: Sequence[BundleThread], timeout: float) -> None:

@@ -46,6 +46,8 @@ class AlgorithmSide:
     val_dataset: Dataset[Any] | None
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        if not hasattr(self.trainer, "store"):
+            self.trainer.store = store  # it stayed in the process that we come from
         if self.llm_proxy is not None:
             self.llm_proxy.set_store(store)
         algorithm = self.algorithm

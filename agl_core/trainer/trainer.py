@@ -250,6 +250,10 @@ class Trainer:
             self.interrupted = self.strategy.interrupted
             notify("run_finished", run_id=run_id, mode=mode, error=error)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process the store is the one that the run hands out there.
+        return {name: value for name, value in self.__dict__.items() if name != "store"}
+
     def _describe(self, algorithm: Algorithm | None) -> dict[str, Any]:
         parts = {
             "algorithm": algorithm,

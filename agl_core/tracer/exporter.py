@@ -56,23 +56,36 @@ class ExportLoop:
             self._thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        loop = self._loop
+        asyncio.set_event_loop(loop)
         try:
-            self._loop.run_forever()
+            loop.run_forever()
+            for task in self._tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+            loop.close()
 
     def may_be_waited_for(self) -> bool:
         """Whether the calling thread may block until this loop has done something.
 
         Not on its own thread; nor for a borrowed loop, whose thread may be the one that blocks.
         """
-        return self._thread is not None and self._thread is not threading.current_thread()
+        thread = self._thread
+        return thread is not None and thread.is_alive() and thread is not threading.current_thread()
 
     def start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine function on the loop, outside of any trace. Any thread may call this."""
-        self._loop.call_soon_threadsafe(self._start, function, context=_silent_execution())
+        """Run a coroutine function on the loop, outside of any trace. Any thread may call this.
+
+        Does nothing once the loop has stopped: what the function was to do is left to the flush at
+        the end of the trace.
+        """
+        try:
+            self._loop.call_soon_threadsafe(self._start, function, context=_silent_execution())
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
 
     def _start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._loop.create_task(function())
@@ -80,17 +93,10 @@ class ExportLoop:
         task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """End the thread, if the loop has its own, after its current step."""
-        if self._thread is None:
-            return
-
-        def cancel_and_stop() -> None:
-            for task in self._tasks:
-                task.cancel()
-            self._loop.call_soon(self._loop.stop)
-
-        self._loop.call_soon_threadsafe(cancel_and_stop)
-        self._thread.join()
+        """Cancel what runs and end the thread, if the loop has its own."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
 
 _lock = threading.Lock()

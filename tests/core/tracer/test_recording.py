@@ -226,3 +226,33 @@ async def test_store_calls_are_not_traced(make_desk, flaky_store):
         emit_message("three")
     assert {suppressed for _, suppressed in seen} == {True}
     assert await desk.names(rollout) == ["agentlightning.message"] * 3
+
+
+async def test_a_worker_torn_down_in_the_middle_of_a_trace_loses_nothing(desk):
+    rollout = await desk.rollout()
+    async with desk.trace(rollout):
+        emit_message("one")
+        desk.store.wait_for_spans(1)
+        desk.store.up.clear()
+        emit_message("two")
+        desk.tracer.teardown_worker(0)
+        emit_message("three")
+        desk.store.up.set()
+    assert len(await desk.stored(rollout)) == 3
+
+
+async def test_a_hanging_store_does_not_keep_the_export_thread(make_desk):
+    desk = make_desk(flush_timeout=0.1)
+    rollout = await desk.rollout()
+    desk.store.up.clear()
+    desk.store.hang = True
+
+    async def run() -> None:
+        async with desk.trace(rollout):
+            emit_message("one")
+            await asyncio.sleep(0.05)  # the export loop is in the middle of its call now
+
+    with pytest.raises(StoreUnavailableError):
+        await run()
+    desk.tracer.teardown_worker(0)
+    assert "agl-span-exporter" not in {thread.name for thread in threading.enumerate()}

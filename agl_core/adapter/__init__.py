@@ -4,20 +4,30 @@ from agl_core.adapter.base import Adapter, OtelTraceAdapter, TraceAdapter, Trace
 from agl_core.adapter.messages import TraceToMessages
 from agl_core.adapter.proxy_triplet import LlmProxyTraceToTriplet
 from agl_core.adapter.report import AdapterReport, Reason, Repair
+from agl_core.adapter.trajectory import (
+    BreakCause,
+    Certificate,
+    TraceToTrajectory,
+    TrajectoryRow,
+)
 from agl_core.adapter.tree import CallRules, TraceTree
 from agl_core.adapter.triplet import TracerTraceToTriplet
 
 __all__ = [
     "Adapter",
     "AdapterReport",
+    "BreakCause",
     "CallRules",
+    "Certificate",
     "LlmProxyTraceToTriplet",
     "OtelTraceAdapter",
     "Reason",
     "Repair",
     "TraceAdapter",
     "TraceToMessages",
+    "TraceToTrajectory",
     "TraceToTripletBase",
     "TraceTree",
     "TracerTraceToTriplet",
+    "TrajectoryRow",
 ]

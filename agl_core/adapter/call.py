@@ -181,14 +181,16 @@ def parse_literal(value: Any) -> Any:
 
 
 def _integers(value: Any) -> list[int] | None:
-    """``value`` as a list of ints, or None if it is not a sequence of whole numbers."""
+    """``value`` as a list of token ids, or None: whole numbers that fit 32 bits, none negative."""
     if not isinstance(value, (list, tuple)):
         return None
     items = cast("Sequence[Any]", value)
     types = set(map(type, items))
+    if not types <= {int, float} or (items and not 0 <= min(items) <= max(items) < 2**31):
+        return None
     if types <= {int}:
         return list(items)
     # Numbers that passed through JavaScript or a float column come back as floats.
-    if types <= {int, float} and all(math.isfinite(item) and item == int(item) for item in items):
+    if all(math.isfinite(item) and item == int(item) for item in items):
         return [int(item) for item in items]
     return None

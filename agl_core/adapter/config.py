@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
 from agl_core.types import RewardMatchPolicy
 
-__all__ = ["MessagesConfig", "ProxyTripletConfig", "TripletConfig"]
+__all__ = ["MessagesConfig", "ProxyTripletConfig", "TrajectoryConfig", "TripletConfig"]
 
 
 def _compiles(pattern: str) -> str:
@@ -63,3 +63,28 @@ class MessagesConfig(BaseModel):
     """:class:`~agl_core.adapter.TraceToMessages` takes no parameters."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class TrajectoryConfig(BaseModel):
+    """Parameters of :class:`~agl_core.adapter.TraceToTrajectory`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    llm_call_match: Regex | None = Field(
+        default=None,
+        description="Regular expression of the span names that are model calls; "
+        "null: whatever a known tracer or proxy marks as one.",
+    )
+    agent_match: Regex | None = Field(
+        default=None, description="Regular expression of the agents to keep; null: all."
+    )
+    exclude_llm_call_in_reward: bool = Field(
+        default=True, description="Leave out the calls that a reward was computed with."
+    )
+    reward_match: RewardMatchPolicy = Field(
+        default=RewardMatchPolicy.FIRST_OCCURRENCE,
+        description="How a reward finds its call.",
+    )
+    repair_hierarchy: bool = Field(
+        default=True, description="Move stray spans below the one that encloses them in time."
+    )

@@ -47,9 +47,6 @@ class Reason(StrEnum):
     NOT_A_NUMBER = "not a finite number"
     NO_TIME = "it has no start time"
 
-    # rows
-    PREFIX_OF_OTHER = "its tokens are the beginning of another row"
-
 
 class Repair(StrEnum):
     """What the built-in adapters mended without losing anything."""

@@ -1,0 +1,107 @@
+"""Why a prompt does not continue the tokens before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["ITEM_BYTES", "BreakCause", "History", "common_prefix", "why_broken"]
+
+ITEM_BYTES = 8
+"""Bytes per token in packed token ids (signed 64-bit integers, machine byte order)."""
+
+_PROBE = 8
+"""How many tokens after a break must turn up later to say that something was cut out."""
+
+
+class BreakCause(StrEnum):
+    """What kept a call from continuing an earlier row; the value is the text people read."""
+
+    OTHER_AGENT = "another agent's first call"
+    OTHER_MODEL = "first call to another model"
+    RESAMPLED = "the same prompt sampled again"
+    TRUNCATED = "history truncated"
+    RETOKENISED = "the model's own tokens were tokenised differently"
+    EDITED = "history edited"
+
+
+@dataclass(slots=True)
+class History:
+    """What a row holds so far, as the next prompt is compared with it.
+
+    Attributes:
+        packed: The token ids, :data:`ITEM_BYTES` each.
+        responses: Positions of each response, ``(start, end)`` in tokens, ascending.
+        messages: Messages of the last call with its answer, in OpenAI's format; None if they were
+            not captured.
+        gap: Whether a call without token ids came since.
+    """
+
+    packed: bytearray = field(default_factory=bytearray)
+    responses: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    messages: list[dict[str, Any]] | None = None
+    gap: bool = False
+
+
+def why_broken(
+    history: History, prompt: bytes, messages: list[dict[str, Any]] | None
+) -> tuple[BreakCause, int]:
+    """Return why ``prompt`` does not continue ``history``, and after how many tokens they part.
+
+    Token ids alone decide, except that text tells a new tokenisation from an edit: the same
+    messages with other tokens were tokenised differently, whatever the tokens look like.
+
+    Args:
+        history: The row that shares the longest beginning with the prompt.
+        prompt: Packed token ids of the prompt.
+        messages: Messages of the prompt, if they were captured.
+    """
+    shared = common_prefix(history.packed, prompt)
+    if shared * ITEM_BYTES == len(prompt):
+        again = any(start == shared for start, _ in history.responses)
+        return (BreakCause.RESAMPLED if again else BreakCause.TRUNCATED), shared
+    if messages is not None and history.messages is not None:
+        before = history.messages
+        if messages[: len(before)] == before:
+            return BreakCause.RETOKENISED, shared
+        return (BreakCause.TRUNCATED if _is_cut(messages, before) else BreakCause.EDITED), shared
+    cut = _turns_up_later(history.packed, prompt, shared)
+    if any(start <= shared < end for start, end in history.responses):
+        # A part was taken out of the model's answer (its reasoning, say), or it reads the same.
+        return (BreakCause.EDITED if cut else BreakCause.RETOKENISED), shared
+    return (BreakCause.TRUNCATED if cut else BreakCause.EDITED), shared
+
+
+def common_prefix(first: bytes | bytearray, second: bytes | bytearray) -> int:
+    """Return how many tokens two packed sequences have in common at their beginnings."""
+    low, high = 0, min(len(first), len(second)) // ITEM_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        start, end = low * ITEM_BYTES, middle * ITEM_BYTES
+        if first[start:end] == second[start:end]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _is_cut(messages: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> bool:
+    """Whether ``messages`` begin with some of ``before``, in order, its last one among them."""
+    rest = iter(before)
+    kept = 0
+    for message in messages:
+        if not any(message == candidate for candidate in rest):
+            break
+        kept += 1
+    return before[-1] in messages[:kept]
+
+
+def _turns_up_later(history: bytearray, prompt: bytes, shared: int) -> bool:
+    """Whether the tokens of the prompt after its shared beginning come later in the history."""
+    probe = prompt[shared * ITEM_BYTES : (shared + _PROBE) * ITEM_BYTES]
+    place = history.find(probe, shared * ITEM_BYTES)
+    while place >= 0 and place % ITEM_BYTES:
+        place = history.find(probe, place + 1)
+    return place >= 0

@@ -1,7 +1,7 @@
 """The agent: an ordinary program around an OpenAI client, with one tool.
 
 The framework touches it in three places: ``@agl.rollout`` hands it a task and the prompt to use,
-``@agl.operation`` records each model call and tool call, and what it returns is the reward.
+``@agl.operation`` records each model call, and what it returns is the reward.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ the prompt-search plugins have something to improve prompts on. It
 
 * books rooms only as well as its **instructions** tell it to (:mod:`~simulated_model.booker`): what
   the system prompt does not mention, it does not check;
-* **criticises and edits** prompts when asked to (:mod:`~simulated_model.editor`), one aspect at a
-  time, and not always well;
+* **criticises and edits** prompts when asked to (:mod:`~simulated_model.editor`), an aspect or two
+  at a time, and not always well;
 * reads nothing but the request it is sent; it knows neither the tasks nor their answers;
 * answers equal requests equally, for a given seed.
 

@@ -1,24 +1,25 @@
 """How the simulated model criticises and edits prompts: usefully most of the time.
 
 It is shown a prompt, and transcripts, feedback or a critique. It looks for a rule that the prompt
-lacks, the likelier the more the rest of the text hints at it, and adds one sentence. At times the
-sentence is useless, at times it does harm: a search has to find out which. Placeholders in braces
-are kept.
+lacks, the likelier the more the rest of the text hints at it, and adds a sentence, or two if it may
+change more than one thing. At times the sentence is useless, at times it does harm: a search has to
+find out which. Placeholders in braces are kept.
 """
 
 from __future__ import annotations
 
 import re
 from random import Random
+from typing import Literal
 
 from simulated_model.rules import HARMFUL, RULES, USELESS, Rule, followed
 
 __all__ = ["Ask", "criticise", "edit", "find_prompt", "what_is_asked"]
 
-Ask = str
-"""``"edit"``, ``"critique"`` or ``"other"``."""
+Ask = Literal["edit", "critique", "other"]
 
 _USELESS_SHARE, _HARMFUL_SHARE = 0.2, 0.12
+_BESIDE_THE_POINT = "The tone could be more polite and professional."
 
 _WANTS_EDIT = re.compile(
     r"(?<!not )\b(return|write|output|provide|give|produce|rewrite|revise|edit|propose|improve)\b"
@@ -61,42 +62,49 @@ def edit(text: str, dice: Random) -> str:
     """Return an edited prompt, fenced if the text asks for a fence."""
     prompt = find_prompt(text) or ""
     luck = dice.random()
-    rule = _missing(prompt, text, dice)
+    rules = _lacking(prompt, text, dice)[: _most_changes(text)]
     if luck < _HARMFUL_SHARE:
-        sentence = dice.choice(HARMFUL)
-    elif luck < _HARMFUL_SHARE + _USELESS_SHARE or rule is None:
-        sentence = dice.choice(USELESS)
+        sentences = [dice.choice(HARMFUL)]
+    elif luck < _HARMFUL_SHARE + _USELESS_SHARE or not rules:
+        sentences = [dice.choice(USELESS)]
     else:
-        sentence = dice.choice(rule.advice)
-    edited = f"{prompt.rstrip()}\n{sentence}" if sentence not in prompt else prompt
+        sentences = [dice.choice(rule.advice) for rule in rules]
+    fresh = [sentence for sentence in sentences if sentence not in prompt]
+    edited = "\n".join([prompt.rstrip(), *fresh])
     return f"```\n{edited}\n```" if _wants_fence(text) else edited
 
 
 def criticise(text: str, dice: Random) -> str:
-    """Return a critique of one to three points; one of them may be beside the point."""
-    prompt = find_prompt(text) or ""
-    points: list[str] = []
-    for _ in range(dice.choice([1, 2, 2, 3])):
-        rule = _missing(prompt, text, dice)
-        if rule is None or dice.random() < _USELESS_SHARE:
-            points.append("The tone could be more polite and professional.")
-        else:
-            points.append(rule.critique)
-    return "\n".join(f"- {point}" for point in dict.fromkeys(points))
-
-
-def _missing(prompt: str, text: str, dice: Random) -> Rule | None:
-    """Draw a rule that the prompt lacks, weighted by the hints in the rest of the text."""
-    told = followed(prompt)
-    lacking = [rule for rule in RULES if rule.name not in told]
-    if not lacking:
-        return None
-    rest = (text.replace(prompt, "") if prompt else text).lower()
-    weights = [
-        1 + 3 * min(5, len(re.findall(rule.evidence, rest))) + 50 * (rule.critique.lower() in rest)
-        for rule in lacking
+    """Return a critique of one to three points, some of which may be beside the point."""
+    rules = _lacking(find_prompt(text) or "", text, dice)[: dice.choice([1, 2, 2, 3])]
+    points = [
+        _BESIDE_THE_POINT if dice.random() < _USELESS_SHARE else rule.critique for rule in rules
     ]
-    return dice.choices(lacking, weights)[0]
+    return "\n".join(f"- {point}" for point in dict.fromkeys(points or [_BESIDE_THE_POINT]))
+
+
+def _lacking(prompt: str, text: str, dice: Random) -> list[Rule]:
+    """Return the rules that the prompt lacks, most pressing first.
+
+    If the text holds a critique, only those that it names; otherwise in an order drawn at random,
+    in which a rule comes the earlier the more the text hints at it.
+    """
+    told = followed(prompt)
+    rest = (text.replace(prompt, "") if prompt else text).lower()
+    lacking = [rule for rule in RULES if rule.name not in told]
+    named = [rule for rule in lacking if rule.critique.lower() in rest]
+    # Weighted sampling without replacement: Efraimidis and Spirakis, 2006.
+    keys = {
+        rule.name: dice.random() ** (1 / (1 + 3 * min(5, len(re.findall(rule.evidence, rest)))))
+        for rule in named or lacking
+    }
+    return sorted(named or lacking, key=lambda rule: -keys[rule.name])
+
+
+def _most_changes(text: str) -> int:
+    """How many aspects an edit may mend: one if it is asked for one, else a few."""
+    alone = re.search(r"\b(one|single)[ -](aspect|issue|point|change|thing|problem)", text.lower())
+    return 1 if alone else 2
 
 
 def _wants_fence(text: str) -> bool:

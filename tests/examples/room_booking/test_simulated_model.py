@@ -123,7 +123,7 @@ def test_says_so_when_the_tool_fails():
 
 # -- editing ---------------------------------------------------------------------------------------
 
-EDITOR = "You improve prompts. Return only the new prompt."
+EDITOR = "You improve prompts. Change one thing. Return only the new prompt."
 
 
 def test_edits_add_one_sentence_and_keep_the_rest():
@@ -148,6 +148,16 @@ def test_edits_follow_a_critique():
     question = f"<prompt>{SEED_PROMPT}</prompt>\n<critique>\n- {rule.critique}\n</critique>"
     edits = [ask(model, "Apply the critique.", question) for _ in range(60)]
     assert sum("no room" in followed(edited) for edited in edits) > 30
+
+
+def test_edits_may_mend_two_things_if_not_asked_for_one():
+    model = SimulatedModel(seed=4)
+    question = f"<prompt>{SEED_PROMPT}</prompt>"
+    added = {
+        ask(model, "Return the new prompt.", question).removeprefix(SEED_PROMPT).count("\n")
+        for _ in range(30)
+    }
+    assert added == {1, 2}
 
 
 def test_critiques_name_what_is_missing():

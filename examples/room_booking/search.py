@@ -88,7 +88,9 @@ def prompt_search(
 
         async def run(prompt: str, tasks: agl.Dataset[Any], mode: agl.RolloutMode) -> BatchOutcome:
             resources = with_prompt(prompt)
-            return await run_batch(store, tasks, resources=resources, mode=mode, adapter=adapter)
+            return await run_batch(
+                store, tasks, resources=resources, mode=mode, adapter=adapter, description=mode
+            )
 
         async def measure(prompt: str, parent: str | None = None) -> Candidate:
             version = next(versions)

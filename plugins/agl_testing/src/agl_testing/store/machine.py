@@ -263,7 +263,12 @@ class MachineTests(StoreTests):
     @settings(
         max_examples=60,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.too_slow,
+            # Every suite of a project inherits this test, each with a store of its own.
+            HealthCheck.differing_executors,
+        ],
     )
     @given(steps=_steps)
     async def test_random_histories_follow_the_lifecycle(

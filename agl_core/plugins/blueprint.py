@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from agl_core.errors import AglError, ConfigError
+from agl_core.errors import AglError, ConfigError, InvalidArgumentError
 from agl_core.plugins.config import check_config, validate_config
 from agl_core.plugins.imports import import_object
 from agl_core.plugins.registry import did_you_mean
@@ -73,12 +73,14 @@ class Blueprint:
         self._check_signature(factory, arguments)
         try:
             return factory(**arguments)
-        except (KeyboardInterrupt, AglError):
+        except KeyboardInterrupt:
             raise
-        except ValueError as error:
-            message = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(message, path=self.path) from error
         except BaseException as error:
+            if isinstance(error, AglError) and not isinstance(error, InvalidArgumentError):
+                raise
+            if isinstance(error, ValueError):
+                message = " ".join(str(error).split()) or type(error).__name__
+                raise ConfigError(message, path=self.path) from error
             if self.record is None:
                 error.add_note(f"while building {self.path} with {_name_of(factory)}")
                 raise

@@ -43,8 +43,9 @@ def load_dataset(spec: str | list[Any], directory: Path, *, path: str) -> Datase
         dataset: object = spec
     elif is_reference(spec):
         dataset = import_reference(spec, directory, path=path)
-        if callable(dataset) and not isinstance(dataset, Dataset):
-            dataset = _call(dataset, spec, path)
+        # A class has the methods of a dataset and is none.
+        if isinstance(dataset, type) or not isinstance(dataset, Dataset):
+            dataset = _call(dataset, spec, path) if callable(dataset) else dataset
     else:
         dataset = _read(spec, directory, path)
     checked = check_dataset(path, dataset)

@@ -154,8 +154,9 @@ def test_ctrl_c_ends_a_run_in_good_order(project):
         )
         file.write("    os.write(1, b'STARTED\\n')\n    await asyncio.Event().wait()\n")
     command = [sys.executable, "-m", "agl_core.cli", "train", "train.toml", "--json"]
+    quick = ["--set", "strategy.graceful_delay=0.1"]
     process = subprocess.Popen(
-        [*command, "--set", "agent=agl_cli_agent:endless"],
+        [*command, "--set", "agent=agl_cli_agent:endless", *quick],
         cwd=project,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

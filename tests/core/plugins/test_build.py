@@ -264,10 +264,11 @@ class TestFactoriesThatFail:
             ),
             ("raise KeyboardInterrupt", KeyboardInterrupt, ""),
             ("raise StoreDataError('corrupt')", StoreDataError, "corrupt"),
+            ("raise InvalidArgumentError('too many')", ConfigError, "store: too many"),
         ],
     )
     def test_a_plugin(self, here, spec_source, body, error, message):
-        impl = "from agl_core.errors import StoreDataError\n"
+        impl = "from agl_core.errors import InvalidArgumentError, StoreDataError\n"
         impl += f"class Store:\n    def __init__(self):\n        {body}\n"
         here.install(
             "agl-store-x",

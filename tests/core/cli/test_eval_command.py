@@ -30,6 +30,23 @@ def test_it_says_so_to_people(project, agl):
     assert any(line.startswith("95 % interval") for line in done.stdout.splitlines())
 
 
+@pytest.mark.usefixtures("project", "same_logging")
+def test_a_score_in_this_process_is_the_same(capsys):
+    assert main(["eval", "train.toml", "--json", "--timeout", "60"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["mean"] == pytest.approx(2 / 3)
+    assert main(["eval", "train.toml"]) == 0
+    assert "95 % interval" in capsys.readouterr().out
+
+
+def test_a_score_of_one_task_has_no_interval(project, agl):
+    done = agl(
+        "eval", "train.toml", "--json", "--set", "agent=agl_cli_agent:Solver",
+        "--set", "val_dataset=[1]",
+    )  # fmt: skip
+    metrics = json.loads(done.stdout)["metrics"]
+    assert (metrics["mean"], metrics["low"], metrics["high"]) == (0.5, None, None)
+
+
 def test_a_dataset_of_its_own_and_a_failing_agent(project, agl):
     (project / "other.csv").write_text("q,a\nx,x!\n")
     done = agl("eval", "train.toml", "--json", "--dataset", "other.csv")

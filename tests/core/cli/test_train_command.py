@@ -116,6 +116,27 @@ def test_a_run_ends_with_one_json_object(project, agl):
     assert said["best_resources"]["resources"]["prompt"]["template"] == "{q}!"
 
 
+@pytest.mark.usefixtures("project", "same_logging")
+def test_a_run_in_this_process_is_the_same(capsys):
+    assert main(["train", "train.toml", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["status"], said["metrics"]["succeeded"]) == ("succeeded", 5)
+    assert main(["train", "train.toml"]) == 0
+    assert "best resources" in capsys.readouterr().out
+
+
+def test_metrics_are_what_the_algorithm_told(project, agl):
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write("\nfrom agl_core.plugins import notify\n@agl.algo\n")
+        file.write("def telling(*, train_dataset, val_dataset):\n    for step in range(3):\n")
+        file.write("        metrics = {'score': step / 2}\n")
+        file.write("        notify('algorithm_step', algorithm='t', step=step, metrics=metrics)\n")
+    done = agl("train", "train.toml", "--json", "--set", "algorithm=agl_cli_agent:telling")
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(done.stdout)["metrics"]
+    assert (metrics["steps"], metrics["score"], metrics["rollouts"]) == (3, 1.0, 0)
+
+
 def test_a_run_ends_with_a_table_for_people(project, agl):
     done = agl("train", "train.toml")
     assert done.returncode == 0, done.stderr

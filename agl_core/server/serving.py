@@ -69,6 +69,7 @@ class SocketServer(uvicorn.Server):
         self._app: Any = app
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
+        self._running: asyncio.Task[Any] | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
 
     def stop(self) -> None:
@@ -76,7 +77,12 @@ class SocketServer(uvicorn.Server):
         if not self._loop.is_closed():
             # The loop may close between the check and the call; it is gone then, which is the goal.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._stop.set)
+                self._loop.call_soon_threadsafe(self._stop_here)
+
+    def _stop_here(self) -> None:
+        self._stop.set()
+        if not self.started and self._running is not None:
+            self._running.cancel()  # a start-up that hangs looks at no event
 
     async def run_on(self, listener: socket) -> None:
         """Serve until stopped.
@@ -84,19 +90,21 @@ class SocketServer(uvicorn.Server):
         Raises:
             LaunchError: The app's start-up failed.
         """
+        self._running = asyncio.current_task()
+        failure = LaunchError("the app's start-up failed; its log says why")
         try:
             await self._serve(sockets=[listener])
         except SystemExit as error:
-            raise LaunchError("the app's start-up failed; its log says why") from error
-        except BaseException as error:
-            if not self.ready.done():
-                self.ready.set_exception(error)
-                self.ready.exception()  # whoever awaits this call learns of it
+            raise failure from error
+        except asyncio.CancelledError:
+            if self._stop.is_set():
+                failure = LaunchError("the server was stopped while it started")
+                raise failure from None
             raise
         finally:
             if not self.ready.done():
-                self.ready.set_exception(LaunchError("the app's start-up failed"))
-                self.ready.exception()
+                self.ready.set_exception(failure)
+                self.ready.exception()  # also told by this call, so nobody has to look at it
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)

@@ -19,7 +19,7 @@ from agl_core.store.encoded import EncodedSpan
 __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 
 _STATUS_CODES: Final = ("UNSET", "OK", "ERROR")  # by number, opentelemetry.proto.trace.v1.Status
-_SECONDS_PER_NANO: Final = 1e-9
+_NANOS_PER_SECOND: Final = 1_000_000_000  # an int: dividing ints rounds once
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
 
 
@@ -166,7 +166,7 @@ def _hex_id(raw: bytes, digits: int) -> str:
 
 
 def _seconds(nanoseconds: int) -> float | None:
-    return nanoseconds * _SECONDS_PER_NANO if nanoseconds else None
+    return nanoseconds / _NANOS_PER_SECOND if nanoseconds else None
 
 
 def _sequence_id(value: Any) -> int | None:

@@ -8,10 +8,18 @@ keys that tie a span to its attempt. Conversion from SDK objects lives in
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 
 from agl_core import semconv
 from agl_core.ids import new_span_id, new_trace_id
@@ -35,9 +43,19 @@ __all__ = [
     "TraceStatus",
 ]
 
-AttributeValue = (
-    str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
-)
+AttributeValue = Annotated[
+    StrictStr
+    | StrictBool
+    | StrictInt
+    | StrictFloat
+    | Annotated[list[StrictStr], Field(fail_fast=True)]
+    | Annotated[list[StrictBool], Field(fail_fast=True)]
+    | Annotated[list[StrictInt], Field(fail_fast=True)]
+    | Annotated[list[StrictFloat], Field(fail_fast=True)],
+    # Strict types exclude each other, so the first that fits is the only one; trying all of them
+    # on every value would be most of what parsing a span costs.
+    Field(union_mode="left_to_right"),
+]
 """A primitive, or a homogeneous sequence of one primitive type."""
 Attributes = dict[str, AttributeValue]
 TraceState = dict[str, str]

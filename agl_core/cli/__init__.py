@@ -6,16 +6,14 @@
 code  meaning
 ====  ==========================================================================================
 0     done
-1     it went wrong while running
+1     it went wrong while running, or whoever read the output went away
 2     the user's mistake: an unknown command or option, a bad file, a missing or broken plugin
 130   Ctrl+C
-141   whoever read the output went away
 ====  ==========================================================================================
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -35,10 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     traceback = _take_traceback(arguments)
     try:
         return _run(arguments)
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit, and would complain about it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except KeyboardInterrupt:
         print("agl: interrupted", file=sys.stderr)
         return 130
@@ -61,7 +55,6 @@ def _run(arguments: list[str]) -> int:
         code = exit_.exit_code
     except click.Abort as abort:
         raise (abort.__cause__ or KeyboardInterrupt()) from None
-    sys.stdout.flush()
     return code if type(code) is int else 0  # a plugin's command may return anything
 
 

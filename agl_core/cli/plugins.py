@@ -1,9 +1,10 @@
-"""``agl plugins``: list, show, doctor."""
+"""``agl plugins``: list, show, doctor, new."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -182,3 +183,26 @@ def doctor(as_json: bool, kind: str | None, strict: bool, timeout: float, no_bui
         rows = [[f.key, f.status, f.dist, f.version, f"{f.seconds:.2f}", f.note] for f in findings]
         print_table(["plugin", "status", "distribution", "version", "seconds", "note"], rows)
     return int(strict and any(f.status not in ("ok", "disabled") for f in findings))
+
+
+@plugins.command(epilog="Example: agl plugins new store json-file")
+@click.argument("kind")
+@click.argument("name")
+@click.option(
+    "--path",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder to make the package's folder in; the current one by default.",
+)
+def new(kind: str, name: str, path: Path) -> None:
+    """Write a package with a working plugin of KIND called NAME, and the tests it has to pass.
+
+    Kinds: store, tracer, adapter, algorithm, proxy, execution, llm_server, command, app, hook.
+    """
+    from agl_core.scaffold import PluginName, create_plugin
+
+    folder = create_plugin(PluginName(kind, name), path)
+    click.echo(f"{folder} is ready. Next:")
+    click.echo(f"  cd {folder}")
+    click.echo("  pip install -e '.[test]'")
+    click.echo("  pytest")

@@ -203,6 +203,9 @@ class LightningStoreServer(LightningStore):
     def events(self) -> AsyncIterator[StoreEvent]:
         return self.reach().events()
 
+    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
+        return self.reach().draw_span_sequence_id(rollout_id, attempt_id)
+
     statistics = _delegated(LightningStore.statistics)
     start_rollout = _delegated(LightningStore.start_rollout)
     enqueue_rollout = _delegated(LightningStore.enqueue_rollout)

@@ -420,6 +420,18 @@ class LightningStore(ABC):
         """
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
+    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
+        """Draw the rollout's next span sequence id without waiting, if this store can.
+
+        A tracer that can number a span the moment it ends keeps the order of what happened, however
+        late the span is stored. Only for threads that may call the store at all.
+
+        Returns:
+            The id, or None if drawing one takes I/O.
+        """
+        del rollout_id, attempt_id
+        return None
+
     @abstractmethod
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]

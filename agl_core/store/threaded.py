@@ -68,6 +68,11 @@ class LightningStoreThreaded(LightningStore):
     def events(self) -> AsyncIterator[StoreEvent]:
         return self.store.events()
 
+    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
+        if not self.inner_is_safe:
+            return None
+        return self.store.draw_span_sequence_id(rollout_id, attempt_id)
+
     statistics = _delegated(LightningStore.statistics)
     close = _delegated(LightningStore.close, changes=True)
     start_rollout = _delegated(LightningStore.start_rollout, changes=True)

@@ -11,13 +11,13 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from opentelemetry import context as otel_context
 
-__all__ = ["ExportLoop", "shared_export_loop", "silent_context"]
+__all__ = ["Export", "ExportLoop", "shared_export_loop", "silent_context"]
 
 # What instrumentation libraries look at before they make a span: the API's key and the older one.
 _SUPPRESSED: Final = ("suppress_instrumentation", otel_context._SUPPRESS_INSTRUMENTATION_KEY)  # pyright: ignore[reportPrivateUsage]  # fmt: skip
@@ -40,8 +40,24 @@ def _silent_execution() -> contextvars.Context:
     return fresh
 
 
+_LINGER: Final = 0.02  # seconds that an export which is in no hurry waits for company
+
+
+class Export(Protocol):
+    """Something with spans to bring to the store."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is nothing left to do."""
+        ...
+
+    async def drain(self) -> None:
+        """Bring what there is to the store."""
+        ...
+
+
 class ExportLoop:
-    """An event loop that coroutines can be started on from any thread.
+    """An event loop that exports can be started on from any thread.
 
     Args:
         loop: A running loop to use; None starts one in a daemon thread.
@@ -49,6 +65,8 @@ class ExportLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lingering: list[Export] = []
+        self._lingering_lock = threading.Lock()
         self._loop = loop or asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
         if loop is None:
@@ -75,20 +93,42 @@ class ExportLoop:
         thread = self._thread
         return thread is not None and thread.is_alive() and thread is not threading.current_thread()
 
-    def start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine function on the loop, outside of any trace. Any thread may call this.
+    def start(self, export: Export, *, linger: bool) -> None:
+        """Drain an export on the loop, outside of any trace. Any thread may call this.
 
-        Does nothing once the loop has stopped: what the function was to do is left to the flush at
-        the end of the trace.
+        Does nothing once the loop has stopped: what was to be done is left to the flush at the end
+        of the trace.
+
+        Args:
+            export: What to drain.
+            linger: Wait a moment first, together with the others that linger: waking the loop
+                costs more than a span does.
         """
+        if not linger:
+            self._call(self._start, export)
+            return
+        with self._lingering_lock:
+            self._lingering.append(export)
+            is_first = len(self._lingering) == 1
+        if is_first:
+            self._call(self._loop.call_later, _LINGER, self._start_lingering)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._start, function, context=_silent_execution())
+            self._loop.call_soon_threadsafe(function, *args, context=_silent_execution())
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
 
-    def _start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = self._loop.create_task(function())
+    def _start_lingering(self) -> None:
+        with self._lingering_lock:
+            exports, self._lingering = self._lingering, []
+        for export in exports:
+            if not export.closed:
+                self._start(export)
+
+    def _start(self, export: Export) -> None:
+        task = self._loop.create_task(export.drain())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -1,10 +1,12 @@
 """One open trace: the spans of an attempt on their way to the store.
 
 Spans end on the agent's threads, which only append them to a queue; what costs time happens
-elsewhere. While the agent runs, the export loop takes whatever has piled up as one batch, as soon
-as there is something: so a span is a prompt heartbeat, and has its sequence id before the agent's
-next model call. On leaving the trace context the owner submits what is left, usually nothing or
-one batch, without changing threads.
+elsewhere. While the agent runs, the export loop takes whatever has piled up as one batch, so a span
+is a prompt heartbeat. Spans have to be numbered in the order of what happened, also among those
+that a proxy writes: a store that can number one without I/O does it as the span ends; for any
+other, the export starts as soon as there is something, so that the span has its sequence id before
+the agent's next model call. On leaving the trace context the owner submits what is left, usually
+nothing or one batch, without changing threads.
 
 There is one submitter at a time, so spans are stored in the order in which they ended. A batch that
 fails stays and is sent again; the store skips what it has already.
@@ -75,7 +77,8 @@ class TraceRecording:
         self._max_wait = max_wait
 
         self._open: dict[int, str] = {}  # spans that have started, by span id
-        self._ended: deque[ReadableSpan] = deque()  # those that have ended, not converted
+        # Those that have ended and are not converted, with the sequence id of those that have one.
+        self._ended: deque[tuple[ReadableSpan, int | None]] = deque()
         self._spans: list[Span] = []  # those converted, in order
         self._unsent: deque[Span] = deque()  # the tail of them that is not stored
         self._numbered = 0  # how many of the unsent have their final sequence id
@@ -90,14 +93,14 @@ class TraceRecording:
         self._room = threading.Condition()
         self._failure: Exception | None = None
         self._lost = 0
-        self._closed = False
+        self.closed = False
         self._late = False
 
     # -- on the agent's threads ------------------------------------------------------------------
 
     def span_started(self, span_id: int, name: str) -> bool:
         """Note a span that has started; False if the trace has closed and takes no more."""
-        if self._closed:
+        if self.closed:
             if not self._late:
                 self._late = True
                 _logger.warning(
@@ -113,17 +116,20 @@ class TraceRecording:
     def span_ended(self, span_id: int, span: ReadableSpan) -> None:
         """Take a span that has ended. Waits only while the buffer is full."""
         self._open.pop(span_id, None)
-        if self._closed:
+        if self.closed:
             return
         if self._failure is not None:
             self._lost += 1
             return
-        self._ended.append(span)
+        number = None
+        if self._store is not None:
+            number = self._store.draw_span_sequence_id(self._rollout_id, self._attempt_id)
+        self._ended.append((span, number))
         if self._export_loop is None:
             return
         if not self._drain_started:
             self._drain_started = True
-            self._export_loop.start(self._drain)
+            self._export_loop.start(self, linger=number is not None)
         if len(self._ended) + len(self._unsent) > self._max_buffered:
             self._wait_for_room(self._export_loop)
 
@@ -162,8 +168,11 @@ class TraceRecording:
     def _convert(self) -> None:
         with self._convert_lock:
             while self._ended:
-                readable = self._ended.popleft()
-                if self._store is None:
+                readable, number = self._ended.popleft()
+                if number is not None:
+                    self._last_id = number
+                    self._numbered += 1
+                elif self._store is None:
                     self._last_id += 1
                 span = to_span(readable, self._rollout_id, self._attempt_id, self._last_id)
                 self._spans.append(span)
@@ -189,7 +198,7 @@ class TraceRecording:
         try:
             await self.flush()
         finally:
-            self._closed = True
+            self.closed = True
             if self._open:
                 _logger.warning(
                     "%d spans of attempt %s had not ended when its trace closed and are not "
@@ -208,13 +217,14 @@ class TraceRecording:
         missing = len(self._ended) + len(self._unsent) + self._lost
         return f"{missing} spans of attempt {self._attempt_id} are not in the store"
 
-    async def _drain(self) -> None:
+    async def drain(self) -> None:
+        """Submit spans as long as there are any; the export loop's part."""
         assert self._store is not None
         while True:
             await self._submit_until_done(self._store, abandon=True)
             self._drain_started = False
             # Looked at after the flag: a span that ended since either is seen here or saw the flag.
-            if self._closed or self._failure is not None or not self._ended:
+            if self.closed or self._failure is not None or not self._ended:
                 return
             self._drain_started = True
 
@@ -243,7 +253,7 @@ class TraceRecording:
                 return
             finally:
                 self._release()
-            if abandon and self._closed:
+            if abandon and self.closed:
                 return
             await asyncio.sleep(delay)
 
@@ -266,7 +276,7 @@ class TraceRecording:
             with self._convert_lock:
                 for _ in batch:
                     self._unsent.popleft()
-                self._numbered = 0
+                self._numbered -= len(batch)
             with self._room:
                 self._room.notify_all()
 

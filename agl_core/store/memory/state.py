@@ -237,6 +237,11 @@ class State:
 
     # -- spans -----------------------------------------------------------------------------------
 
+    def draw_sequence_id(self, rollout_id: str) -> int:
+        """Return the rollout's next span sequence id; an unknown rollout starts a counter."""
+        number = self.sequence_ids[rollout_id] = self.sequence_ids.get(rollout_id, 0) + 1
+        return number
+
     def add_spans(self, spans: Sequence[EncodedSpan], now: float) -> list[EncodedSpan]:
         """Store spans and return those that were not stored before; all or nothing on errors."""
         for span in spans:

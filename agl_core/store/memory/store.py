@@ -239,16 +239,16 @@ class InMemoryLightningStore(MemoryReads):
         with self._lock:
             return self._state.add_spans(spans, time.time())
 
+    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        with self._lock:
+            return self._state.draw_sequence_id(rollout_id)
+
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
         with self._lock:
-            drawn: list[int] = []
-            counters = self._state.sequence_ids
-            for rollout_id, _ in rollout_attempt_ids:
-                counters[rollout_id] = number = counters.get(rollout_id, 0) + 1
-                drawn.append(number)
-            return drawn
+            draw = self._state.draw_sequence_id
+            return [draw(rollout_id) for rollout_id, _ in rollout_attempt_ids]
 
     # -- updates ---------------------------------------------------------------------------------
 

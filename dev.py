@@ -146,7 +146,9 @@ def types(arguments: Sequence[str]) -> None:
 def cover(arguments: Sequence[str]) -> None:
     python = dev_python()
     run(python, "-m", "coverage", "erase")
-    run(python, "-m", "pytest", "--cov", "--cov-report=", *arguments)
+    # Not pytest-cov: pytest's plugins import the core before it starts to measure.
+    run(python, "-m", "coverage", "run", "-m", "pytest", *arguments)
+    run(python, "-m", "coverage", "combine", "--quiet")
     run(
         python,
         "-m",

@@ -42,6 +42,9 @@ class PaginatedResult(BaseModel, Generic[T_co]):
         shown = f"[{self.items[0]!r}, ...]" if len(self.items) > 1 else repr(list(self.items))
         return f"<PaginatedResult ({self.offset}:{end} of {self.total}) {shown}>"
 
+    def __str__(self) -> str:
+        return repr(self)
+
 
 class FilterField(TypedDict, total=False):
     """Conditions on one field; an operator with value None is ignored."""

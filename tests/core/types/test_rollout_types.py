@@ -74,7 +74,7 @@ def test_a_page_is_a_sequence_of_its_items():
         [10, 11, 12],
     )
     assert set(page.model_dump()) == {"items", "limit", "offset", "total"}
-    assert repr(page) == "<PaginatedResult (3:6 of 10) [10, ...]>"
+    assert repr(page) == str(page) == "<PaginatedResult (3:6 of 10) [10, ...]>"
 
 
 def test_an_empty_page_is_falsy_and_an_unlimited_one_shows_no_end():

@@ -97,7 +97,8 @@ class ScriptedModels:
 
     def __enter__(self) -> ScriptedModels:
         logging.getLogger("uvicorn.error").addFilter(_is_news)
-        listener = socket.socket()
+        # Spelt out, because asyncio switches Nagle's algorithm off only for sockets that say TCP.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(

@@ -1,6 +1,7 @@
 """A store behind the server, seen through the client, under the conformance suite."""
 
 from functools import partial
+from typing import Any
 
 import pytest_asyncio
 
@@ -20,5 +21,5 @@ class TestServedMemoryStore(StoreSuite):
         await client.close()
         await server.stop()
 
-    def connection(self, store):
+    def connection(self, store: Any):
         return partial(LightningStoreClient, store.server_address)

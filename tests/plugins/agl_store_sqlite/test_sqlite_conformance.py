@@ -1,6 +1,7 @@
 """The SQLite store under the conformance suite."""
 
 from functools import partial
+from typing import Any
 
 import pytest_asyncio
 
@@ -20,8 +21,8 @@ class TestSqliteStore(StoreSuite):
         yield store
         await store.close()
 
-    async def reopen(self, store):
+    async def reopen(self, store: Any):
         return SqliteLightningStore(store.path, durability="normal", scan_debounce_seconds=0)
 
-    def connection(self, store):
+    def connection(self, store: Any):
         return partial(SqliteLightningStore, store.path, durability="normal")

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
-from agl_core.types import EnqueueRolloutRequest, Span
+from agl_core.types import EnqueueRolloutRequest, Rollout, Span
 from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.schema import SCHEMA_VERSION
 
@@ -159,6 +159,8 @@ async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
     first, failed, last = await asyncio.gather(*batch, return_exceptions=True)
     await blocked
     assert isinstance(failed, InvalidArgumentError)
+    assert isinstance(first, Rollout)
+    assert isinstance(last, Rollout)
     assert [r.rollout_id for r in await store.query_rollouts()] == [
         first.rollout_id,
         last.rollout_id,

@@ -13,13 +13,15 @@ A short algorithm can be a function instead: :func:`agl_core.algorithm.algo`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from agl_core.plugins.events import notify
 from agl_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
+    from agl_core.algorithm.run import Run
     from agl_core.algorithm.utils import LLMProxyLike
     from agl_core.store.base import LightningStore
     from agl_core.trainer import Trainer
@@ -42,6 +44,7 @@ class Algorithm:
     _adapter: Adapter[Any, Any] | None = None
     _llm_proxy: LLMProxyLike | None = None
     _initial_resources: NamedResources | None = None
+    _run: Run | None = None
 
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
@@ -60,6 +63,20 @@ class Algorithm:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
+
+    @property
+    def display_name(self) -> str:
+        """What events and logs call this algorithm: its function's name, or its class's."""
+        return getattr(self, "__name__", type(self).__qualname__)
+
+    def report_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell listeners that a step is done: a batch, a candidate, an epoch.
+
+        Args:
+            step: Counts from 0 within a run.
+            metrics: Figures of this step by name.
+        """
+        notify("algorithm_step", algorithm=self.display_name, step=step, metrics=dict(metrics))
 
     # -- what the trainer hands over before it calls run -----------------------------------------
 
@@ -122,3 +139,17 @@ class Algorithm:
     def get_initial_resources(self) -> NamedResources | None:
         """Return the resources to start from, or None."""
         return self._initial_resources
+
+    def set_run(self, run: Run | None) -> None:
+        """Called with the run that this is, which may be one that goes on."""
+        self._run = run
+
+    def get_run(self) -> Run:
+        """Return the run, by which an algorithm goes on where it was; without a name by default.
+
+        Raises:
+            ValueError: There is no store.
+        """
+        from agl_core.algorithm.run import Run
+
+        return Run(self.get_store()) if self._run is None else self._run

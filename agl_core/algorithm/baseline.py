@@ -11,10 +11,18 @@ import anyio
 from agl_core.algorithm.batch import cancel_rollouts
 from agl_core.algorithm.fast import FastAlgorithm
 from agl_core.algorithm.progress import ProgressReporter, show_progress
+from agl_core.algorithm.run import Run
 from agl_core.algorithm.utils import LLMProxyLike, with_llm_proxy
 from agl_core.emitter import find_final_reward
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import Dataset, Rollout, RolloutMode, RolloutStatus, Span
+from agl_core.types import (
+    Dataset,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+)
 
 if TYPE_CHECKING:
     from agl_core.store.base import LightningStore
@@ -30,7 +38,8 @@ SpanVerbosity = Literal["keys", "key_values", "none"]
 class Baseline(FastAlgorithm):
     """Sends every task to the agent, in order, and logs each rollout as it goes; learns nothing.
 
-    Initial resources are stored as the snapshot ``default``.
+    Initial resources are stored as the snapshot ``default``, or ``NAME/default`` in a run of a
+    name.
 
     Args:
         n_epochs: Passes over the datasets.
@@ -74,30 +83,39 @@ class Baseline(FastAlgorithm):
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
         """Run every task ``n_epochs`` times: the training tasks, then the validation tasks."""
-        store = self.get_store()
+        store, run = self.get_store(), self.get_run()
         tasks = [*_tasks("train", train_dataset), *_tasks("val", val_dataset)]
         if not tasks:
             logger.error("The baseline has nothing to do: give it a dataset")
             return
         resources = self.get_initial_resources()
+        resources_id = None
         if resources is None:
             logger.warning("No initial resources: tasks run with the latest in the store, if any")
+        elif run.name:
+            resources_id = await run.put_resources("default", resources)
         else:
-            await store.update_resources("default", resources)
+            resources_id = (await store.update_resources("default", resources)).resources_id
         with show_progress("baseline", len(tasks) * self.n_epochs) as progress:
             for epoch in range(self.n_epochs):
                 logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.n_epochs, len(tasks))
-                await _Epoch(self, store, progress, done=epoch * len(tasks)).run(
-                    tasks, None if resources is None else "default"
+                await _Epoch(self, store, run, progress, done=epoch * len(tasks)).run(
+                    tasks, resources_id, f"epoch-{epoch}"
                 )
 
-    async def report(self, store: LightningStore, rollout: Rollout) -> None:
-        """Log what came of a finished rollout: its attempts, their spans, the adapter's view."""
+    async def report(self, store: LightningStore, rollout: Rollout) -> float | None:
+        """Log what came of a finished rollout: its attempts, their spans, the adapter's view.
+
+        Returns:
+            The final reward of its latest attempt, if there is one.
+        """
+        reward = None
         attempts = (await store.query_attempts(rollout.rollout_id)).items
         duration = (rollout.end_time or rollout.start_time) - rollout.start_time
         logger.info("%s: %s after %.2f s", rollout.rollout_id, rollout.status, duration)
         for attempt in attempts:
             spans = (await store.query_spans(rollout.rollout_id, attempt.attempt_id)).items
+            reward = find_final_reward(spans)
             logger.info(
                 "%s | attempt %d (%s): %s by %s, %d spans, reward %s",
                 rollout.rollout_id,
@@ -106,13 +124,14 @@ class Baseline(FastAlgorithm):
                 attempt.status,
                 attempt.worker_id,
                 len(spans),
-                find_final_reward(spans),
+                reward,
             )
             if self.span_verbosity != "none":
                 for span in spans:
                     logger.info("%s |   %s", rollout.rollout_id, self._describe(span))
             if attempt is attempts[-1]:
                 self._adapt(rollout.rollout_id, spans)
+        return reward
 
     def _describe(self, span: Span) -> str:
         seconds = (span.end_time or 0.0) - (span.start_time or 0.0)
@@ -134,29 +153,48 @@ class _Epoch:
     """One pass over the tasks: fills the queue as it empties and reports rollouts as they end."""
 
     def __init__(
-        self, baseline: Baseline, store: LightningStore, progress: ProgressReporter, done: int
+        self,
+        baseline: Baseline,
+        store: LightningStore,
+        run: Run,
+        progress: ProgressReporter,
+        done: int,
     ) -> None:
         self._baseline = baseline
         self._store = store
+        self._run = run
         self._progress = progress
         self._done = done
+        self._rewards: list[float | None] = []
         self._open: set[str] = set()
         self._changed = anyio.Event()
 
-    async def run(self, tasks: Sequence[tuple[RolloutMode, Any]], resources_id: str | None) -> None:
+    async def run(
+        self, tasks: Sequence[tuple[RolloutMode, Any]], resources_id: str | None, name: str
+    ) -> None:
+        requests = [
+            EnqueueRolloutRequest(input=task, mode=mode, resources_id=resources_id)
+            for mode, task in tasks
+        ]
         try:
             async with anyio.create_task_group() as listeners:
                 if self._store.capabilities.get("events"):
                     listeners.start_soon(self._listen)
                 async with anyio.create_task_group() as group:
-                    for mode, task in tasks:
+                    for index, request in enumerate(requests):
                         await self._wait_for_room()
-                        rollout = await self._store.enqueue_rollout(task, mode, resources_id)
+                        (rollout,) = await self._run.enqueue([request], batch=name, first=index)
                         self._open.add(rollout.rollout_id)
                         group.start_soon(self._follow, rollout.rollout_id)
                 listeners.cancel_scope.cancel()
         finally:
-            await cancel_rollouts(self._store, self._open)
+            if not self._run.name:
+                await cancel_rollouts(self._store, self._open)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the pass; a rollout without a reward counts as 0."""
+        mean = sum(reward or 0.0 for reward in self._rewards) / len(self._rewards)
+        return {"rollouts": len(self._rewards), "reward": mean}
 
     async def _listen(self) -> None:
         """Wake whoever waits for the queue to move, and tell status changes."""
@@ -176,8 +214,8 @@ class _Epoch:
                 await changed.wait()
 
     async def _follow(self, rollout_id: str) -> None:
-        (rollout,) = await self._store.wait_for_rollouts(rollout_ids=[rollout_id])
+        (rollout,) = await self._run.wait_for_rollouts([rollout_id])
         self._open.discard(rollout_id)
-        await self._baseline.report(self._store, rollout)
+        self._rewards.append(await self._baseline.report(self._store, rollout))
         self._done += 1
         self._progress.update(self._done)

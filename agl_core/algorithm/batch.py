@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 import anyio
 
 from agl_core.algorithm.progress import show_progress
+from agl_core.algorithm.run import Run
 from agl_core.algorithm.stats import Estimate, estimate_mean
 from agl_core.emitter import find_final_reward
 from agl_core.types import (
@@ -119,11 +120,14 @@ async def run_batch(
     adapter: Adapter[Any, Any] | None = None,
     timeout: float | None = None,
     description: str = "rollouts",
+    run: Run | None = None,
+    name: str = "",
 ) -> BatchOutcome:
     """Enqueue tasks, wait until the runners are done with them, and read what came of them.
 
     Rollouts that are not finished at the timeout, or when the caller is cancelled, are cancelled in
-    the store: none of them is left for runners to pick up later.
+    the store: none of them is left for runners to pick up later. In a run with a name, an
+    interrupted batch is left as it is instead, and the run goes on with it when it is resumed.
 
     Args:
         store: Where the tasks go.
@@ -136,16 +140,22 @@ async def run_batch(
         adapter: Applied to the spans of each outcome.
         timeout: Seconds for the whole batch; None waits as long as it takes.
         description: What the progress display calls the batch.
+        run: The run that the batch belongs to: what it enqueued before is not enqueued again.
+        name: Name of the batch, unique in the run; needed if the run has a name.
+
+    Raises:
+        InvalidArgumentError: The batch needs a name, or the run has another one of this name.
     """
+    run = run or Run(store)
     if resources is not None and not isinstance(resources, str):
-        resources = (await store.add_resources(resources)).resources_id
+        resources = await run.put_resources(name, resources)
     requests = [
         EnqueueRolloutRequest(
             input=tasks[i], mode=mode, resources_id=resources, config=config, metadata=metadata
         )
         for i in range(len(tasks))
     ]
-    enqueued = await store.enqueue_many_rollouts(requests)
+    enqueued = await run.enqueue(requests, batch=name)
     pending = {rollout.rollout_id for rollout in enqueued}
     ended: dict[str, Rollout] = {}
     deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -153,16 +163,17 @@ async def run_batch(
         with show_progress(description, len(enqueued)) as progress:
             while pending and (left := deadline - time.monotonic()) > 0:
                 # Returns the moment all are done; the slice is for the progress display.
-                done = await store.wait_for_rollouts(
-                    rollout_ids=list(pending), timeout=min(left, _PROGRESS_INTERVAL)
-                )
+                done = await run.wait_for_rollouts(list(pending), min(left, _PROGRESS_INTERVAL))
                 ended.update((rollout.rollout_id, rollout) for rollout in done)
                 pending.difference_update(ended)
                 progress.update(len(ended), _failures(ended.values()))
-    finally:
+    except BaseException:
+        if not run.name:
+            await cancel_rollouts(store, pending)
+        raise
+    if pending:
         cancelled = await cancel_rollouts(store, pending)
         ended.update((rollout.rollout_id, rollout) for rollout in cancelled)
-    if pending:
         logger.warning("%s: %d of %d did not end in time", description, len(pending), len(enqueued))
     return BatchOutcome(
         await _read(store, [ended[rollout.rollout_id] for rollout in enqueued], adapter),

@@ -18,6 +18,7 @@ _INJECTED: Final[dict[str, Callable[[Algorithm], Any]]] = {
     "adapter": Algorithm.get_adapter,
     "llm_proxy": Algorithm.get_llm_proxy,
     "initial_resources": Algorithm.get_initial_resources,
+    "run": Algorithm.get_run,
 }
 _DATASETS: Final = ("train_dataset", "val_dataset")
 
@@ -26,7 +27,7 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, sync or async.
 
     Its parameters are filled by name: ``store``, ``adapter``, ``llm_proxy``,
-    ``initial_resources``, ``train_dataset``, ``val_dataset``; any of them, in any order::
+    ``initial_resources``, ``run``, ``train_dataset``, ``val_dataset``; any of them, in any order::
 
         @algo
         async def search(*, store, train_dataset, val_dataset):

@@ -245,7 +245,7 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """Return the snapshot most recently added or updated."""
+        """Return the snapshot most recently added or updated, checkpoints aside."""
 
     @abstractmethod
     async def query_workers(
@@ -356,7 +356,11 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        """Store a new snapshot under a new id, version 1; it becomes the latest."""
+        """Store a new snapshot under a new id, version 1.
+
+        It becomes the latest, unless all it holds are checkpoints
+        (:func:`agl_core.types.becomes_latest`).
+        """
 
     @abstractmethod
     async def update_resources(
@@ -364,7 +368,7 @@ class LightningStore(ABC):
     ) -> ResourcesUpdate:
         """Replace a snapshot (version + 1, create time kept), or create it at version 1.
 
-        Either way it becomes the latest.
+        Either way it becomes the latest, as :meth:`add_resources` says.
         """
 
     # -- spans -----------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from agl_core.algorithm.run import Run
+from agl_core.algorithm.announce import AnnouncingStore
+from agl_core.plugins.events import has_listeners
 from agl_core.runner.sync_calls import SyncCalls
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ class AlgorithmSide:
     initial_resources: NamedResources | None
     train_dataset: Dataset[Any] | None
     val_dataset: Dataset[Any] | None
+    run: str = ""
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         if not hasattr(self.trainer, "store"):
@@ -57,7 +61,14 @@ class AlgorithmSide:
             logger.info("No algorithm: runners serve what others enqueue, until Ctrl+C")
             await event.wait_async()
             return
+        run = await Run.open(store, self.run)
+        if run.finished:
+            logger.info("The run %r is finished; nothing to do", run.name)
+            return
+        algorithm.set_run(run)
         algorithm.set_trainer(self.trainer)
+        if has_listeners():
+            store = AnnouncingStore(store, algorithm.display_name)
         algorithm.set_store(store)
         algorithm.set_adapter(self.adapter)
         algorithm.set_llm_proxy(self.llm_proxy)
@@ -68,6 +79,7 @@ class AlgorithmSide:
             await algorithm.run(**datasets)  # pyright: ignore[reportGeneralTypeIssues]
         else:
             await _run_sync(partial(algorithm.run, **datasets))
+        await run.finish()
 
 
 async def _run_sync(call: Callable[[], Any]) -> None:

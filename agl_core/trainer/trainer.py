@@ -59,6 +59,9 @@ class Trainer:
             type is given.
         hooks: Callbacks around each rollout.
         proxy: Another name of ``llm_proxy``.
+        run: Name of the run. The run of this name in the store goes on where it was (and does
+            nothing if it is finished); without a name each call is a run of its own. Counts for
+            :meth:`fit` and :meth:`dev`.
         dev: Deprecated and without effect; call :meth:`dev`.
         n_workers: Deprecated name of ``n_runners``.
         max_tasks: Deprecated name of ``max_rollouts``.
@@ -89,6 +92,7 @@ class Trainer:
         llm_proxy: Any = None,
         hooks: Hook | Sequence[Hook] | None = None,
         proxy: Any = None,
+        run: str | None = None,
         dev: bool | None = None,
         n_workers: int | None = None,
         max_tasks: int | None = None,
@@ -107,6 +111,7 @@ class Trainer:
 
         self.max_rollouts = max_rollouts
         self.initial_resources = initial_resources
+        self.run = run or ""
         self.hooks = hooks_of(hooks)
         self.interrupted = False
         supplies: dict[str, Any] = {"n_runners": n_runners or 1}
@@ -235,6 +240,7 @@ class Trainer:
             initial_resources=self.initial_resources,
             train_dataset=check_dataset("train_dataset", train_dataset),
             val_dataset=check_dataset("val_dataset", val_dataset),
+            run="" if mode == "eval" else self.run,
         )
         agent.set_trainer(self)
         worker = RunnerSide(runner=self.runner, agent=agent, hooks=self.hooks)

@@ -19,6 +19,7 @@ from agl_core.types.query import (
 )
 from agl_core.types.resources import (
     LLM,
+    Checkpoint,
     NamedResources,
     OpaqueResource,
     PromptTemplate,
@@ -26,6 +27,7 @@ from agl_core.types.resources import (
     Resource,
     ResourcesUpdate,
     ResourceUnion,
+    becomes_latest,
     register_resource_type,
     resource_types,
 )
@@ -78,6 +80,7 @@ __all__ = [
     "AttemptedRollout",
     "AttributeValue",
     "Attributes",
+    "Checkpoint",
     "Dataset",
     "EnqueueRolloutRequest",
     "Event",
@@ -124,6 +127,7 @@ __all__ = [
     "Triplet",
     "Worker",
     "WorkerStatus",
+    "becomes_latest",
     "register_resource_type",
     "resource_types",
 ]

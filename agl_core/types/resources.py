@@ -28,6 +28,7 @@ from agl_core.types.rollout import AttemptedRollout
 
 __all__ = [
     "LLM",
+    "Checkpoint",
     "NamedResources",
     "OpaqueResource",
     "PromptTemplate",
@@ -35,6 +36,7 @@ __all__ = [
     "Resource",
     "ResourceUnion",
     "ResourcesUpdate",
+    "becomes_latest",
     "register_resource_type",
     "resource_types",
 ]
@@ -199,6 +201,18 @@ class PromptTemplate(Resource):
         return "\n".join(str(message["content"]) for message in messages)
 
 
+@register_resource_type
+class Checkpoint(Resource):
+    """Where a run stands (:class:`agl_core.algorithm.Run`); nothing that agents receive."""
+
+    resource_type: Literal["checkpoint"] = "checkpoint"
+    state: Any = None
+    """What the algorithm goes on from, any JSON value."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """The last value of each metric."""
+    finished: bool = False
+
+
 class _AnyResource:
     """Annotation that decodes by ``resource_type`` and documents the known types."""
 
@@ -231,6 +245,11 @@ ResourceUnion = Annotated[
 
 NamedResources = dict[str, ResourceUnion]
 """Resources by name. The order matters: agents receive the first of the type they ask for."""
+
+
+def becomes_latest(resources: NamedResources) -> bool:
+    """Whether a snapshot becomes the latest when it is stored: not one of checkpoints alone."""
+    return not resources or any(not isinstance(it, Checkpoint) for it in resources.values())
 
 
 class ResourcesUpdate(BaseModel):

@@ -18,7 +18,14 @@ from agl_core.store.memory.eviction import MemoryBudget
 from agl_core.store.memory.index import RolloutIndexes
 from agl_core.store.memory.spans import SpanLog
 from agl_core.store.memory.waiting import FinishWaits, WorkLine
-from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Worker
+from agl_core.types import (
+    FINISHED_STATUSES,
+    Attempt,
+    ResourcesUpdate,
+    Rollout,
+    Worker,
+    becomes_latest,
+)
 
 __all__ = ["Entry", "State"]
 
@@ -200,9 +207,10 @@ class State:
             )
 
     def put_resources(self, update: ResourcesUpdate, now: float) -> None:
-        """Store a snapshot; it becomes the latest."""
+        """Store a snapshot; it becomes the latest, unless it is a checkpoint."""
         self.resources[update.resources_id] = update
-        self.latest_resources = update
+        if becomes_latest(update.resources):
+            self.latest_resources = update
         self.bus.tell("resources", now, resources_id=update.resources_id)
 
     def pass_verdicts(self, now: float) -> int:

@@ -79,9 +79,9 @@ async def test_the_queue_is_never_overfilled() -> None:
     longest = 0
 
     class Watched(InMemoryLightningStore):
-        async def enqueue_rollout(self, *args: Any, **kwargs: Any) -> Any:
+        async def enqueue_many_rollouts(self, *args: Any, **kwargs: Any) -> Any:
             nonlocal longest
-            enqueued = await super().enqueue_rollout(*args, **kwargs)
+            enqueued = await super().enqueue_many_rollouts(*args, **kwargs)
             queuing = await self.query_rollouts(status_in=["queuing", "requeuing"], limit=0)
             longest = max(longest, queuing.total)
             return enqueued

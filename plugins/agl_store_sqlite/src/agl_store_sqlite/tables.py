@@ -23,6 +23,7 @@ from agl_core.types import (
     Rollout,
     RolloutConfig,
     Worker,
+    becomes_latest,
 )
 from agl_core.types.copying import construct
 
@@ -353,7 +354,9 @@ class Tables:
     def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         """Return a snapshot by id, or the latest for None."""
         which = (
-            "ORDER BY touched DESC LIMIT 1" if resources_id is None else "WHERE resources_id = ?"
+            "WHERE touched > 0 ORDER BY touched DESC LIMIT 1"
+            if resources_id is None
+            else "WHERE resources_id = ?"
         )
         row = self.execute(
             "SELECT resources_id, create_time, update_time, version, resources FROM resources "
@@ -363,15 +366,23 @@ class Tables:
         return None if row is None else resources_from(row)
 
     def latest_resources_id(self) -> str | None:
-        row = self.one("SELECT resources_id FROM resources ORDER BY touched DESC LIMIT 1")
+        row = self.one(
+            "SELECT resources_id FROM resources WHERE touched > 0 ORDER BY touched DESC LIMIT 1"
+        )
         return None if row is None else row[0]
 
     def save_resources(self, update: ResourcesUpdate) -> None:
         payload = _resources.dump_json(update.resources)
+        # What never becomes the latest counts downwards.
+        touched = (
+            "max(0, coalesce(max(touched), 0)) + 1"
+            if becomes_latest(update.resources)
+            else "min(0, coalesce(min(touched), 0)) - 1"
+        )
         self.execute(
             "INSERT INTO resources (resources_id, create_time, update_time, version, resources, "
             "touched) VALUES (?1, ?2, ?3, ?4, ?5, "
-            "(SELECT coalesce(max(touched), 0) + 1 FROM resources)) "
+            f"(SELECT {touched} FROM resources)) "
             "ON CONFLICT (resources_id) DO UPDATE SET update_time = ?3, version = ?4, "
             "resources = ?5, touched = excluded.touched",
             (

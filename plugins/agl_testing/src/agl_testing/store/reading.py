@@ -10,7 +10,7 @@ import pytest
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import LightningStore
-from agl_core.types import AttemptedRollout, PromptTemplate
+from agl_core.types import AttemptedRollout, Checkpoint, PromptTemplate
 from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
 from agl_testing.suite import requires
@@ -205,6 +205,28 @@ class ResourceTests(StoreTests):
         latest = await store.get_latest_resources()
         assert latest is not None
         assert (latest.resources_id, latest.version) == ("first", 2)
+
+    async def test_a_checkpoint_is_kept_and_never_the_latest(self, store: LightningStore):
+        checkpoint = Checkpoint(state={"epoch": 3, "seen": [1, None]}, metrics={"reward": 0.5})
+        await store.update_resources("run:before", {"checkpoint": checkpoint})
+        assert await store.get_latest_resources() is None
+        assert (await store.enqueue_rollout(1)).resources_id is None
+        first = await store.update_resources("first", named_resources())
+        for version in (2, 3):
+            stored = await store.update_resources("run:before", {"checkpoint": checkpoint})
+            assert stored.version == version
+        await store.add_resources({"checkpoint": checkpoint})
+        latest = await store.get_latest_resources()
+        assert latest is not None
+        assert latest.resources_id == first.resources_id
+        assert (await store.enqueue_rollout(2)).resources_id == first.resources_id
+        kept = await store.get_resources_by_id("run:before")
+        assert kept is not None
+        assert kept.resources == {"checkpoint": checkpoint}
+        await store.update_resources("mixed", {**named_resources(), "checkpoint": checkpoint})
+        latest = await store.get_latest_resources()
+        assert latest is not None
+        assert latest.resources_id == "mixed"
 
     async def test_snapshots_are_listed_and_filtered(self, store: LightningStore):
         for name in ("v0", "v1", "other"):

@@ -1,0 +1,310 @@
+"""A run with a name goes on where it was: its state, its rollouts, and what a crash broke off.
+
+::
+
+    state = run.state or {"epoch": 0, "best": 0.0}
+    for epoch in range(state["epoch"], 10):
+        batch = await run_batch(store, tasks, run=run, name=f"epoch-{epoch}")
+        state = {"epoch": epoch + 1, "best": max(state["best"], batch.score().mean)}
+        await run.save(state, metrics={"best": state["best"]})
+
+What is kept, all of it in the store: the state, as a checkpoint (a versioned snapshot under the id
+``run:<name>``, which agents never receive); and with each rollout the run's name, its batch and its
+index, written in the one step that enqueues it. So it is known of every task whether it was
+enqueued, however close to the crash that was.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from agl_core.errors import InvalidArgumentError
+from agl_core.types import (
+    Attempt,
+    Checkpoint,
+    EnqueueRolloutRequest,
+    NamedResources,
+    Rollout,
+    RolloutStatus,
+    Worker,
+)
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+
+__all__ = ["Run", "stored_runs"]
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = "run:"
+_KEY: Final = "checkpoint"
+_NAME: Final = re.compile(r"[\w.-]{1,100}")
+_RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
+_PAGE: Final = 1000
+_LOOK_SECONDS: Final = 2.0
+"""How often a waiting run looks for attempts that nobody works on any more."""
+_SILENCE_SECONDS: Final = 60.0
+"""A worker of which nothing was heard for this long is dead; heartbeats come every 10 s."""
+_MOST_RETRIES: Final = 3
+"""How often, while one process runs the algorithm, a task is tried again that lost its runner: it
+may be what kills them."""
+
+
+class Run:
+    """One run of an algorithm; without a name it keeps nothing, and everything works all the same.
+
+    Used by one algorithm on one event loop. Two processes must not run the same name at a time.
+
+    Args:
+        store: Where it is kept.
+        name: Letters, digits, ``_``, ``-`` and ``.``.
+
+    Attributes:
+        name: Its name; empty if nothing is kept.
+        state: What the algorithm saved last, any JSON value; None before that.
+        metrics: The metrics saved so far, the last value of each.
+        finished: Whether the algorithm came to its end.
+
+    Raises:
+        InvalidArgumentError: The name has other characters.
+    """
+
+    def __init__(self, store: LightningStore, name: str = "") -> None:
+        if name and not _NAME.fullmatch(name):
+            raise InvalidArgumentError(
+                f"a run's name is made of letters, digits, '_', '-' and '.', not {name!r}"
+            )
+        self.name = name
+        self.state: Any = None
+        self.metrics: dict[str, float] = {}
+        self.finished = False
+        self._store = store
+        self._known: dict[tuple[str, int], str] = {}
+        self._used: set[tuple[str, int]] = set()
+        self._retries: Counter[str] = Counter()
+        self._looked = time.monotonic()
+
+    @classmethod
+    async def open(cls, store: LightningStore, name: str = "") -> Run:
+        """Begin a run, or go on with the one of this name."""
+        run = cls(store, name)
+        if not name:
+            return run
+        checkpoint = await _checkpoint(store, name)
+        if checkpoint is None:
+            await run._write()
+            return run
+        run.state, run.metrics = checkpoint.state, dict(checkpoint.metrics)
+        run.finished = checkpoint.finished
+        if not run.finished:
+            run._known = await _enqueued(store, name)
+            logger.info("Run %r goes on; %d rollouts are enqueued already", name, len(run._known))
+        return run
+
+    # -- state -----------------------------------------------------------------------------------
+
+    async def save(self, state: Any, metrics: Mapping[str, float] | None = None) -> None:
+        """Keep the state that the run would go on from.
+
+        Args:
+            state: A JSON value; it replaces the last one.
+            metrics: Figures to show for the run; they are merged with those saved before.
+        """
+        self.state = state
+        self.metrics.update(metrics or {})
+        await self._write()
+
+    async def finish(self) -> None:
+        """Note that the run is over: resumed, it does nothing more."""
+        self.finished = True
+        await self._write()
+
+    async def _write(self) -> None:
+        if self.name:
+            checkpoint = Checkpoint(state=self.state, metrics=self.metrics, finished=self.finished)
+            await self._store.update_resources(_PREFIX + self.name, {_KEY: checkpoint})
+
+    async def put_resources(self, name: str, resources: NamedResources) -> str:
+        """Store a snapshot of this run once; it becomes the latest unless it was there already.
+
+        Args:
+            name: What the snapshot is, unique in the run.
+            resources: What it holds.
+
+        Returns:
+            Its id.
+        """
+        if not self.name:
+            return (await self._store.add_resources(resources)).resources_id
+        resources_id = f"{self.name}/{name}"
+        if await self._store.get_resources_by_id(resources_id) is None:
+            await self._store.update_resources(resources_id, resources)
+        return resources_id
+
+    # -- rollouts --------------------------------------------------------------------------------
+
+    async def enqueue(
+        self, requests: Sequence[EnqueueRolloutRequest], *, batch: str = "", first: int = 0
+    ) -> list[Rollout]:
+        """Enqueue what this run has not enqueued before; return all of it, in order.
+
+        Args:
+            requests: The tasks.
+            batch: Name of the batch they belong to; must be given in a run with a name.
+            first: Index in the batch of the first of them.
+
+        Raises:
+            InvalidArgumentError: The batch has no name, or these tasks were asked for before.
+        """
+        if not self.name:
+            return list(await self._store.enqueue_many_rollouts(requests))
+        if not batch:
+            raise InvalidArgumentError(f"batches of the run {self.name!r} need a name")
+        keys = [(batch, first + i) for i in range(len(requests))]
+        if self._used.intersection(keys):
+            raise InvalidArgumentError(f"the run {self.name!r} has two batches {batch!r}")
+        self._used.update(keys)
+        missing = [
+            request.model_copy(update={"metadata": self._labels(request, *key)})
+            for key, request in zip(keys, requests, strict=True)
+            if key not in self._known
+        ]
+        new = iter(await self._store.enqueue_many_rollouts(missing) if missing else ())
+        old = await self._rollouts([self._known[key] for key in keys if key in self._known])
+        return [old[self._known[key]] if key in self._known else next(new) for key in keys]
+
+    def _labels(self, request: EnqueueRolloutRequest, batch: str, index: int) -> dict[str, Any]:
+        return {**(request.metadata or {}), "run": self.name, "batch": batch, "index": index}
+
+    async def _rollouts(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+        found: dict[str, Rollout] = {}
+        for at in range(0, len(rollout_ids), _PAGE):
+            page = await self._store.query_rollouts(rollout_id_in=rollout_ids[at : at + _PAGE])
+            found.update((rollout.rollout_id, rollout) for rollout in page)
+        return found
+
+    async def wait_for_rollouts(
+        self, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> Sequence[Rollout]:
+        """Like the store's, but what lost its runner is tried again and is not finished yet.
+
+        That is an attempt whose runner was killed, or was stopped with the run; it does not count
+        among the attempts that the rollout's config allows.
+
+        Args:
+            rollout_ids: Rollouts of this run.
+            timeout: Seconds; None waits as long as it takes.
+        """
+        if not self.name:
+            return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        settled: dict[str, Rollout] = {}
+        while True:
+            pending = [name for name in rollout_ids if name not in settled]
+            began = time.monotonic()
+            patience = max(0.0, min(deadline - began, _LOOK_SECONDS))
+            done = await self._store.wait_for_rollouts(rollout_ids=pending, timeout=patience)
+            all_ended = time.monotonic() - began < patience or len(done) == len(pending)
+            for rollout in done:
+                if await self._try_again(rollout):
+                    all_ended = False
+                else:
+                    settled[rollout.rollout_id] = rollout
+            if all_ended or time.monotonic() >= deadline:
+                return [settled[name] for name in dict.fromkeys(rollout_ids) if name in settled]
+            await self._fail_orphans({name for name in pending if name not in settled})
+
+    async def _try_again(self, rollout: Rollout) -> bool:
+        """Requeue a rollout that failed because its attempt was broken off."""
+        if rollout.status != "failed" or self._retries[rollout.rollout_id] >= _MOST_RETRIES:
+            return False
+        attempt = await self._store.get_latest_attempt(rollout.rollout_id)
+        if attempt is None or not _was_broken_off(attempt):
+            return False
+        self._retries[rollout.rollout_id] += 1
+        logger.info("%s lost its runner and is tried again", rollout.rollout_id)
+        await self._store.update_rollout(rollout.rollout_id, status="requeuing")
+        return True
+
+    async def _fail_orphans(self, rollout_ids: set[str]) -> None:
+        """Fail the attempts at these rollouts that nobody works on any more."""
+        if time.monotonic() - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        running = await self._store.query_rollouts(status_in=_RUNNING)
+        attempts = [r for r in running if r.rollout_id in rollout_ids]
+        if not attempts:
+            return
+        # In this order: a worker leaves an attempt after it has written how it ended.
+        busy = {w.worker_id: w for w in await self._store.query_workers(status_in=["busy"])}
+        for rollout in attempts:
+            attempt = await self._store.get_latest_attempt(rollout.rollout_id)
+            if attempt is None or attempt.status not in _RUNNING:
+                continue
+            if attempt.attempt_id == getattr(rollout, "attempt", attempt).attempt_id and _is_orphan(
+                attempt, busy.get(attempt.worker_id or "")
+            ):
+                logger.warning("%s: its worker is gone", rollout.rollout_id)
+                await self._store.update_attempt(
+                    rollout.rollout_id,
+                    attempt.attempt_id,
+                    status="failed",
+                    metadata={**(attempt.metadata or {}), "error": "its worker is gone"},
+                )
+
+
+async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
+    """Return the runs that a store knows, by name, in the order in which they began."""
+    page = await store.query_resources(resources_id_contains=_PREFIX)
+    return {
+        snapshot.resources_id.removeprefix(_PREFIX): checkpoint
+        for snapshot in page
+        if snapshot.resources_id.startswith(_PREFIX)
+        and isinstance(checkpoint := snapshot.resources.get(_KEY), Checkpoint)
+    }
+
+
+async def _checkpoint(store: LightningStore, name: str) -> Checkpoint | None:
+    snapshot = await store.get_resources_by_id(_PREFIX + name)
+    found = None if snapshot is None else snapshot.resources.get(_KEY)
+    return found if isinstance(found, Checkpoint) else None
+
+
+async def _enqueued(store: LightningStore, run: str) -> dict[tuple[str, int], str]:
+    """Return the ids of a run's rollouts by batch and index."""
+    found: dict[tuple[str, int], str] = {}
+    offset = 0
+    while True:
+        page = await store.query_rollouts(limit=_PAGE, offset=offset)
+        for rollout in page:
+            labels = rollout.metadata or {}
+            if labels.get("run") == run and "batch" in labels:
+                found[labels["batch"], labels["index"]] = rollout.rollout_id
+        offset += _PAGE
+        if offset >= page.total:
+            return found
+
+
+def _was_broken_off(attempt: Attempt) -> bool:
+    """Tell whether an attempt failed for want of a runner, and not by what the agent did.
+
+    A runner writes the type of what the agent raised; whoever fails an attempt in its place cannot.
+    """
+    said = attempt.metadata or {}
+    broken_off = "error" in said and said.get("error_type") in (None, "AgentCancelledError")
+    return attempt.status == "failed" and broken_off
+
+
+def _is_orphan(attempt: Attempt, worker: Worker | None) -> bool:
+    heard = [attempt.start_time, attempt.last_heartbeat_time]
+    if attempt.worker_id is not None:
+        if worker is None or worker.current_attempt_id != attempt.attempt_id:
+            return True
+        heard.append(worker.last_heartbeat_time)
+    return time.time() - max(at for at in heard if at is not None) > _SILENCE_SECONDS

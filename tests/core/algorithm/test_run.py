@@ -1,0 +1,285 @@
+"""A run with a name goes on where it was: nothing is enqueued twice, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agl_core.algorithm import Algorithm, Baseline, Run, algo, run_batch, stored_runs
+from agl_core.algorithm import run as run_module
+from agl_core.errors import InvalidArgumentError
+from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.trainer import Trainer
+from agl_core.types import Checkpoint, EnqueueRolloutRequest, PromptTemplate
+
+PROMPT = {"prompt": PromptTemplate(template="{q}", engine="f-string")}
+
+
+def requests(number: int) -> list[EnqueueRolloutRequest]:
+    return [EnqueueRolloutRequest(input=i, metadata={"mine": i}) for i in range(number)]
+
+
+@asynccontextmanager
+async def working(
+    store: LightningStore, end: Callable[[Any], dict[str, Any]] | None = None
+) -> AsyncIterator[list[Any]]:
+    """A runner that ends every attempt at once; yields the inputs it got."""
+    seen: list[Any] = []
+
+    async def work() -> None:
+        while True:
+            claimed = await store.dequeue_rollout("Worker-0", wait=10)
+            if claimed is not None:
+                seen.append(claimed.input)
+                ending = end(claimed) if end else {"status": "succeeded"}
+                await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, **ending)
+
+    task = asyncio.create_task(work())
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_the_state_and_the_metrics_come_back(quick_look):
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    assert (run.state, run.metrics, run.finished) == (None, {}, False)
+    await run.save({"epoch": 1}, metrics={"reward": 0.25, "loss": 2.0})
+    await run.save({"epoch": 2}, metrics={"reward": 0.5})
+    again = await Run.open(store, "night")
+    assert again.state == {"epoch": 2}
+    assert again.metrics == {"reward": 0.5, "loss": 2.0}
+    assert not again.finished
+    await again.finish()
+    assert (await Run.open(store, "night")).finished
+    assert (await Run.open(store, "day")).state is None
+    assert list(await stored_runs(store)) == ["night", "day"]
+    assert await store.get_latest_resources() is None
+
+
+async def test_without_a_name_nothing_is_kept():
+    store = InMemoryLightningStore()
+    run = await Run.open(store)
+    await run.save({"epoch": 1})
+    await run.finish()
+    assert (await store.query_resources()).total == 0
+    (rollout,) = await run.enqueue(requests(1))
+    assert rollout.metadata == {"mine": 0}
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "ü:", "x" * 101])
+def test_a_name_is_made_of_plain_characters(name):
+    with pytest.raises(InvalidArgumentError, match="a run's name is made of"):
+        Run(InMemoryLightningStore(), name)
+
+
+async def test_what_was_enqueued_is_not_enqueued_again():
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    first = await run.enqueue(requests(3), batch="epoch-0")
+    assert first[1].metadata == {"mine": 1, "run": "night", "batch": "epoch-0", "index": 1}
+    await store.enqueue_rollout("of nobody")
+    await store.update_rollout(first[0].rollout_id, status="succeeded")
+
+    again = await Run.open(store, "night")
+    second = await again.enqueue(requests(5), batch="epoch-0")
+    assert [r.rollout_id for r in second[:3]] == [r.rollout_id for r in first]
+    assert [r.status for r in second] == ["succeeded", *["queuing"] * 4]
+    assert [r.input for r in second] == [0, 1, 2, 3, 4]
+    other = await again.enqueue(requests(1), batch="epoch-1")
+    assert (await store.query_rollouts()).total == 7
+    assert other[0].rollout_id not in {r.rollout_id for r in second}
+    of_another = await (await Run.open(store, "day")).enqueue(requests(1), batch="epoch-0")
+    assert of_another[0].rollout_id != first[0].rollout_id
+
+
+async def test_a_batch_needs_a_name_of_its_own():
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    with pytest.raises(InvalidArgumentError, match="batches of the run 'night' need a name"):
+        await run.enqueue(requests(1))
+    await run.enqueue(requests(2), batch="a")
+    with pytest.raises(InvalidArgumentError, match="the run 'night' has two batches 'a'"):
+        await run.enqueue(requests(1), batch="a")
+    await run.enqueue(requests(1), batch="a", first=2)
+    assert (await store.query_rollouts()).total == 3
+
+
+async def test_a_snapshot_is_stored_once():
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    assert await run.put_resources("seed", PROMPT) == "night/seed"
+    await store.update_resources("newer", PROMPT)
+    await (await Run.open(store, "night")).put_resources("seed", PROMPT)
+    seed = await store.get_resources_by_id("night/seed")
+    latest = await store.get_latest_resources()
+    assert seed is not None
+    assert seed.version == 1
+    assert latest is not None
+    assert latest.resources_id == "newer"
+
+
+async def test_an_interrupted_batch_is_left_and_gone_on_with():
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    batch = asyncio.ensure_future(
+        run_batch(store, list(range(4)), resources=PROMPT, run=run, name="val")
+    )
+    claimed = await store.dequeue_rollout("Worker-0", wait=10)
+    assert claimed is not None
+    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    batch.cancel()
+    await asyncio.wait((batch,))
+    assert [r.status for r in await store.query_rollouts()] == ["succeeded", *["queuing"] * 3]
+
+    again = await Run.open(store, "night")
+    async with working(store) as seen:
+        outcome = await run_batch(store, list(range(4)), resources=PROMPT, run=again, name="val")
+    assert seen == [1, 2, 3]
+    assert [o.rollout.input for o in outcome] == [0, 1, 2, 3]
+    assert outcome.statuses() == {"succeeded": 4}
+    assert outcome.resources_id == "night/val"
+    assert (await store.query_rollouts()).total == 4
+
+
+@pytest.fixture
+def quick_look(monkeypatch):
+    monkeypatch.setattr(run_module, "_LOOK_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_what_a_dead_worker_was_at_is_tried_again(quick_look, monkeypatch, silent):
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    (lost,) = await run.enqueue(requests(1), batch="a")
+    await store.dequeue_rollout("Worker-1" if silent else "Worker-0")
+    if silent:
+        monkeypatch.setattr(run_module, "_SILENCE_SECONDS", 0.2)
+    again = await Run.open(store, "night")
+    (adopted,) = await again.enqueue(requests(1), batch="a")
+    assert adopted.status == "preparing"
+    async with working(store):  # takes the name Worker-0 up again
+        (done,) = await again.wait_for_rollouts([adopted.rollout_id], timeout=20)
+    assert done.rollout_id == lost.rollout_id
+    assert done.status == "succeeded"
+    attempts = (await store.query_attempts(lost.rollout_id)).items
+    assert [attempt.status for attempt in attempts] == ["failed", "succeeded"]
+    assert attempts[0].metadata == {"error": "its worker is gone"}
+
+
+async def test_an_attempt_of_a_living_worker_is_adopted(quick_look):
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    (rollout,) = await run.enqueue(requests(1), batch="a")
+    claimed = await store.dequeue_rollout("Worker-0")
+    assert claimed is not None
+    again = await Run.open(store, "night")
+    await again.enqueue(requests(1), batch="a")
+    assert await again.wait_for_rollouts([rollout.rollout_id], timeout=0.5) == []
+    waiting = asyncio.ensure_future(again.wait_for_rollouts([rollout.rollout_id]))
+    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    (done,) = await asyncio.wait_for(waiting, 10)
+    assert done.status == "succeeded"
+    assert len((await store.query_attempts(rollout.rollout_id)).items) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "attempts"),
+    [
+        ({"error": "its runner died"}, 4),
+        ({"error": "stopped", "error_type": "AgentCancelledError"}, 4),
+        ({"error": "ValueError: no", "error_type": "ValueError"}, 1),
+        ({}, 1),
+    ],
+)
+async def test_only_what_lost_its_runner_is_tried_again_and_not_for_ever(
+    quick_look, said, attempts
+):
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    (rollout,) = await run.enqueue(requests(1), batch="a")
+    async with working(store, lambda _: {"status": "failed", "metadata": said}):
+        (done,) = await run.wait_for_rollouts([rollout.rollout_id], timeout=20)
+    assert done.status == "failed"
+    assert len((await store.query_attempts(rollout.rollout_id)).items) == attempts
+
+
+async def test_the_baseline_goes_on(quick_look):
+    store = InMemoryLightningStore()
+    tasks = list(range(6))
+
+    async def session(stop_after: int | None) -> list[Any]:
+        baseline = Baseline(n_epochs=2, max_queue_length=1, span_verbosity="none")
+        baseline.set_store(store)
+        baseline.set_initial_resources(PROMPT)
+        baseline.set_run(await Run.open(store, "night"))
+        done: list[int] = []
+
+        def end(claimed: Any) -> dict[str, Any]:
+            done.append(claimed.input)
+            if len(done) == stop_after:
+                going.cancel()
+            return {"status": "succeeded"}
+
+        async with working(store, end) as seen:
+            going = asyncio.ensure_future(baseline.run(tasks))
+            await asyncio.wait((going,))
+            return seen
+
+    first = await session(7)
+    second = await session(None)
+    assert 7 <= len(first) < 12
+    assert first + second == [*tasks, *tasks]
+    assert {r.status for r in await store.query_rollouts()} == {"succeeded"}
+    assert {r.resources_id for r in await store.query_rollouts()} == {"night/default"}
+
+
+def test_a_trainer_resumes_its_run_and_leaves_a_finished_one_alone():
+    from agl_core.agent import rollout
+
+    store = InMemoryLightningStore()
+    calls: list[str] = []
+
+    @algo
+    async def stumble(store: LightningStore, run: Run) -> None:
+        calls.append(f"from {run.state}")
+        await run_batch(store, [1, 2], resources=PROMPT, run=run, name="first")
+        if run.state is None:
+            await run.save({"step": 1}, metrics={"reward": 1.0})
+            raise RuntimeError("stumbled")
+        await run_batch(store, [3], resources=PROMPT, run=run, name="second")
+
+    @rollout
+    def agent(task: int, prompt_template: PromptTemplate) -> float:
+        calls.append(f"task {task}")
+        return float(task)
+
+    def train() -> None:
+        trainer = Trainer(
+            algorithm=stumble,
+            store=store,
+            strategy="shm",
+            run="night",
+            tracer="dummy",
+        )
+        trainer.fit(agent)
+
+    with pytest.raises(RuntimeError, match="stumbled"):
+        train()
+    train()
+    train()
+    assert calls == ["from None", "task 1", "task 2", "from {'step': 1}", "task 3"]
+    kept = asyncio.run(stored_runs(store))
+    assert kept == {"night": Checkpoint(state={"step": 1}, metrics={"reward": 1.0}, finished=True)}
+
+
+def test_an_algorithm_without_a_trainer_has_a_run_without_a_name():
+    algorithm = Algorithm()
+    algorithm.set_store(InMemoryLightningStore())
+    assert algorithm.get_run().name == ""

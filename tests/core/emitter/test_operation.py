@@ -177,7 +177,7 @@ def test_wrong_use_is_told():
     with pytest.raises(ValueError, match="name="):
         operation("plan")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="not both"):
-        operation(name="a", **{NAME: "b"})
+        operation(name="a", **{NAME: "b"})  # pyright: ignore[reportArgumentType]
     with pytest.raises(RuntimeError, match="after its block"):
         operation().span()
     with pytest.raises(RuntimeError, match="within the operation's block"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,11 @@ from opentelemetry.trace import (
 
 from agl_core.otel.convert import to_attributes, to_span
 from agl_core.types import OtelResource, Span
+
+
+def readable(span: Any) -> ReadableSpan:
+    """Return a snapshot of an SDK span, as processors see it; there is no public way."""
+    return span._readable_span()
 
 
 def make_tracer():
@@ -44,7 +50,7 @@ def test_everything_a_span_says_is_kept():
     span.add_event("happened", {"at": "once"}, timestamp=2_000_000_000)
     span.set_status(Status(StatusCode.ERROR, "broken"))
     span.end(3_000_000_000)
-    result = to_span(span._readable_span(), "ro-1", "at-1", 5)
+    result = to_span(readable(span), "ro-1", "at-1", 5)
 
     context = span.get_span_context()
     assert (result.rollout_id, result.attempt_id, result.sequence_id) == ("ro-1", "at-1", 5)
@@ -86,7 +92,7 @@ def test_the_result_is_what_validation_would_make():
     span = make_tracer().start_span("x", attributes={"a": 1, "b": ["x"]})
     span.add_event("e")
     span.end()
-    result = to_span(span._readable_span(), "r", "a", 1)
+    result = to_span(readable(span), "r", "a", 1)
     validated = Span.model_validate(json.loads(result.model_dump_json()))
     assert result == validated
     assert result.model_fields_set == validated.model_fields_set
@@ -95,7 +101,7 @@ def test_the_result_is_what_validation_would_make():
 
 def test_spans_share_nothing_that_can_change():
     tracer = make_tracer()
-    one, two = (to_span(tracer.start_span("x")._readable_span(), "r", "a", 1) for _ in range(2))
+    one, two = (to_span(readable(tracer.start_span("x")), "r", "a", 1) for _ in range(2))
     one.resource.attributes["service.name"] = "changed"
     one.model_extra["instrumentation_scope"]["name"] = "changed"  # type: ignore[index]
     assert two.resource.attributes["service.name"] == "test"
@@ -150,5 +156,5 @@ values = st.recursive(
 @given(st.text(st.characters()), st.dictionaries(st.text(min_size=1), values, max_size=4))
 def test_whatever_the_sdk_holds_survives_json(name: str, attributes: dict[str, object]):
     span = make_tracer().start_span(name, attributes=attributes)  # type: ignore[arg-type]
-    result = to_span(span._readable_span(), "r", "a", 1)
+    result = to_span(readable(span), "r", "a", 1)
     assert Span.model_validate_json(result.model_dump_json()) == result

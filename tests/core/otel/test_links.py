@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 from agl_core.otel import (
     extract_links_from_attributes,
@@ -13,6 +15,11 @@ from agl_core.otel import (
 from agl_core.otel.convert import to_span
 from agl_core.semconv import LinkPydanticModel
 from agl_core.types import Span
+
+
+def readable(span: Any) -> ReadableSpan:
+    """Return a snapshot of an SDK span, as processors see it; there is no public way."""
+    return span._readable_span()
 
 
 def test_tags_come_back_in_order():
@@ -62,7 +69,7 @@ def test_a_span_must_meet_every_link():
 
 def test_links_find_spans_of_the_sdk_too():
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
-    first, second = (tracer.start_span("x")._readable_span() for _ in range(2))
+    first, second = (readable(tracer.start_span("x")) for _ in range(2))
     ours = to_span(second, "r", "a", 1)
     by_id = make_link_attributes({"trace_id": ours.trace_id, "span_id": ours.span_id})
     assert query_linked_spans([first, second], extract_links_from_attributes(by_id)) == [second]

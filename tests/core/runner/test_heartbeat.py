@@ -9,8 +9,7 @@ import pytest
 
 from agl_core.runner import heartbeat as heartbeat_module
 from agl_core.runner.heartbeat import Heartbeat, jittered
-from agl_core.store import InMemoryLightningStore
-from agl_core.store.base import LightningStoreCapabilities
+from agl_core.store import InMemoryLightningStore, LightningStoreCapabilities
 from agl_core.types import Worker
 
 MODES = ["thread", "asyncio"]

@@ -174,11 +174,11 @@ def plugins(arguments: Sequence[str]) -> None:
     wheels = ENVS / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     builder = environment(ENVS / "build", ["build>=1.2"], [])
-    for folder in [ROOT, *folders]:
+    chosen = [folder for folder in folders if not arguments or folder.name in arguments]
+    for folder in [ROOT, *sorted({ROOT / "plugins/agl_testing", *chosen})]:
         run(builder, "-m", "build", "--wheel", "--outdir", wheels, folder)
-    for folder in folders:
-        if not arguments or folder.name in arguments:
-            test_alone(folder, wheels)
+    for folder in chosen:
+        test_alone(folder, wheels)
 
 
 def test_alone(folder: Path, wheels: Path) -> None:
@@ -193,7 +193,11 @@ def test_alone(folder: Path, wheels: Path) -> None:
         *(python_of(path), "-m", "pip", "install", "--quiet", "--find-links", wheels),
         *(f"{project['name']}{extra}", "pytest", "pytest-asyncio", "pytest-timeout"),
     )
-    run(python_of(path), "-m", "pytest", f"tests/plugins/{folder.name}", "-m", "not benchmark")
+    # -P keeps the source tree off the path: what is tested is what was installed.
+    run(
+        *(python_of(path), "-P", "-m", "pytest"),
+        *(f"tests/plugins/{folder.name}", "-m", "not benchmark"),
+    )
 
 
 def ci(arguments: Sequence[str]) -> None:

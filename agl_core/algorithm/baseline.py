@@ -99,9 +99,9 @@ class Baseline(FastAlgorithm):
         with show_progress("baseline", len(tasks) * self.n_epochs) as progress:
             for epoch in range(self.n_epochs):
                 logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.n_epochs, len(tasks))
-                await _Epoch(self, store, run, progress, done=epoch * len(tasks)).run(
-                    tasks, resources_id, f"epoch-{epoch}"
-                )
+                one = _Epoch(self, store, run, progress, done=epoch * len(tasks))
+                await one.run(tasks, resources_id, f"epoch-{epoch}")
+                self.report_step(epoch, one.metrics())
 
     async def report(self, store: LightningStore, rollout: Rollout) -> float | None:
         """Log what came of a finished rollout: its attempts, their spans, the adapter's view.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["known_names", "package_of"]
+__all__ = ["distribution_of", "known_names", "package_of"]
 
 _PREFIXES: Final = {
     "store": "agl-store-",
@@ -39,4 +39,9 @@ def package_of(kind: str, name: str) -> str:
     """Return the distribution to install for this component, or an empty string."""
     if name not in known_names(kind):
         return ""
+    return distribution_of(kind, name)
+
+
+def distribution_of(kind: str, name: str) -> str:
+    """Return what a distribution that provides this component is called."""
     return _PREFIXES.get(kind, "agl-") + name

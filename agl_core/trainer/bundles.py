@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agl_core.algorithm.run import Run
 from agl_core.algorithm.announce import AnnouncingStore
+from agl_core.algorithm.run import Run
 from agl_core.plugins.events import has_listeners
 from agl_core.runner.sync_calls import SyncCalls
 

@@ -1,0 +1,76 @@
+"""A registry that knows the core's components and those a test adds, and discovers nothing.
+
+::
+
+    def test_it_is_built_by_name(agl_registry):
+        agl_registry.add("store.mine", "agl_store_mine.hooks")
+        store = build_component("store", {"type": "mine"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from typing import NoReturn
+
+import pytest
+
+from agl_core.plugins import Registry, add_listener, events, reset_registry
+from agl_core.plugins.records import CORE_DISTRIBUTION, PluginRecord, split_name
+
+__all__ = ["Plugins", "agl_registry"]
+
+
+class Plugins:
+    """What is "installed" while a test runs: at first the core's own components only."""
+
+    def __init__(self) -> None:
+        core = distribution(CORE_DISTRIBUTION)
+        self.records = [
+            self._record(entry.name, entry.value, CORE_DISTRIBUTION, core.version, builtin=True)
+            for entry in core.entry_points.select(group="agl")
+        ]
+        reset_registry(Registry(self.records))
+
+    def add(self, name: str, module: str, *, dist: str = "agl-under-test") -> PluginRecord:
+        """Add a plugin without installing it.
+
+        Args:
+            name: Name of its entry point, ``kind.name``.
+            module: Its hook module.
+            dist: Distribution that messages name.
+
+        Raises:
+            ValueError: The entry point's name is malformed.
+        """
+        record = self._record(name, module, dist, "0", builtin=False)
+        self.records.append(record)
+        reset_registry(Registry(self.records))
+        events.reset_listeners()
+        return record
+
+    @staticmethod
+    def _record(name: str, module: str, dist: str, version: str, *, builtin: bool) -> PluginRecord:
+        kind, bare, problem = split_name(name)
+        if problem:
+            raise ValueError(problem)
+        return PluginRecord(kind, bare, dist, version, "ok", "", module, builtin=builtin)
+
+    @staticmethod
+    def listen(listener: object) -> str:
+        """Add a listener to the life-cycle events; it is removed when the test ends."""
+        return add_listener(listener)
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("this test uses agl_registry, so it must not look at what is installed")
+
+
+@pytest.fixture
+def agl_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
+    """The plugins of this process for one test; real discovery fails the test."""
+    monkeypatch.setattr(Registry, "discover", _refuse)
+    events.reset_listeners()
+    yield Plugins()
+    reset_registry()
+    events.reset_listeners()

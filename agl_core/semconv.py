@@ -27,6 +27,7 @@ __all__ = [
     "SPAN_ANNOTATION",
     "SPAN_EXCEPTION",
     "SPAN_MESSAGE",
+    "SPAN_MODEL_CALL",
     "SPAN_OBJECT",
     "SPAN_OPERATION",
     "SPAN_REWARD",
@@ -47,6 +48,9 @@ SPAN_OPERATION: Final = "agentlightning.operation"
 SPAN_REWARD: Final = "agentlightning.reward"
 """Recognised as an operation name only; reward spans themselves are named annotation."""
 SPAN_VIRTUAL: Final = "agentlightning.virtual"
+SPAN_MODEL_CALL: Final = "agl.proxy.openai.chat.completion"
+"""A model call that an LLM proxy recorded, whatever the protocol; the name also says what adapters
+of tracers look for in the names of model calls."""
 
 # Keys that tie a span to its attempt; on the span itself or on its OpenTelemetry resource.
 ROLLOUT_ID: Final = "agentlightning.rollout_id"

@@ -248,6 +248,14 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     _litellm_raw("hosted_vllm"),
     _litellm_raw("openai"),
     _litellm_raw("vllm"),
+    # The proxies of this framework: the GenAI conventions, and the ids under the first row's keys.
+    Dialect(
+        name="proxy",
+        proxy_span=semconv.SPAN_MODEL_CALL,
+        response_id=("gen_ai.response/id",),
+        prompt_ids=("prompt_token_ids",),
+        response_ids=("response_token_ids",),
+    ),
 )
 """Every dialect, in the order in which their paths are tried."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -48,12 +49,14 @@ class Identity:
         rollout_id: The rollout that an ``attempt`` token is bound to.
         attempt_id: The attempt that an ``attempt`` token is bound to.
         expires: Epoch seconds; None for the secret itself and for servers without auth.
+        models: The models that it may call at a proxy; None is all.
     """
 
     scope: Scope
     rollout_id: str | None = None
     attempt_id: str | None = None
     expires: float | None = None
+    models: frozenset[str] | None = None
 
     def require_attempt(self, rollout_id: str | None, attempt_id: str | None) -> None:
         """Raise PermissionDeniedError if bound to another attempt than this one."""
@@ -73,6 +76,7 @@ def mint_token(
     lifetime: float,
     rollout_id: str | None = None,
     attempt_id: str | None = None,
+    models: Sequence[str] | None = None,
 ) -> str:
     """Sign a token.
 
@@ -82,6 +86,7 @@ def mint_token(
         lifetime: Seconds until it expires.
         rollout_id: Rollout to bind an ``attempt`` token to.
         attempt_id: Attempt to bind an ``attempt`` token to.
+        models: Models that the token may call at a proxy; None is all.
 
     Raises:
         ConfigError: The secret is too short, the scope is unknown, or the ids do not fit it.
@@ -91,7 +96,7 @@ def mint_token(
     bound = rollout_id is not None and attempt_id is not None
     if bound != (scope == "attempt"):
         raise ConfigError("a token of scope attempt, and no other, names a rollout and an attempt")
-    return _Signer(secret).sign(scope, lifetime, rollout_id, attempt_id)
+    return _Signer(secret).sign(scope, lifetime, rollout_id, attempt_id, models)
 
 
 class _Signer:
@@ -105,7 +110,12 @@ class _Signer:
         self.key = hmac.digest(secret.encode(), b"agl-store token signing key v1", hashlib.sha256)
 
     def sign(
-        self, scope: Scope, lifetime: float, rollout_id: str | None, attempt_id: str | None
+        self,
+        scope: Scope,
+        lifetime: float,
+        rollout_id: str | None,
+        attempt_id: str | None,
+        models: Sequence[str] | None = None,
     ) -> str:
         import jwt
 
@@ -117,6 +127,8 @@ class _Signer:
         if rollout_id is not None:
             claims["rollout_id"] = rollout_id
             claims["attempt_id"] = attempt_id
+        if models is not None:
+            claims["models"] = list(models)
         return jwt.encode(  # pyright: ignore[reportUnknownMemberType]
             claims, self.key, algorithm=_ALGORITHM
         )
@@ -179,4 +191,6 @@ class TokenVerifier:
         rollout_id, attempt_id = claims.get("rollout_id"), claims.get("attempt_id")
         if scope == "attempt" and not (isinstance(rollout_id, str) and isinstance(attempt_id, str)):
             return None
-        return Identity(scope, rollout_id, attempt_id, float(claims["exp"]))
+        models = claims.get("models")
+        allowed = None if models is None else frozenset(map(str, models))
+        return Identity(scope, rollout_id, attempt_id, float(claims["exp"]), allowed)

@@ -1,0 +1,93 @@
+"""Between the protocols of agents and those of models: chat, Responses and Messages.
+
+Pure functions over parsed JSON, no I/O. Chat is the hub: Responses to Messages goes through it, so
+every other protocol needs two functions per direction and one class per direction of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from agl_core.proxy.codec.base import CodecError, StreamTranslator
+from agl_core.proxy.protocols import Protocol
+from agl_core.proxy.streams import Json
+
+__all__ = [
+    "TRANSLATABLE",
+    "CodecError",
+    "StreamTranslator",
+    "stream_translator",
+    "translate_request",
+    "translate_response",
+]
+
+_REQUESTS: Final[dict[tuple[Protocol, Protocol], Callable[[Json], Json]]] = {}
+_RESPONSES: Final[dict[tuple[Protocol, Protocol], Callable[[Json], Json]]] = {}
+_STREAMS: Final[dict[tuple[Protocol, Protocol], type[StreamTranslator]]] = {}
+TRANSLATABLE: Final[frozenset[Protocol]] = frozenset(name for pair in _REQUESTS for name in pair)
+
+
+def translate_request(source: Protocol, target: Protocol, request: Json) -> Json:
+    """Return a request in another protocol; the original is not changed.
+
+    Raises:
+        CodecError: The target cannot say it.
+    """
+    return _translate(_REQUESTS, source, target, request)
+
+
+def translate_response(source: Protocol, target: Protocol, response: Json) -> Json:
+    """Return a response in another protocol; the original is not changed.
+
+    Raises:
+        CodecError: The target cannot say it.
+    """
+    return _translate(_RESPONSES, source, target, response)
+
+
+def stream_translator(
+    source: Protocol, target: Protocol, *, usage: bool = False
+) -> StreamTranslator:
+    """Return what turns the events of one protocol's stream into another's.
+
+    Args:
+        source: What comes in.
+        target: What goes out.
+        usage: Whether a chat stream ends with a chunk of usage.
+    """
+    if source in TRANSLATABLE and target in TRANSLATABLE and "chat" not in (source, target):
+        first = stream_translator(source, "chat", usage=True)
+        return _Chain(first, stream_translator("chat", target))
+    made = _STREAMS.get((source, target))
+    if made is None:
+        raise CodecError(f"{source} streams cannot be turned into {target} streams")
+    return made(usage=usage)
+
+
+class _Chain(StreamTranslator):
+    def __init__(self, first: StreamTranslator, second: StreamTranslator) -> None:
+        self._first, self._second = first, second
+
+    def feed(self, event: Json) -> list[Json]:
+        return [made for chunk in self._first.feed(event) for made in self._second.feed(chunk)]
+
+    def close(self) -> list[Json]:
+        rest = [made for chunk in self._first.close() for made in self._second.feed(chunk)]
+        return rest + self._second.close()
+
+
+def _translate(
+    table: dict[tuple[Protocol, Protocol], Callable[[Json], Json]],
+    source: Protocol,
+    target: Protocol,
+    value: Json,
+) -> Json:
+    if source == target:
+        return value
+    direct = table.get((source, target))
+    if direct is not None:
+        return direct(value)
+    if (source, "chat") in table and ("chat", target) in table:
+        return table["chat", target](table[source, "chat"](value))
+    raise CodecError(f"{source} calls cannot be turned into {target} calls")

@@ -1,0 +1,50 @@
+"""The protocols that agents and backends speak, and which a path means."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, NamedTuple, get_args
+
+__all__ = ["ENDPOINTS", "PROTOCOLS", "Protocol", "Route", "parse_path"]
+
+Protocol = Literal["chat", "completions", "responses", "messages", "embeddings"]
+PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
+
+ENDPOINTS: Final[dict[Protocol, str]] = {
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "responses": "/responses",
+    "messages": "/messages",
+    "embeddings": "/embeddings",
+}
+"""Where each protocol's calls go, below the base URL that ends in ``/v1``."""
+
+_PROTOCOL_OF: Final[dict[str, Protocol]] = {path: name for name, path in ENDPOINTS.items()}
+_ROUTED: Final = re.compile(r"/rollout/([^/]+)/attempt/([^/]+)(/.*)?", re.DOTALL)
+
+
+class Route(NamedTuple):
+    """What a path asks for."""
+
+    endpoint: str
+    """Path below ``/v1``, e.g. ``/chat/completions``."""
+    protocol: Protocol | None
+    """None: no model call that the proxy understands."""
+    rollout_id: str | None
+    attempt_id: str | None
+
+
+def parse_path(path: str) -> Route:
+    """Take a path apart; ``/v1`` may be there, before the attempt or after it, or be left out."""
+    rollout_id = attempt_id = None
+    routed = _ROUTED.fullmatch(path)
+    if routed is None and path.startswith("/v1/"):
+        routed = _ROUTED.fullmatch(path, 3)
+    if routed is not None:
+        rollout_id, attempt_id, path = routed[1], routed[2], routed[3] or "/"
+    endpoint = path.rstrip("/") or "/"
+    if endpoint == "/v1":
+        endpoint = "/"
+    elif endpoint.startswith("/v1/"):
+        endpoint = endpoint[3:]
+    return Route(endpoint, _PROTOCOL_OF.get(endpoint), rollout_id, attempt_id)

@@ -13,18 +13,25 @@ from typing_extensions import TypedDict
 
 from agl_core.store.values import FilterLogic
 from agl_core.types import (
+    Attempt,
+    AttemptedRollout,
     AttemptStatus,
     EnqueueRolloutRequest,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
     SortOrder,
     Span,
     TaskInput,
+    Worker,
     WorkerStatus,
 )
 
 __all__ = [
+    "AttemptPage",
     "AttemptQuery",
     "AttemptUpdate",
     "BatchStored",
@@ -32,7 +39,9 @@ __all__ = [
     "EnqueueRequest",
     "Health",
     "Problem",
+    "ResourcesPage",
     "ResourcesQuery",
+    "RolloutPage",
     "RolloutQuery",
     "RolloutUpdate",
     "SequenceId",
@@ -40,11 +49,13 @@ __all__ = [
     "SequenceIds",
     "SequenceIdsRequest",
     "SpanBatch",
+    "SpanPage",
     "SpanQuery",
     "StartAttemptRequest",
     "StartRolloutRequest",
     "Statistics",
     "WaitRequest",
+    "WorkerPage",
     "WorkerQuery",
     "WorkerUpdate",
 ]
@@ -226,6 +237,29 @@ class SpanQuery(_Page):
     name_contains: str | None = None
     filter_logic: FilterLogic = "and"
     sort_by: str | None = "sequence_id"
+
+
+# -- pages: named forms of PaginatedResult, for the OpenAPI document -------------------------------
+
+
+class RolloutPage(PaginatedResult[AttemptedRollout | Rollout]):
+    """One page of rollouts, each with its latest attempt if it has one."""
+
+
+class AttemptPage(PaginatedResult[Attempt]):
+    """One page of attempts."""
+
+
+class WorkerPage(PaginatedResult[Worker]):
+    """One page of workers."""
+
+
+class ResourcesPage(PaginatedResult[ResourcesUpdate]):
+    """One page of resources snapshots."""
+
+
+class SpanPage(PaginatedResult[Span]):
+    """One page of spans."""
 
 
 # -- other answers ---------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from agl_core.server.api.common import (
     page_arguments,
     page_json,
 )
-from agl_core.server.bodies import AttemptQuery, AttemptUpdate, StartAttemptRequest
+from agl_core.server.bodies import AttemptPage, AttemptQuery, AttemptUpdate, StartAttemptRequest
 from agl_core.server.endpoints import Endpoint, Request
-from agl_core.types import Attempt, AttemptedRollout, PaginatedResult
+from agl_core.types import Attempt, AttemptedRollout
 
 __all__ = ["ENDPOINTS"]
 
@@ -68,7 +68,7 @@ ENDPOINTS: Final = (
         READERS | WRITERS,
         body=AttemptQuery,
         query=True,
-        reply=PaginatedResult[Attempt],
+        reply=AttemptPage,
     ),
     Endpoint(
         "POST",
@@ -77,7 +77,7 @@ ENDPOINTS: Final = (
         "List the attempts of a rollout (order and page in the body)",
         READERS | WRITERS,
         body=AttemptQuery,
-        reply=PaginatedResult[Attempt],
+        reply=AttemptPage,
     ),
     Endpoint(
         "GET",

@@ -16,9 +16,9 @@ from agl_core.server.api.common import (
     page_arguments,
     page_json,
 )
-from agl_core.server.bodies import ResourcesQuery
+from agl_core.server.bodies import ResourcesPage, ResourcesQuery
 from agl_core.server.endpoints import Endpoint, Request
-from agl_core.types import NamedResources, PaginatedResult, ResourcesUpdate
+from agl_core.types import NamedResources, ResourcesUpdate
 
 __all__ = ["ENDPOINTS"]
 
@@ -56,7 +56,7 @@ ENDPOINTS: Final = (
         READERS | RUNNER,
         body=ResourcesQuery,
         query=True,
-        reply=PaginatedResult[ResourcesUpdate],
+        reply=ResourcesPage,
     ),
     Endpoint(
         "POST",

@@ -17,9 +17,9 @@ from agl_core.server.api.common import (
     page_arguments,
     page_json,
 )
-from agl_core.server.bodies import RolloutQuery, RolloutUpdate, StartRolloutRequest
+from agl_core.server.bodies import RolloutPage, RolloutQuery, RolloutUpdate, StartRolloutRequest
 from agl_core.server.endpoints import Endpoint, Request
-from agl_core.types import AttemptedRollout, PaginatedResult, Rollout
+from agl_core.types import AttemptedRollout, Rollout
 
 __all__ = ["ENDPOINTS"]
 
@@ -55,8 +55,6 @@ def _own_rollout(request: Request) -> Iterable[tuple[str | None, str | None]]:
     return ((request.params[0], request.identity.attempt_id),)
 
 
-_Page = PaginatedResult[AttemptedRollout | Rollout]
-
 ENDPOINTS: Final = (
     Endpoint(
         "POST",
@@ -77,7 +75,7 @@ ENDPOINTS: Final = (
         READERS,
         body=RolloutQuery,
         query=True,
-        reply=_Page,
+        reply=RolloutPage,
     ),
     Endpoint(
         "POST",
@@ -86,7 +84,7 @@ ENDPOINTS: Final = (
         "List rollouts, each with its latest attempt (filters in the body)",
         READERS,
         body=RolloutQuery,
-        reply=_Page,
+        reply=RolloutPage,
     ),
     Endpoint(
         "GET",

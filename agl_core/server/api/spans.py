@@ -13,6 +13,7 @@ from agl_core.server.bodies import (
     SequenceIds,
     SequenceIdsRequest,
     SpanBatch,
+    SpanPage,
     SpanQuery,
 )
 from agl_core.server.endpoints import Endpoint, Request
@@ -20,7 +21,7 @@ from agl_core.server.messages import HTTPError
 from agl_core.server.otlp.routes import ENDPOINTS as OTLP_ENDPOINTS
 from agl_core.server.tokens import Scope
 from agl_core.store.encoded import EncodedSpan, encode_span
-from agl_core.types import PaginatedResult, Span
+from agl_core.types import Span
 
 __all__ = ["ENDPOINTS", "MAX_SEQUENCE_ID"]
 
@@ -120,7 +121,7 @@ ENDPOINTS: Final = (
         ANYONE,
         body=SpanQuery,
         query=True,
-        reply=PaginatedResult[Span],
+        reply=SpanPage,
         binding=_of_body,
     ),
     Endpoint(
@@ -130,7 +131,7 @@ ENDPOINTS: Final = (
         "List the spans of a rollout (filters in the body)",
         ANYONE,
         body=SpanQuery,
-        reply=PaginatedResult[Span],
+        reply=SpanPage,
         binding=_of_body,
     ),
     Endpoint(

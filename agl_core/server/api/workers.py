@@ -14,9 +14,9 @@ from agl_core.server.api.common import (
     page_arguments,
     page_json,
 )
-from agl_core.server.bodies import WorkerQuery, WorkerUpdate
+from agl_core.server.bodies import WorkerPage, WorkerQuery, WorkerUpdate
 from agl_core.server.endpoints import Endpoint, Request
-from agl_core.types import PaginatedResult, Worker
+from agl_core.types import Worker
 
 __all__ = ["ENDPOINTS"]
 
@@ -44,7 +44,7 @@ ENDPOINTS: Final = (
         READERS,
         body=WorkerQuery,
         query=True,
-        reply=PaginatedResult[Worker],
+        reply=WorkerPage,
     ),
     Endpoint(
         "POST",
@@ -53,7 +53,7 @@ ENDPOINTS: Final = (
         "List workers (filters in the body)",
         READERS,
         body=WorkerQuery,
-        reply=PaginatedResult[Worker],
+        reply=WorkerPage,
     ),
     Endpoint(
         "GET",

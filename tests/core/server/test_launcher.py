@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,23 +193,23 @@ async def test_run_forever_stops_when_cancelled():
 
 async def test_a_server_process_ends_with_its_starter():
     """The starter is killed, so nothing in it can stop its server."""
+    here = Path(__file__)
     code = (
         "import asyncio, time\n"
-        "from tests_launcher_app import app\n"
+        f"from {here.stem} import app\n"
         "from agl_core.server import PythonServerLauncher, PythonServerLauncherArgs\n"
         "async def main():\n"
         "    server = PythonServerLauncher(app, PythonServerLauncherArgs(launch_mode='mp'))\n"
         "    await server.start()\n"
         "    print(server.port, flush=True)\n"
         "    time.sleep(60)\n"
-        "if __name__ == '__main__':\n"
-        "    asyncio.run(main())\n"
-    ).replace("from tests_launcher_app import app", "from " + _importable() + " import app")
+        "asyncio.run(main())\n"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
+        env={**os.environ, "PYTHONPATH": str(here.parent)},
     )
     assert process.stdout is not None
     port = int(process.stdout.readline())
@@ -224,10 +225,6 @@ async def test_a_server_process_ends_with_its_starter():
         except LaunchError:
             await asyncio.sleep(0.05)
     pytest.fail("the orphaned server kept its port")
-
-
-def _importable() -> str:
-    return os.path.basename(__file__).removesuffix(".py")
 
 
 async def test_a_pickled_launcher_knows_the_address():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -164,25 +165,57 @@ async def test_a_waiting_client_that_left_claims_nothing(served):
     assert len((await served.post(DEQUEUE, {"worker_id": "v"})).json) == 1
 
 
-@pytest.mark.parametrize("worker_id", ["w", None])
-async def test_a_claim_that_nobody_took_is_not_lost_without_keys(served, worker_id):
-    """The client of the reference leaves just as work arrives for it."""
+class Caller:
+    """Calls the app without a socket, to decide when its connection closes."""
+
+    def __init__(self, app: Any, body: dict[str, Any], headers: dict[str, str] | None = None):
+        self.app = app
+        self.gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.body = json.dumps(body).encode()
+        self.headers = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
+        self.sent: list[Any] = []
+        self.read = False
+
+    async def receive(self) -> Any:
+        if self.read:
+            return await asyncio.shield(self.gone)
+        self.read = True
+        return {"type": "http.request", "body": self.body, "more_body": False}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def run(self) -> list[Any]:
+        path = f"/v1/agl{DEQUEUE}"
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [(b"host", b"localhost"), *self.headers],
+        }
+        await self.app(scope, self.receive, self.send)
+        return json.loads(self.sent[1]["body"])
+
+
+@pytest.mark.parametrize(
+    ("worker_id", "headers", "sequence_id"),
+    [("w", {}, 1), (None, {}, 2), ("w", {"Idempotency-Key": "k"}, 1)],
+    ids=["the same worker gets it", "it is queued again", "the same key gets it"],
+)
+async def test_a_claim_that_nobody_took_is_not_lost(served, worker_id, headers, sequence_id):
+    """Work arrives and the connection closes in one turn of the loop."""
     body = {"worker_id": worker_id}
-    polling = asyncio.create_task(served.post(DEQUEUE, {**body, "wait": 60}))
+    left = Caller(served.app, {**body, "wait": 60}, headers)
+    polling = asyncio.create_task(left.run())
     while len(served.store._state.line) == 0:
-        await asyncio.sleep(0.005)
-    # Both in one turn of the loop: the server sees the work and the closed connection together.
-    await served.store.enqueue_rollout("x")
-    polling.cancel()
-    await asyncio.gather(polling, return_exceptions=True)
-    claimed: list[Any] = []
-    for _ in range(100):
-        claimed = (await served.post(DEQUEUE, body)).json
-        if claimed:
-            break
-        await asyncio.sleep(0.01)
-    if not claimed:  # the reply had been written before the server could know
-        assert (await served.store.statistics()).get("total_attempts") == 1
-        return
-    assert claimed[0]["input"] == "x"
-    assert (await served.post(DEQUEUE, body)).json == []
+        await asyncio.sleep(0)
+    rollout = await served.store.enqueue_rollout("x")
+    left.gone.set_result({"type": "http.disconnect"})
+    await polling
+    assert (await served.store.statistics()).get("total_attempts") == 1
+    claimed = await Caller(served.app, body, headers).run()
+    assert [item["rollout_id"] for item in claimed] == [rollout.rollout_id]
+    assert claimed[0]["attempt"]["sequence_id"] == sequence_id
+    assert await Caller(served.app, body).run() == []

@@ -1,0 +1,101 @@
+"""Schemathesis against the OpenAPI document, and a thousand idle runners."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from agl_core.server import PythonServerLauncher, PythonServerLauncherArgs, StoreApp
+from agl_core.store import InMemoryLightningStore
+
+pytestmark = pytest.mark.slow
+
+
+def make_app() -> StoreApp:
+    return StoreApp(InMemoryLightningStore())
+
+
+async def in_a_process() -> PythonServerLauncher:
+    launcher = PythonServerLauncher(
+        make_app, PythonServerLauncherArgs(launch_mode="mp", start_method="spawn"), factory=True
+    )
+    await launcher.start()
+    return launcher
+
+
+def server_process() -> psutil.Process:
+    found = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.timeout(600)
+async def test_schemathesis_finds_no_failure_of_the_server(tmp_path):
+    """Bodies and parameters made from the document and broken ones beside them."""
+    server = await in_a_process()
+    process = server_process()
+    before = process.memory_info().rss
+    try:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "run"),
+                f"{server.endpoint}/openapi.json",
+                *("--checks", "not_a_server_error"),
+                *("--exclude-path", "/v1/agl/events"),  # a stream does not end
+                *("--exclude-path", "/v1/metrics"),  # 501 is what these are for
+                *("--exclude-path", "/v1/logs"),
+                *("--exclude-path", "/v1/development/profiles"),
+                *("--max-examples", "60", "--seed", "1", "--request-timeout", "20"),
+                *("--phases", "examples,coverage,fuzzing", "--no-color"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+        assert process.memory_info().rss - before < 150e6
+    finally:
+        await server.stop()
+
+
+async def test_a_thousand_idle_runners_cost_next_to_nothing():
+    runners = 1000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    server = await in_a_process()
+    process = server_process()
+    process_cpu: Any = process.cpu_times
+    connections = []
+    try:
+        for number in range(runners):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            body = json.dumps({"worker_id": f"w{number}", "wait": 60}).encode()
+            head = (
+                "POST /v1/agl/queues/rollouts/dequeue HTTP/1.1\r\nHost: localhost\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            connections.append(writer)
+        await asyncio.sleep(5)
+        before, began = process_cpu(), time.monotonic()
+        await asyncio.sleep(20)
+        after = process_cpu()
+        used = (after.user + after.system - before.user - before.system) / (
+            time.monotonic() - began
+        )
+        print(f"{runners} idle runners cost {100 * used:.2f} % of a core")
+        assert used < 0.02
+    finally:
+        for writer in connections:
+            writer.transport.abort()
+        await server.stop()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

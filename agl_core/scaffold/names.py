@@ -15,7 +15,7 @@ from agl_core.plugins.spec import KINDS
 __all__ = ["PluginName"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_LONGEST: Final = 40  # characters; the name becomes part of file names and of a class's name
+_LONGEST: Final = 30  # characters; the name becomes part of file names and of a class's name
 
 
 @dataclass(frozen=True, slots=True)

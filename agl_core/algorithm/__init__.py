@@ -7,7 +7,7 @@ from agl_core.algorithm.evaluation import Evaluation
 from agl_core.algorithm.fast import FastAlgorithm
 from agl_core.algorithm.functional import FunctionalAlgorithm, algo
 from agl_core.algorithm.progress import show_progress
-from agl_core.algorithm.run import Run, stored_runs
+from agl_core.algorithm.run import Run, count_rollouts, stored_runs
 from agl_core.algorithm.stats import Estimate, estimate_mean
 from agl_core.algorithm.utils import (
     LLMProxyLike,
@@ -30,6 +30,7 @@ __all__ = [
     "algo",
     "batch_iter_over_dataset",
     "cancel_rollouts",
+    "count_rollouts",
     "estimate_mean",
     "run_batch",
     "show_progress",

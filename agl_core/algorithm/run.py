@@ -21,7 +21,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import InvalidArgumentError
@@ -38,7 +38,7 @@ from agl_core.types import (
 if TYPE_CHECKING:
     from agl_core.store.base import LightningStore
 
-__all__ = ["Run", "stored_runs"]
+__all__ = ["Run", "count_rollouts", "stored_runs"]
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +121,22 @@ class Run:
         await self._write()
 
     async def finish(self) -> None:
-        """Note that the run is over: resumed, it does nothing more."""
-        self.finished = True
-        await self._write()
+        """Note that the run is over: resumed, it does nothing more.
 
-    async def _write(self) -> None:
+        What is the latest in the store is its result.
+        """
+        latest = await self._store.get_latest_resources() if self.name else None
+        self.finished = True
+        await self._write(None if latest is None else latest.resources_id)
+
+    async def _write(self, resources_id: str | None = None) -> None:
         if self.name:
-            checkpoint = Checkpoint(state=self.state, metrics=self.metrics, finished=self.finished)
+            checkpoint = Checkpoint(
+                state=self.state,
+                metrics=self.metrics,
+                finished=self.finished,
+                resources_id=resources_id,
+            )
             await self._store.update_resources(_PREFIX + self.name, {_KEY: checkpoint})
 
     async def put_resources(self, name: str, resources: NamedResources) -> str:
@@ -279,16 +288,27 @@ async def _checkpoint(store: LightningStore, name: str) -> Checkpoint | None:
 async def _enqueued(store: LightningStore, run: str) -> dict[tuple[str, int], str]:
     """Return the ids of a run's rollouts by batch and index."""
     found: dict[tuple[str, int], str] = {}
+    async for rollout in _rollouts_of(store, run):
+        labels = rollout.metadata or {}
+        found[labels["batch"], labels["index"]] = rollout.rollout_id
+    return found
+
+
+async def count_rollouts(store: LightningStore, run: str) -> Counter[RolloutStatus]:
+    """Count the rollouts of a run by status; looks at every rollout in the store."""
+    return Counter([rollout.status async for rollout in _rollouts_of(store, run)])
+
+
+async def _rollouts_of(store: LightningStore, run: str) -> AsyncIterator[Rollout]:
     offset = 0
-    while True:
+    total = 1
+    while offset < total:
         page = await store.query_rollouts(limit=_PAGE, offset=offset)
         for rollout in page:
             labels = rollout.metadata or {}
             if labels.get("run") == run and "batch" in labels:
-                found[labels["batch"], labels["index"]] = rollout.rollout_id
-        offset += _PAGE
-        if offset >= page.total:
-            return found
+                yield rollout
+        offset, total = offset + _PAGE, page.total
 
 
 def _was_broken_off(attempt: Attempt) -> bool:

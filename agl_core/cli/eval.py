@@ -16,6 +16,7 @@ from agl_core.cli.runs import (
     listening,
     report_failure,
     run_options,
+    say_store,
     set_up_logging,
 )
 from agl_core.errors import ConfigError
@@ -70,6 +71,7 @@ def evaluate(
         with blame(file):
             set_up_logging(plan)
             trainer = plan.build_trainer(with_algorithm=False)
+        say_store(trainer, plan, as_json)
         try:
             latest = asyncio.run(trainer.store.get_latest_resources())
             if latest is None and trainer.initial_resources is None:

@@ -21,6 +21,7 @@ from agl_core.types import RolloutStatus
 if TYPE_CHECKING:
     from agl_core.store.base import LightningStore
     from agl_core.trainer.file import TrainPlan
+    from agl_core.trainer.trainer import Trainer
 
 __all__ = [
     "INTERRUPTED",
@@ -30,6 +31,7 @@ __all__ = [
     "listening",
     "report_failure",
     "run_options",
+    "say_store",
     "set_up_logging",
 ]
 
@@ -82,12 +84,20 @@ def set_up_logging(plan: TrainPlan) -> None:
     )
 
 
+def say_store(trainer: Trainer, plan: TrainPlan, as_json: bool) -> None:
+    """Say which store is used, before anything else is said."""
+    from agl_core.store.default import describe_store
+
+    click.echo(describe_store(trainer.store, plan.store_name), err=as_json)
+
+
 @dataclass
 class RunRecord:
     """What is known of a run; as a listener it fills itself in while the run goes on."""
 
     file: str
     run_id: str = ""
+    name: str = ""
     parts: dict[str, str] = field(default_factory=dict[str, str])
     started: float = field(default_factory=time.time)
     steps: int = 0
@@ -114,9 +124,17 @@ class RunRecord:
             counts[status] = (await store.query_rollouts(status_in=[status], limit=1)).total
         return counts
 
+    async def count_run(self, store: LightningStore, run: str) -> dict[str, int]:
+        """Count the rollouts of one run, likewise."""
+        from agl_core.algorithm import count_rollouts
+
+        counts = await count_rollouts(store, run)
+        return {"rollouts": counts.total(), **{status: counts[status] for status in _ENDINGS}}
+
     def as_json(self) -> dict[str, Any]:
         return {
             "id": self.run_id,
+            **({"name": self.name} if self.name else {}),
             "file": self.file,
             "started": self.started,
             "seconds": round(self.seconds, 3),

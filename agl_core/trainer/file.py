@@ -6,7 +6,7 @@
     train_dataset = "train.jsonl"       # see agl_core.trainer.datasets
     val_dataset = "val.jsonl"
     algorithm = "apo"                   # a name, or a table with a type and its options
-    store = { type = "sqlite", path = "runs.db" }
+    store = { type = "sqlite", path = "runs.db" }   # see agl_core.store.default
 
     [trainer]
     n_runners = 8
@@ -37,6 +37,7 @@ from agl_core.plugins.build import contract_of
 from agl_core.plugins.config import validate_config
 from agl_core.plugins.files import CONFIG_SUFFIXES
 from agl_core.plugins.registry import did_you_mean
+from agl_core.store.default import default_store
 from agl_core.trainer.datasets import load_dataset
 from agl_core.trainer.references import import_reference, search_in
 from agl_core.types import Dataset, Hook, Resource, resource_types
@@ -150,6 +151,8 @@ class TrainPlan:
         if any(":" in _type_name(getattr(content, key) or "") for key in _PARTS):
             search_in(directory)  # a component may be in a module beside the file
         self._components = {key: _component(content, key, directory) for key in _PARTS}
+        if content.store is None:
+            self._components["store"] = default_store(directory)
         for key, spec in self._components.items():
             if spec is not None:
                 _check_component(key, spec)
@@ -162,6 +165,11 @@ class TrainPlan:
         self.val_dataset = self._dataset("val_dataset", directory)
         self.agent = _agent(content.agent, directory)
         self.hooks = [_hook(i, text, directory) for i, text in enumerate(content.hooks)]
+
+    @property
+    def store_name(self) -> str:
+        """What the store was asked for as."""
+        return _type_name(self._components["store"])
 
     def build_trainer(self, *, with_algorithm: bool = True) -> Trainer:
         """Build the components and the trainer.

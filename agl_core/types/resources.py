@@ -211,6 +211,8 @@ class Checkpoint(Resource):
     metrics: dict[str, float] = Field(default_factory=dict)
     """The last value of each metric."""
     finished: bool = False
+    resources_id: str | None = None
+    """Of a finished run: the resources that came of it."""
 
 
 class _AnyResource:

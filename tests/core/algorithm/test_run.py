@@ -276,7 +276,11 @@ def test_a_trainer_resumes_its_run_and_leaves_a_finished_one_alone():
     train()
     assert calls == ["from None", "task 1", "task 2", "from {'step': 1}", "task 3"]
     kept = asyncio.run(stored_runs(store))
-    assert kept == {"night": Checkpoint(state={"step": 1}, metrics={"reward": 1.0}, finished=True)}
+    assert kept == {
+        "night": Checkpoint(
+            state={"step": 1}, metrics={"reward": 1.0}, finished=True, resources_id="night/second"
+        )
+    }
 
 
 def test_an_algorithm_without_a_trainer_has_a_run_without_a_name():

@@ -1,0 +1,44 @@
+"""Which store is used when none is named, and the line that says which one it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from agl_core.plugins import get_registry
+from agl_core.store.base import LightningStore
+
+__all__ = ["DEFAULT_FILE", "default_store", "describe_store"]
+
+DEFAULT_FILE: Final = "agl.db"
+_DURABLE: Final = "sqlite"
+
+
+def default_store(directory: str | Path) -> dict[str, Any]:
+    """Return the spec of the store that is used when none is named.
+
+    Args:
+        directory: Where its file goes: ``agl.db`` of the plugin ``sqlite``, where that is
+            installed; else the store is in memory.
+    """
+    if any(record.name == _DURABLE for record in get_registry().usable("store")):
+        return {"type": _DURABLE, "path": str(Path(directory).absolute() / DEFAULT_FILE)}
+    return {"type": "memory"}
+
+
+def describe_store(store: LightningStore, name: str = "") -> str:
+    """Return a line that says which store this is, where it is, and whether it keeps anything.
+
+    Args:
+        store: The store.
+        name: What it was asked for as; its class's name if that is not known.
+    """
+    name = name or type(store).__name__
+    for attribute in ("path", "server_address", "endpoint"):
+        where = getattr(store, attribute, None)
+        if where:
+            return f"store: {name}, {where}"
+    if store.capabilities.get("durable"):
+        return f"store: {name}"
+    advice = f"; pip install agl-store-{_DURABLE} to keep it" if name == "memory" else ""
+    return f"store: {name}, nothing in it survives this process{advice}"

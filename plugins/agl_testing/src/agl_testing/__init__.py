@@ -9,6 +9,8 @@ from agl_testing.algorithm import AlgorithmSuite
 from agl_testing.clock import Clock
 from agl_testing.execution import ExecutionSuite
 from agl_testing.models import Reply, ScriptedModels, ToolCall
+from agl_testing.proxy import ProxySuite
+from agl_testing.registry import Plugins
 from agl_testing.relay import FaultyRelay
 from agl_testing.store import StoreSuite
 from agl_testing.suite import Suite, requires, since
@@ -20,6 +22,8 @@ __all__ = [
     "Clock",
     "ExecutionSuite",
     "FaultyRelay",
+    "Plugins",
+    "ProxySuite",
     "Reply",
     "ScriptedModels",
     "StoreSuite",

@@ -1,0 +1,14 @@
+"""The built-in proxy under the conformance suite."""
+
+import pytest
+
+from agl_core.proxy import DirectProxy
+from agl_testing import ProxySuite
+
+
+class TestDirectProxy(ProxySuite):
+    flags = frozenset({"streaming", "token_ids"})
+
+    @pytest.fixture
+    def make_proxy(self):
+        return DirectProxy

@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,42 +76,63 @@ def serve(kind: str) -> None:
 # -- the load generator ----------------------------------------------------------------------------
 
 
-class Connection(asyncio.Protocol):
-    """One keep-alive connection, one request at a time."""
+Steps = Callable[[], Generator[bytes, bytes, int]]
+"""Makes one operation: it yields requests, gets their replies, and returns what it counts for."""
 
-    def __init__(self) -> None:
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection that does one operation after the other.
+
+    Driven by what arrives, without tasks and futures: the generator must be faster than the server,
+    or the server would wait for it and be charged for going to sleep and waking up.
+    """
+
+    def __init__(self, steps: Steps, until: float) -> None:
+        self.steps, self.until = steps, until
         self.buffer = bytearray()
-        self.waiting: asyncio.Future[bytes] | None = None
-        self.transport: Any = None
+        self.latencies: list[float] = []
+        self.operations = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.begin()
+
+    def begin(self) -> None:
+        self.operation = self.steps()
+        self.began = time.perf_counter()
+        self.transport.write(next(self.operation))
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
         end = self.buffer.find(b"\r\n\r\n")
         if end < 0:
             return
-        head = bytes(self.buffer[:end]).lower()
-        start = head.index(b"content-length: ") + 16
-        stop = head.find(b"\r\n", start)
-        size = int(head[start : stop if stop > 0 else None])
+        start = self.buffer.index(b"content-length: ") + 16
+        size = int(self.buffer[start : self.buffer.index(b"\r\n", start)])
         if len(self.buffer) < end + 4 + size:
             return
-        body = bytes(self.buffer[end + 4 : end + 4 + size])
-        status = int(head[9:12])
-        del self.buffer[: end + 4 + size]
-        waiting, self.waiting = self.waiting, None
-        assert waiting is not None
-        if status >= 300:
-            waiting.set_exception(RuntimeError(f"{status}: {body[:200]!r}"))
+        body = bytes(self.buffer[end + 4 :])
+        if self.buffer[9:10] != b"2":
+            self.done.set_exception(RuntimeError(f"{bytes(self.buffer[:200])!r}"))
+            return
+        self.buffer.clear()
+        try:
+            request = self.operation.send(body)
+        except StopIteration as stop:
+            now = time.perf_counter()
+            self.latencies.append(now - self.began)
+            self.operations += stop.value
+            if now < self.until:
+                self.begin()
+            elif not self.done.done():
+                self.done.set_result(None)
         else:
-            waiting.set_result(body)
+            self.transport.write(request)
 
-    def send(self, request: bytes) -> asyncio.Future[bytes]:
-        self.waiting = asyncio.get_running_loop().create_future()
-        self.transport.write(request)
-        return self.waiting
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError("the server closed the connection"))
 
 
 def http(method: str, path: str, body: Any = b"", kind: str = "application/json") -> bytes:
@@ -120,9 +141,6 @@ def http(method: str, path: str, body: Any = b"", kind: str = "application/json"
         f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {kind}\r\n"
         f"content-length: {len(data)}\r\n\r\n"
     ).encode() + data
-
-
-Worker = Callable[[Connection, int], Awaitable[int]]
 
 
 @dataclass
@@ -137,36 +155,38 @@ class Measured:
     reply_bytes: int = 0
 
 
-async def connect(port: int) -> Connection:
+async def drive(port: int, steps: Steps, seconds: float, concurrency: int) -> Measured:
+    """Keep ``concurrency`` connections busy until the time is up."""
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
-    return connection
-
-
-async def drive(port: int, step: Worker, seconds: float, concurrency: int) -> Measured:
-    """Call ``step`` on each connection until the time is up; it returns what it did."""
-    connections = [await connect(port) for _ in range(concurrency)]
-    latencies: list[float] = []
-    done = 0
     began = time.perf_counter()
-
-    async def run(connection: Connection, number: int) -> None:
-        nonlocal done
-        while (now := time.perf_counter()) - began < seconds:
-            done += await step(connection, number)
-            latencies.append(time.perf_counter() - now)
-
-    await asyncio.gather(*(run(item, number) for number, item in enumerate(connections)))
+    connections: list[Connection] = []
+    for _ in range(concurrency):
+        _, made = await loop.create_connection(
+            lambda: Connection(steps, began + seconds), "127.0.0.1", port
+        )
+        connections.append(made)
+    await asyncio.gather(*(item.done for item in connections))
     took = time.perf_counter() - began
-    for connection in connections:
-        connection.transport.close()
-    latencies.sort()
+    for item in connections:
+        item.transport.close()
+    latencies = sorted(taken for item in connections for taken in item.latencies)
     return Measured(
-        done,
+        sum(item.operations for item in connections),
         took,
         latencies[len(latencies) // 2] * 1e3,
         latencies[int(len(latencies) * 0.99)] * 1e3,
     )
+
+
+async def once(port: int, request: bytes) -> bytes:
+    replies: list[bytes] = []
+
+    def steps() -> Generator[bytes, bytes, int]:
+        replies.append((yield request))
+        return 1
+
+    await drive(port, steps, 0.0, 1)
+    return replies[0]
 
 
 # -- cases -----------------------------------------------------------------------------------------
@@ -179,46 +199,43 @@ class Cases:
         self.port = port
 
     async def ask(self, method: str, path: str, body: Any = b"") -> Any:
-        connection = await connect(self.port)
-        reply = await connection.send(http(method, PREFIX + path, body))
-        connection.transport.close()
-        return json.loads(reply)
+        return json.loads(await once(self.port, http(method, PREFIX + path, body)))
 
     async def claim(self) -> tuple[str, str]:
         await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": [{"input": 1}]})
         claimed = (await self.ask("POST", "/queues/rollouts/dequeue"))[0]
         return claimed["rollout_id"], claimed["attempt"]["attempt_id"]
 
-    def repeat(self, request: bytes, weight: int = 1) -> tuple[Worker, bytes]:
-        async def step(connection: Connection, _: int) -> int:
-            await connection.send(request)
+    def repeat(self, request: bytes, weight: int = 1) -> tuple[Steps, bytes]:
+        def steps() -> Generator[bytes, bytes, int]:
+            yield request
             return weight
 
-        return step, request
+        return steps, request
 
-    async def enqueue(self) -> tuple[Worker, bytes]:
+    async def enqueue(self) -> tuple[Steps, bytes]:
         body = {"rollouts": [{"input": {"question": TEXT}, "mode": "train"}]}
         return self.repeat(http("POST", f"{PREFIX}/queues/rollouts/enqueue", body))
 
-    async def dequeue(self) -> tuple[Worker, bytes]:
+    async def dequeue(self) -> tuple[Steps, bytes]:
         for _ in range(60):
             batch = [{"input": {"question": TEXT}, "mode": "train"}] * 1000
             await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
         body = {"worker_id": "Worker-1"}
         return self.repeat(http("POST", f"{PREFIX}/queues/rollouts/dequeue", body))
 
-    async def add_span(self) -> tuple[Worker, bytes]:
+    async def add_span(self) -> tuple[Steps, bytes]:
         rollout_id, attempt_id = await self.claim()
         numbers = iter(range(10**9))
         make = span_maker(rollout_id, attempt_id)
 
-        async def step(connection: Connection, _: int) -> int:
-            await connection.send(http("POST", f"{PREFIX}/spans", make(next(numbers))))
+        def steps() -> Generator[bytes, bytes, int]:
+            yield http("POST", f"{PREFIX}/spans", make(next(numbers)))
             return 1
 
-        return step, http("POST", f"{PREFIX}/spans", make(10**9))
+        return steps, http("POST", f"{PREFIX}/spans", make(10**9))
 
-    async def span_batch(self) -> tuple[Worker, bytes]:
+    async def span_batch(self) -> tuple[Steps, bytes]:
         rollout_id, attempt_id = await self.claim()
         numbers = iter(range(10**9))
         make = span_maker(rollout_id, attempt_id)
@@ -227,31 +244,31 @@ class Cases:
             spans = b",".join(make(next(numbers)) for _ in range(50))
             return http("POST", f"{PREFIX}/spans/batch", b'{"spans":[' + spans + b"]}")
 
-        async def step(connection: Connection, _: int) -> int:
-            await connection.send(request())
+        def steps() -> Generator[bytes, bytes, int]:
+            yield request()
             return 50
 
-        return step, request()
+        return steps, request()
 
-    async def update_attempt(self) -> tuple[Worker, bytes]:
+    async def update_attempt(self) -> tuple[Steps, bytes]:
         rollout_id, attempt_id = await self.claim()
         path = f"{PREFIX}/rollouts/{rollout_id}/attempts/{attempt_id}"
         return self.repeat(http("POST", path, {"status": "running"}))
 
-    async def heartbeat(self) -> tuple[Worker, bytes]:
+    async def heartbeat(self) -> tuple[Steps, bytes]:
         stats = {"cpu": 0.5, "memory": 123456789, "host": "machine-1", "pid": 4242}
         return self.repeat(http("POST", f"{PREFIX}/workers/Worker-1", {"heartbeat_stats": stats}))
 
-    async def next_id(self) -> tuple[Worker, bytes]:
+    async def next_id(self) -> tuple[Steps, bytes]:
         rollout_id, attempt_id = await self.claim()
         body = {"rollout_id": rollout_id, "attempt_id": attempt_id}
         return self.repeat(http("POST", f"{PREFIX}/spans/next", body))
 
-    async def get_rollout(self) -> tuple[Worker, bytes]:
+    async def get_rollout(self) -> tuple[Steps, bytes]:
         rollout_id, _ = await self.claim()
         return self.repeat(http("GET", f"{PREFIX}/rollouts/{rollout_id}"))
 
-    async def otlp(self) -> tuple[Worker, bytes]:
+    async def otlp(self) -> tuple[Steps, bytes]:
         rollout_id, attempt_id = await self.claim()
         make = otlp_maker(rollout_id, attempt_id)
         prepared = [make(number) for number in range(400)]
@@ -267,13 +284,13 @@ class Cases:
                 data[mark : mark + 8] = (number * 50 + position + 1).to_bytes(8, "big")
             return http("POST", "/v1/traces", bytes(data), "application/x-protobuf")
 
-        async def step(connection: Connection, _: int) -> int:
-            await connection.send(request())
+        def steps() -> Generator[bytes, bytes, int]:
+            yield request()
             return 50
 
-        return step, request()
+        return steps, request()
 
-    async def fifty_of_50000(self) -> tuple[Worker, bytes]:
+    async def fifty_of_50000(self) -> tuple[Steps, bytes]:
         wanted = ""
         for _ in range(1000):
             rollout_id, attempt_id = await self.claim()
@@ -284,7 +301,7 @@ class Cases:
             await self.ask("POST", "/spans/batch", body)
         return self.repeat(http("GET", f"{PREFIX}/spans?rollout_id={wanted}"))
 
-    async def page_of_20000(self) -> tuple[Worker, bytes]:
+    async def page_of_20000(self) -> tuple[Steps, bytes]:
         for _ in range(20):
             batch = [{"input": {"question": TEXT}, "mode": "train"}] * 1000
             await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
@@ -293,25 +310,25 @@ class Cases:
         query = "status_in=preparing&status_in=running&sort_by=start_time&sort_order=desc&limit=20"
         return self.repeat(http("GET", f"{PREFIX}/rollouts?{query}"))
 
-    async def cycle(self) -> tuple[Worker, bytes]:
+    async def cycle(self) -> tuple[Steps, bytes]:
         for _ in range(60):
             batch = [{"input": {"question": TEXT}, "mode": "train"}] * 1000
             await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
         dequeue = http("POST", f"{PREFIX}/queues/rollouts/dequeue", {"worker_id": "Worker-1"})
 
-        async def step(connection: Connection, _: int) -> int:
-            claim = json.loads(await connection.send(dequeue))[0]
+        def steps() -> Generator[bytes, bytes, int]:
+            claim = json.loads((yield dequeue))[0]
             rollout_id, attempt_id = claim["rollout_id"], claim["attempt"]["attempt_id"]
             ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
             make = span_maker(rollout_id, attempt_id)
             for number in range(4):
-                await connection.send(http("POST", f"{PREFIX}/spans/next", ids))
-                await connection.send(http("POST", f"{PREFIX}/spans", make(number)))
+                yield http("POST", f"{PREFIX}/spans/next", ids)
+                yield http("POST", f"{PREFIX}/spans", make(number))
             path = f"{PREFIX}/rollouts/{rollout_id}/attempts/{attempt_id}"
-            await connection.send(http("POST", path, {"status": "succeeded"}))
+            yield http("POST", path, {"status": "succeeded"})
             return 1
 
-        return step, dequeue
+        return steps, dequeue
 
 
 def span_maker(rollout_id: str, attempt_id: str, attributes: int = 32) -> Callable[[int], bytes]:
@@ -380,10 +397,8 @@ def otlp_maker(rollout_id: str, attempt_id: str) -> Callable[[int], tuple[bytes,
 
 
 async def load(case: str, port: int, bare_port: int) -> dict[str, Any]:
-    step, first = await getattr(Cases(port), case)()
-    connection = await connect(port)
-    reply = await connection.send(first)
-    connection.transport.close()
+    steps, first = await getattr(Cases(port), case)()
+    reply = await once(port, first)
     mine = psutil.Process()
     server, bare = psutil.Process(pid_at(port)), psutil.Process(pid_at(bare_port))
 
@@ -392,19 +407,19 @@ async def load(case: str, port: int, bare_port: int) -> dict[str, Any]:
         return times.user + times.system
 
     before, memory = cpu(server), server.memory_info().rss
-    measured = await drive(port, step, SECONDS, CONNECTIONS)
+    measured = await drive(port, steps, SECONDS, CONNECTIONS)
     used, grown = cpu(server) - before, server.memory_info().rss - memory
 
     _, _, body = first.partition(b"\r\n\r\n")
     method = first.split(b" ", 1)[0].decode()
     bare_request = http(method, f"/{len(reply)}", body)
 
-    async def bare_step(connection: Connection, _: int) -> int:
-        await connection.send(bare_request)
+    def bare_steps() -> Generator[bytes, bytes, int]:
+        yield bare_request
         return 1
 
     before = cpu(bare)
-    limit = await drive(bare_port, bare_step, 1.5, CONNECTIONS)
+    limit = await drive(bare_port, bare_steps, 1.5, CONNECTIONS)
     return {
         **asdict(measured),
         "request_bytes": len(body),
@@ -505,7 +520,9 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["--load"]:
         name, (port, pid, bare_port, bare_pid) = sys.argv[2], map(int, sys.argv[3:])
         _pids.update({port: pid, bare_port: bare_pid})
-        print(json.dumps(asyncio.run(load(name, port, bare_port))))
+        import uvloop
+
+        print(json.dumps(uvloop.run(load(name, port, bare_port))))
     else:
         for line in run_cases(sys.argv[1:]):
             print(line, flush=True)

@@ -51,10 +51,13 @@ async def test_schemathesis_finds_no_failure_of_the_server(tmp_path):
                 f"{server.endpoint}/openapi.json",
                 *("--checks", "not_a_server_error"),
                 *("--exclude-path", "/v1/agl/events"),  # a stream does not end
+                # These may be asked to wait for a day, and then do.
+                *("--exclude-path", "/v1/agl/queues/rollouts/dequeue"),
+                *("--exclude-path", "/v1/agl/waits/rollouts"),
                 *("--exclude-path", "/v1/metrics"),  # 501 is what these are for
                 *("--exclude-path", "/v1/logs"),
                 *("--exclude-path", "/v1/development/profiles"),
-                *("--max-examples", "60", "--seed", "1", "--request-timeout", "20"),
+                *("--max-examples", "40", "--seed", "1", "--request-timeout", "20"),
                 *("--phases", "examples,coverage,fuzzing", "--no-color"),
             ],
             capture_output=True,

@@ -15,10 +15,9 @@ How a run ends, whatever the strategy:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Protocol
 
 import anyio
@@ -31,14 +30,10 @@ __all__ = [
     "AlgorithmBundle",
     "ExecutionStrategy",
     "RunnerBundle",
-    "close_open_attempts",
-    "fail_open_attempts",
     "keep_watch",
 ]
 
 logger = logging.getLogger(__name__)
-
-_CLOSE_TIMEOUT = 5.0  # seconds to write the last statuses to a store that may be gone
 
 
 class AlgorithmBundle(Protocol):
@@ -83,60 +78,6 @@ class ExecutionStrategy(ABC):
         Raises:
             Exception: What a bundle raised; the algorithm's error comes first.
         """
-
-
-async def fail_open_attempts(store: LightningStore, workers: Iterable[str], reason: str) -> int:
-    """Fail what these workers were running: they are gone and will not write a final status.
-
-    Whether the rollout is tried again is the store's decision (its retry condition).
-
-    Args:
-        store: Where the attempts are.
-        workers: Names of workers as the store knows them.
-        reason: Why, for the attempt's metadata (key ``error``).
-
-    Returns:
-        How many attempts were failed.
-    """
-    failed = 0
-    for name in workers:
-        worker = await store.get_worker_by_id(name)
-        if worker is None or not worker.current_rollout_id or not worker.current_attempt_id:
-            continue
-        page = await store.query_attempts(worker.current_rollout_id)
-        attempt = next((a for a in page if a.attempt_id == worker.current_attempt_id), None)
-        if attempt is None or attempt.status not in ("preparing", "running"):
-            continue
-        await store.update_attempt(
-            attempt.rollout_id,
-            attempt.attempt_id,
-            status="failed",
-            metadata={**(attempt.metadata or {}), "error": reason},
-        )
-        logger.warning(
-            "Failed attempt %s of rollout %s: %s", attempt.attempt_id, attempt.rollout_id, reason
-        )
-        failed += 1
-    return failed
-
-
-def close_open_attempts(store: LightningStore, workers: Iterable[str], reason: str) -> None:
-    """Like :func:`fail_open_attempts`, for the end of a run: blocks for seconds at most.
-
-    Args:
-        store: A thread-safe store; errors of one that may be gone are logged.
-        workers: Names of workers as the store knows them.
-        reason: Why.
-    """
-
-    async def close() -> None:
-        with anyio.move_on_after(_CLOSE_TIMEOUT):
-            await fail_open_attempts(store, workers, reason)
-
-    try:
-        asyncio.run(close())
-    except Exception:
-        logger.exception("Attempts of this run may be left open")
 
 
 async def keep_watch(store: LightningStore, event: ExecutionEvent, period: float = 10.0) -> None:

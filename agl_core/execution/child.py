@@ -29,6 +29,7 @@ from agl_core.execution.events import (
 )
 from agl_core.execution.run_store import RunnerClient
 from agl_core.execution.supervise import supervise
+from agl_core.runner.base import worker_name
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -114,12 +115,19 @@ class RunnerJob:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        orphaned = asyncio.ensure_future(_stop_when_orphaned(self.stop))
+        stop = ThreadingEvent()  # of this runner alone
+        watching = [
+            asyncio.ensure_future(_forward(self.stop, stop)),
+            asyncio.ensure_future(_stop_when_orphaned(stop)),
+        ]
         try:
-            work = partial(run_runner, self.bundle.content, self.worker_id, self.stop, self.route)
-            await supervise_with_signals(work, self.stop, self.grace, (signal.SIGINT,))
+            work = partial(
+                run_runner, self.bundle.content, self.worker_id, stop, self.route, self.stop
+            )
+            await supervise_with_signals(work, stop, self.grace, (signal.SIGINT,))
         finally:
-            orphaned.cancel()
+            for task in watching:
+                task.cancel()
 
 
 @dataclass
@@ -138,7 +146,11 @@ class Route:
 
 
 async def run_runner(
-    bundle: RunnerBundle, worker_id: int, stop: ExecutionEvent, route: Route
+    bundle: RunnerBundle,
+    worker_id: int,
+    stop: ExecutionEvent,
+    route: Route,
+    siblings: ExecutionEvent | None = None,
 ) -> None:
     """Run a runner bundle until it ends.
 
@@ -147,6 +159,7 @@ async def run_runner(
         worker_id: Number of the worker.
         stop: Ends it; also set here if the server says that the run is over, or is lost.
         route: How it reaches the store.
+        siblings: The stop event of the runners beside this one; set if the run is over.
 
     Raises:
         StoreUnavailableError: The server was lost and did not come back in time.
@@ -157,9 +170,10 @@ async def run_runner(
     url = route.url if isinstance(route.url, str) else await _receive(route.url, stop)
     if url is None:
         return  # the run ended before there was a server
-    client = RunnerClient(url, stop, route.patience)
+    client = RunnerClient(url, stop, route.patience, siblings)
     try:
         await bundle(client, worker_id, stop)
+        await client.leave(worker_name(worker_id))
     finally:
         await client.close()
     if client.lost is not None:
@@ -227,6 +241,11 @@ async def _receive(source: Connection[Any, str], stop: ExecutionEvent) -> str | 
     finally:
         told.cancel()
         stopped.cancel()
+
+
+async def _forward(source: ExecutionEvent, target: ExecutionEvent) -> None:
+    await source.wait_async()
+    target.set()
 
 
 async def _stop_when_orphaned(stop: ExecutionEvent) -> None:

@@ -29,7 +29,6 @@ from agl_core.execution.base import (
     AlgorithmBundle,
     ExecutionStrategy,
     RunnerBundle,
-    close_open_attempts,
 )
 from agl_core.execution.child import (
     Parcel,
@@ -40,6 +39,7 @@ from agl_core.execution.child import (
 )
 from agl_core.execution.children import Children
 from agl_core.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl_core.execution.run_store import RunStore
 from agl_core.execution.supervise import supervise
 from agl_core.runner.base import worker_name
 from agl_core.store.base import LightningStore
@@ -47,7 +47,6 @@ from agl_core.store.base import LightningStore
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from agl_core.execution.run_store import RunStore
     from agl_core.server import LightningStoreServer
 
 __all__ = ["ClientServerExecutionStrategy"]
@@ -201,13 +200,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _lead_and_follow(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
-        if not store.capabilities.get("thread_safe"):
-            from agl_core.store.threaded import LightningStoreThreaded
-
-            store = LightningStoreThreaded(store)  # the server, the algorithm and we share it
+        direct = self._direct_route(store)
+        if direct is None:
+            store = RunStore(store)
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)
-        routes = _Routes(context, self._direct_route(store), self.reconnect_timeout)
+        routes = _Routes(context, direct, self.reconnect_timeout)
         workers = {f"runner-{i}": worker_name(i) for i in range(self.n_runners)}
 
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
@@ -218,13 +216,15 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         def end_runners() -> None:
             if children.shut_down():
                 self.interrupted = True
-            close_open_attempts(store, workers.values(), "the run ended before the attempt did")
+            if isinstance(store, RunStore):
+                for name in workers.values():
+                    store.release(name, "the run ended before the attempt did")
 
-        children = self._children(
-            context,
-            stop,
-            lambda name: close_open_attempts(store, [workers[name]], "its runner died"),
-        )
+        def on_death(name: str) -> None:
+            if isinstance(store, RunStore):
+                store.release(workers[name], "its runner died")
+
+        children = self._children(context, stop, on_death)
         # Before the server: a fork takes no threads along, only the locks that they hold.
         children.start({name: partial(make_job, i) for i, name in enumerate(workers)})
         try:
@@ -328,9 +328,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if self._direct_route(store) is not None:
             yield _Run(store, "", None)
             return
-        from agl_core.execution.run_store import RunStore
-
-        run_store = RunStore(store)
+        run_store = store if isinstance(store, RunStore) else RunStore(store)
         server = self._start_server(run_store)
         logger.info("The store serves at %s", server.endpoint)
         try:
@@ -430,9 +428,10 @@ class _Run:
             self.served.end_run()
 
     def settle(self, timeout: float) -> None:
-        """Wait for what runners elsewhere are still doing, so that they can write it down."""
+        """Wait for runners elsewhere: they write down what they do, and learn of the end."""
         if self.served is not None:
             asyncio.run(self.served.wait_settled(timeout))
+            self.served.close_open_attempts("the run ended before the attempt did")
 
 
 class _Routes:

@@ -20,12 +20,11 @@ from agl_core.execution.base import (
     AlgorithmBundle,
     ExecutionStrategy,
     RunnerBundle,
-    close_open_attempts,
     keep_watch,
 )
+from agl_core.execution.claims import ClaimTracker
 from agl_core.execution.events import ThreadingEvent
 from agl_core.execution.supervise import BundleThread, supervise
-from agl_core.runner.base import worker_name
 from agl_core.store.base import LightningStore
 
 __all__ = ["SharedMemoryExecutionStrategy"]
@@ -46,8 +45,9 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         graceful_delay: Seconds a bundle has to return after the stop event before it is cancelled,
             and again after that before it is abandoned. Abandoned threads are daemons.
         poll_interval: Accepted for compatibility; nothing here polls.
-        managed_store: Whether to put a lock around a store that is not thread-safe and to run its
-            watchdog. None asks ``AGL_MANAGED_STORE``, else True.
+        managed_store: Whether to hand out a facade of the store that is thread-safe and leaves no
+            attempt open, and to run the store's watchdog. None asks ``AGL_MANAGED_STORE``, else
+            True.
 
     Raises:
         InvalidArgumentError: Several runners cannot share the main thread.
@@ -84,10 +84,9 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
         self.interrupted = False
-        if self.managed_store and not store.capabilities.get("thread_safe"):
-            from agl_core.store.threaded import LightningStoreThreaded
-
-            store = LightningStoreThreaded(store)
+        tracker = ClaimTracker(store) if self.managed_store else None
+        if tracker is not None:
+            store = tracker
         stop, hurry = ThreadingEvent(), ThreadingEvent()
         thread = partial(BundleThread, stop=stop, grace=self.graceful_delay, hurry=hurry)
         lead = partial(algorithm, store, stop)
@@ -116,11 +115,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             errors.append(error)
         stop.set()
         self._join(threads, hurry)
-        close_open_attempts(
-            store,
-            [worker_name(i) for i in range(self.n_runners)],
-            "the run ended before the attempt did",
-        )
+        if tracker is not None:
+            tracker.close_open_attempts("the run ended before the attempt did")
         errors.extend(thread.error for thread in threads if thread.error is not None)
         if self.main_thread == "runner":
             errors.reverse()  # the algorithm's error comes first

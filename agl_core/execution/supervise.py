@@ -32,7 +32,7 @@ async def supervise(
 
     Raises:
         Exception: What the work raised.
-        CancelledError: The caller was cancelled; the work then ended too.
+        CancelledError: The caller was cancelled; the event is set, and the work ended too.
     """
     task = asyncio.ensure_future(work())
     stopped = asyncio.ensure_future(stop.wait_async())
@@ -42,6 +42,9 @@ async def supervise(
         if not task.done():
             await asyncio.wait((task, hurried), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         ended_by_itself = task.done()
+    except asyncio.CancelledError:
+        stop.set()  # Ctrl+C: the others need not wait for our clean-up to learn of it
+        raise
     finally:
         stopped.cancel()
         hurried.cancel()

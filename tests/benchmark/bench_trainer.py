@@ -7,12 +7,11 @@ reward to a list.
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import psutil
 import pytest
 
 from agl_core.agent import rollout
@@ -79,7 +78,9 @@ class Load(Algorithm):
 
 
 def _cpu() -> float:
-    return sum(os.times()[:2]) + resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    """Return the CPU seconds of this process and of the runners."""
+    here = psutil.Process()
+    return sum(sum(p.cpu_times()[:2]) for p in (here, *here.children(recursive=True)))
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
@@ -112,11 +113,11 @@ def test_throughput(strategy: str, agent: Any) -> None:
     runners = 8 if strategy == "shm" else 4
     load = Load(4000 if agent is not ten_spans else 1500)
     Trainer(algorithm=load, strategy=strategy, n_runners=runners, port=_port(strategy)).fit(agent)
-    rate = load.count / load.seconds
+    rate, cpu = load.count / load.seconds, load.cpu / load.count * 1e6
     print(
         f"\n{strategy}, {runners} runners, {agent.__name__}: {rate:,.0f} rollouts/s "
-        f"(1/{bare_loop(20000) / rate:.0f} of a bare loop), {load.cpu / load.count * 1e6:.0f} µs CPU "
-        f"each here, first one after {load.first:.2f} s"
+        f"(1/{bare_loop(20000) / rate:.0f} of a bare loop), {cpu:.0f} µs CPU each, "
+        f"first one after {load.first:.2f} s"
     )
 
 
@@ -135,9 +136,9 @@ def test_latency(strategy: str) -> None:
                 delays.append(span.attributes["agentlightning.reward.0.value"])  # pyright: ignore
             await asyncio.sleep(0.002)
 
-    Trainer(
-        algorithm=one_at_a_time, strategy=strategy, n_runners=4, port=_port(strategy)
-    ).fit(note_the_time)
+    Trainer(algorithm=one_at_a_time, strategy=strategy, n_runners=4, port=_port(strategy)).fit(
+        note_the_time
+    )
     p50, p99 = (_percentile(delays, share) * 1e3 for share in (0.5, 0.99))
     print(f"\n{strategy}: from enqueue to agent start p50 {p50:.2f} ms, p99 {p99:.2f} ms")
 

@@ -113,7 +113,8 @@ def test_algo_injects_by_name() -> None:
         "initial_resources": {"prompt": prompt},
     }
     assert search.is_async()
-    assert (search.__name__, search.__doc__) == ("search", "Looks around.")
+    assert search.__doc__ == "Looks around."
+    assert search.__wrapped__.__name__ == "search"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_algo_leaves_var_arguments_and_defaults_alone() -> None:

@@ -234,7 +234,8 @@ def test_without_an_algorithm_runners_serve_the_store_until_ctrl_c(
     def interrupt() -> None:
         assert served.wait(20)
         time.sleep(0.1)
-        assert (main := threading.main_thread().ident) is not None
+        main = threading.main_thread().ident
+        assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
 
     asyncio.run(store.enqueue_rollout("a"))
@@ -414,7 +415,7 @@ def test_bad_input_to_fit(agent: Any, datasets: Any, error: type[Exception], mes
 def test_old_names_warn_and_new_names_win(old: Any, new: Any, read: Any) -> None:
     with pytest.warns(DeprecationWarning, match=next(iter(new))):
         assert read(trainer(**old)) == 3
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match=next(iter(new))):
         assert read(trainer(**old, **new)) == 2
 
 

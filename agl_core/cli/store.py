@@ -1,4 +1,4 @@
-"""``agl store``: serve a store, and make tokens for it."""
+"""``agl store``: serve a store, make tokens for it, and look after what it keeps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import asyncio
 import gc
 import json
 import logging
+import re
 import signal
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl_core.cli.store_data import export_command, import_command, vacuum_command
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError, PluginError
 from agl_core.plugins import AppSpec, build_component, get_registry
@@ -39,7 +42,11 @@ _SECRET = click.option(
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
 @click.option("--port", default=4747, show_default=True, help="Port; 0 takes a free one.")
-@click.option("--backend", default="memory", show_default=True, help="Store plugin to serve.")
+@click.option(
+    "--backend",
+    help="Store plugin to serve; by default sqlite (a file agl.db) where it is installed, or else "
+    "memory.",
+)
 @click.option("--path", help="Where the backend keeps its data; short for --set path=PATH.")
 @click.option(
     "--set",
@@ -72,7 +79,7 @@ def _serve(
     *,
     host: str,
     port: int,
-    backend: str,
+    backend: str | None,
     path: str | None,
     settings: tuple[str, ...],
     n_workers: int,
@@ -89,12 +96,14 @@ def _serve(
     from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
     from agl_core.server.serving import run_in_new_loop
     from agl_core.server.store_server import HEALTH_PATH, check_exposure
+    from agl_core.store.default import default_store
 
     setup_logging(log_level)
     check_exposure(host, auth_token, insecure)
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key go together")
-    spec = {**_parse_settings(settings), "type": backend}
+    chosen = default_store(Path.cwd()) if backend is None else {"type": backend}
+    spec = {**chosen, **_parse_settings(settings)}
     if path is not None:
         spec["path"] = path
     app_options = StoreAppOptions(
@@ -117,8 +126,14 @@ def _serve(
         ),
         factory=True,
     )
-    where = {key: value for key, value in spec.items() if key != "type"}
-    run_in_new_loop(partial(_run, launcher, f"{backend} {where or ''}".strip()))
+    # A URL may hold a password.
+    where = {
+        key: re.sub(r"://[^/@]*@", "://", str(value))
+        for key, value in spec.items()
+        if key != "type"
+    }
+    lost = "; nothing in it survives" if spec["type"] == "memory" else ""
+    run_in_new_loop(partial(_run, launcher, f"{spec['type']} {where or ''}".strip(), lost))
 
 
 def make_app(spec: Mapping[str, Any], options: StoreAppOptions, n_workers: int) -> StoreApp:
@@ -138,7 +153,7 @@ def make_app(spec: Mapping[str, Any], options: StoreAppOptions, n_workers: int) 
     return StoreApp(backend, options, close_store=True)
 
 
-async def _run(launcher: PythonServerLauncher, what: str) -> None:
+async def _run(launcher: PythonServerLauncher, what: str, lost: str) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -148,7 +163,7 @@ async def _run(launcher: PythonServerLauncher, what: str) -> None:
             # Windows: Ctrl+C arrives as KeyboardInterrupt and cancels this coroutine instead.
             break
     await launcher.start()
-    click.echo(f"Serving store {what} at {launcher.access_endpoint} (Ctrl+C stops)")
+    click.echo(f"Serving store {what} at {launcher.access_endpoint} (Ctrl+C stops{lost})")
     # What start-up made lives as long as the process: the collector need not walk it again.
     gc.collect()
     gc.freeze()
@@ -192,6 +207,10 @@ def _installed_apps() -> tuple[AppSpec, ...]:
         assert isinstance(spec, AppSpec)
         specs.append(spec)
     return tuple(specs)
+
+
+for command in (export_command, import_command, vacuum_command):
+    store.add_command(command)
 
 
 @store.command(epilog="Example: AGL_AUTH_TOKEN=… agl store token --scope runner --hours 24")

@@ -221,7 +221,7 @@ class ClientQueries(LightningStore):
     ) -> PaginatedResult[EncodedSpan]:
         page = await self.query_spans(rollout_id, attempt_id, **query)
         return construct(
-            PaginatedResult[EncodedSpan],
+            PaginatedResult[Any],
             {**page.__dict__, "items": [encode_span(span) for span in page.items]},
         )
 

@@ -33,7 +33,8 @@ def run() -> Iterator[Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **env},
+            # What is the default where no durable store is installed.
+            env={**os.environ, "AGL_DISABLE_PLUGINS": "store.sqlite", **env},
         )
         started.append(process)
         return process
@@ -47,7 +48,9 @@ def run() -> Iterator[Any]:
 def url_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
-    found = re.fullmatch(r"Serving store memory at (\S+) \(Ctrl\+C stops\)\n", line)
+    found = re.fullmatch(
+        r"Serving store memory at (\S+) \(Ctrl\+C stops; nothing in it survives\)\n", line
+    )
     assert found, line or process.communicate()
     return found[1]
 

@@ -116,6 +116,16 @@ class Engine:
         self._connection.close()
         self.listeners.close()
 
+    def compact(self) -> None:
+        """Rewrite the file without its holes, and empty the log beside it; blocks."""
+        with naming(self.path):
+            connection = self._connect()
+            try:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+
     # -- reading ---------------------------------------------------------------------------------
 
     def look(self, read: Callable[[Tables], T]) -> T:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -29,6 +30,7 @@ from agl_core.store.arguments import (
 from agl_core.store.memory.waiting import FinishWait
 from agl_core.store.query import renamed_filter
 from agl_core.store.request_key import current_request_key
+from agl_core.store.transfer import Record
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,
@@ -48,7 +50,7 @@ from agl_core.types import (
     WorkerStatus,
 )
 from agl_core.types.copying import attach_attempt
-from agl_store_sqlite import operations, queries
+from agl_store_sqlite import operations, queries, upkeep
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.engine import Engine
 from agl_store_sqlite.queries import Page
@@ -58,6 +60,9 @@ __all__ = ["SqliteLightningStore"]
 
 _SHORTEST_SLICE: Final = 0.05
 """Seconds between two looks of the watchdog while a call waits, without a debounce."""
+
+_DROPPED_AT_ONCE: Final = 200
+"""Rollouts per transaction when old ones are dropped, so that other writers get their turn."""
 
 
 class SqliteLightningStore(LightningStore):
@@ -490,6 +495,50 @@ class SqliteLightningStore(LightningStore):
         """How long a waiting call may sleep before the watchdog must look again, in seconds."""
         period = max(self._config.scan_debounce_seconds, _SHORTEST_SLICE)
         return period if remaining is None else max(min(period, remaining), 0.0)
+
+    # -- upkeep ----------------------------------------------------------------------------------
+
+    async def restore(self, records: Iterable[Record]) -> int:
+        """Store records that are not there yet, as they were, in one transaction.
+
+        Returns:
+            How many.
+
+        Raises:
+            InvalidArgumentError: A record is malformed, or belongs to one that is missing.
+        """
+        batch = list(records)
+        return await self._engine.write(lambda tx: upkeep.restore(tx, batch))
+
+    async def vacuum(
+        self, *, ended_before: float | None = None, keep_last: int | None = None
+    ) -> int:
+        """Drop finished rollouts with their attempts and spans, and give the space back.
+
+        Other processes may have the file open; while the space is given back their writes wait.
+
+        Args:
+            ended_before: Keep what ended at this time or later, in epoch seconds.
+            keep_last: Keep so many of the rollouts begun last.
+
+        Returns:
+            How many rollouts were dropped; without any argument none are.
+        """
+        dropped = 0
+        while ended_before is not None or keep_last is not None:
+            some = await self._engine.write(
+                partial(
+                    upkeep.forget_rollouts,
+                    ended_before=ended_before,
+                    keep_last=keep_last,
+                    at_most=_DROPPED_AT_ONCE,
+                )
+            )
+            dropped += some
+            if some < _DROPPED_AT_ONCE:
+                break
+        await asyncio.to_thread(self._engine.compact)
+        return dropped
 
     # -- reads and writes, after the watchdog has looked -----------------------------------------
 

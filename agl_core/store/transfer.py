@@ -1,0 +1,256 @@
+"""Everything in a store, as records that another store can take in: export and import.
+
+A record is a kind and the JSON of one model. They come in an order in which they can be taken in:
+resources and workers, then each rollout with its attempts and their spans. As a file that is a line
+of JSON each (``.jsonl``), or the two columns of a Parquet file (``.parquet``, with pyarrow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
+from agl_core.errors import InvalidArgumentError, MissingDependencyError
+from agl_core.store.base import LightningStore
+from agl_core.store.encoded import encode_span
+from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
+
+__all__ = ["Record", "Restorable", "export_records", "import_records", "read_records", "writing"]
+
+Kind = Literal["resources", "worker", "rollout", "attempt", "span"]
+_KINDS: Final = get_args(Kind)
+_PAGE: Final = 200
+_BATCH: Final = 1000
+
+
+class Record(NamedTuple):
+    """One thing in a store: what it is, and its JSON."""
+
+    kind: Kind
+    json: bytes
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A store that takes records in as they were, ids and times included.
+
+    What waits in the queue takes the order of the rollouts.
+    """
+
+    async def restore(self, records: Iterable[Record]) -> int:
+        """Store what is not there yet, atomically; return how many records that were."""
+        ...
+
+
+# -- stores ----------------------------------------------------------------------------------------
+
+
+async def export_records(store: LightningStore) -> AsyncIterator[Record]:
+    """Yield everything in a store, a page at a time; it may be in use."""
+    async for snapshot in _pages(store.query_resources):
+        yield Record("resources", _json(snapshot))
+    async for worker in _pages(store.query_workers):
+        yield Record("worker", _json(worker))
+    async for rollout in _pages(store.query_rollouts):
+        yield Record("rollout", _json(rollout, without="attempt"))
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            yield Record("attempt", _json(attempt))
+        for span in await store.query_encoded_spans(rollout.rollout_id, sort_by=None):
+            yield Record("span", span.payload)
+
+
+def _json(model: BaseModel, without: str = "") -> bytes:
+    return to_json(model.model_dump(exclude={without}), inf_nan_mode="constants")
+
+
+async def _pages(query: Any) -> AsyncIterator[Any]:
+    offset, total = 0, 1
+    while offset < total:
+        page = await query(limit=_PAGE, offset=offset)
+        for item in page:
+            yield item
+        offset, total = offset + _PAGE, page.total
+
+
+async def import_records(store: LightningStore, records: Iterable[Record]) -> int:
+    """Take records in.
+
+    A :class:`Restorable` store has them as they were, and skips what it has already. Any other
+    gets what the contract can express: snapshots under their ids, finished rollouts with their
+    attempts and spans under new ids and with new times. What is unfinished is left out there: a
+    runner may still be at it.
+
+    Returns:
+        How many were taken in.
+
+    Raises:
+        InvalidArgumentError: A record is malformed, or belongs to one that is missing.
+    """
+    taken = 0
+    if isinstance(store, Restorable):
+        for batch in _batches(records):
+            taken += await store.restore(batch)
+        return taken
+    replay = _Replay(store)
+    for record in records:
+        taken += await replay.take(record)
+    await replay.finish()
+    return taken
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    for record in records:
+        batch.append(record)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+class _Replay:
+    """Does to a store what was done to another one."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._source: Rollout | None = None
+        self._rollout_id = ""
+        self._attempts: dict[str, tuple[str, Attempt]] = {}
+        self._spans: list[Span] = []
+
+    async def take(self, record: Record) -> bool:
+        if record.kind == "resources":
+            snapshot = ResourcesUpdate.model_validate_json(record.json)
+            await self._store.update_resources(snapshot.resources_id, snapshot.resources)
+            return True
+        if record.kind == "rollout":
+            await self.finish()
+            self._source = Rollout.model_validate_json(record.json)
+            return self._source.status in FINISHED_STATUSES
+        if self._source is None or self._source.status not in FINISHED_STATUSES:
+            return False
+        if record.kind == "attempt":
+            await self._begin(Attempt.model_validate_json(record.json))
+            return True
+        if record.kind == "span":
+            span = Span.model_validate_json(record.json)
+            attempt_id = self._attempts[span.attempt_id][0]
+            ids = {"rollout_id": self._rollout_id, "attempt_id": attempt_id}
+            self._spans.append(span.model_copy(update=ids))
+            return True
+        return False
+
+    async def _begin(self, attempt: Attempt) -> None:
+        source = self._source
+        assert source is not None
+        if not self._attempts:
+            started = await self._store.start_rollout(
+                source.input, source.mode, source.resources_id, source.config, source.metadata
+            )
+            self._rollout_id = started.rollout_id
+        else:
+            started = await self._store.start_attempt(self._rollout_id)
+        self._attempts[attempt.attempt_id] = (started.attempt.attempt_id, attempt)
+
+    async def finish(self) -> None:
+        """Write what came of the rollout that was taken in last."""
+        source = self._source
+        if source is not None and self._attempts:
+            if self._spans:
+                await self._store.add_encoded_spans([encode_span(span) for span in self._spans])
+            for attempt_id, was in self._attempts.values():
+                await self._store.update_attempt(
+                    self._rollout_id, attempt_id, status=was.status, metadata=was.metadata
+                )
+            await self._store.update_rollout(self._rollout_id, status=source.status)
+        self._source, self._rollout_id, self._attempts, self._spans = None, "", {}, []
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+class RecordWriter(Protocol):
+    """Takes the records of a file, one after the other."""
+
+    def __call__(self, record: Record) -> None: ...
+
+
+@contextmanager
+def writing(path: Path) -> Generator[RecordWriter]:
+    """Open a file for records, by its suffix; it is there once the context has ended well."""
+    unfinished = path.with_name(path.name + ".part")
+    with _open(unfinished, path.suffix) as write:
+        yield write
+    unfinished.replace(path)
+
+
+@contextmanager
+def _open(path: Path, suffix: str) -> Generator[RecordWriter]:
+    if suffix != ".parquet":
+        with path.open("wb") as file:
+            yield lambda record: _write_line(file, record)
+        return
+    pyarrow, parquet = _parquet()
+    schema = pyarrow.schema([("kind", pyarrow.string()), ("record", pyarrow.string())])
+    rows: list[Record] = []
+
+    def flush(writer: Any) -> None:
+        columns = [[row.kind for row in rows], [row.json.decode() for row in rows]]
+        writer.write_table(pyarrow.table(columns, schema=schema))
+        rows.clear()
+
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+
+        def write(record: Record) -> None:
+            rows.append(record)
+            if len(rows) == _BATCH:
+                flush(writer)
+
+        yield write
+        flush(writer)
+
+
+def _write_line(file: Any, record: Record) -> None:
+    file.write(b'{"kind":"%b","record":%b}\n' % (record.kind.encode(), record.json))
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield the records of a file.
+
+    Raises:
+        InvalidArgumentError: A line is no record; the message names it.
+    """
+    if path.suffix == ".parquet":
+        _, parquet = _parquet()
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=_BATCH):
+            for row in batch.to_pylist():
+                yield Record(row["kind"], row["record"].encode())
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                parsed = from_json(line)
+                kind, value = parsed["kind"], parsed["record"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise InvalidArgumentError(f"{path}, line {number} is no record") from error
+            if kind not in _KINDS:
+                raise InvalidArgumentError(f"{path}, line {number}: unknown kind {kind!r}")
+            head = b'{"kind":"%b","record":' % kind.encode()
+            written_by_us = line.startswith(head) and line.endswith(b"}\n")
+            json = line[len(head) : -2] if written_by_us else to_json(value)
+            yield Record(kind, json)
+
+
+def _parquet() -> tuple[Any, Any]:
+    import importlib
+
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependencyError("Parquet files", pip="pyarrow") from error

@@ -1,0 +1,142 @@
+"""What an operator does to a file: take records in as they were, and drop what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pydantic import ValidationError
+
+from agl_core.errors import InvalidArgumentError
+from agl_core.store.encoded import encode_span
+from agl_core.store.transfer import Record
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, Span, Worker
+from agl_core.types.rollout import QUEUING_STATUSES
+from agl_store_sqlite.operations import Transaction
+
+__all__ = ["forget_rollouts", "restore"]
+
+_FINISHED: Final = "('succeeded', 'failed', 'cancelled')"
+
+
+def restore(tx: Transaction, records: Iterable[Record]) -> int:
+    """Store records that are not there yet, as they were; return how many.
+
+    Raises:
+        InvalidArgumentError: A record is malformed, or belongs to one that is missing.
+    """
+    taken = 0
+    for record in records:
+        try:
+            taken += _TAKE[record.kind](tx, record.json)
+        except (ValidationError, LookupError) as error:
+            raise InvalidArgumentError(
+                f"this {record.kind} cannot be taken in: {record.json[:200]!r}"
+            ) from error
+    return taken
+
+
+def _take_resources(tx: Transaction, json: bytes) -> bool:
+    snapshot = ResourcesUpdate.model_validate_json(json)
+    if tx.find_resources(snapshot.resources_id) is not None:
+        return False
+    tx.save_resources(snapshot)
+    tx.tell("resources", resources_id=snapshot.resources_id)
+    return True
+
+
+def _take_worker(tx: Transaction, json: bytes) -> bool:
+    worker = Worker.model_validate_json(json)
+    if tx.find_worker(worker.worker_id) is not None:
+        return False
+    tx.put_worker(worker)
+    return True
+
+
+def _take_rollout(tx: Transaction, json: bytes) -> bool:
+    rollout = Rollout.model_validate_json(json)
+    if tx.find_rollout(rollout.rollout_id) is not None:
+        return False
+    tx.insert_rollout(rollout)
+    tx.save_status(rollout)
+    if rollout.status in QUEUING_STATUSES:
+        tx.append_to_queue(rollout.rollout_id)
+        tx.queue_changed = True
+    tx.tell("rollout", rollout_id=rollout.rollout_id, status=rollout.status)
+    return True
+
+
+def _take_attempt(tx: Transaction, json: bytes) -> bool:
+    attempt = Attempt.model_validate_json(json)
+    tx.rollout(attempt.rollout_id)
+    if tx.find_attempt(attempt.rollout_id, attempt.attempt_id) is not None:
+        return False
+    tx.insert_attempt(attempt)
+    return True
+
+
+def _take_span(tx: Transaction, json: bytes) -> bool:
+    span = encode_span(Span.model_validate_json(json))
+    tx.attempt(span.rollout_id, span.attempt_id)
+    ordinal = tx.rollout_ordinal(span.rollout_id)
+    assert ordinal is not None
+    if not tx.insert_span(ordinal, span):
+        return False
+    tx.raise_sequence_id(span.rollout_id, span.sequence_id)
+    tx.count("spans", 1)
+    tx.count("span_bytes", len(span.payload))
+    return True
+
+
+_TAKE: Final = {
+    "resources": _take_resources,
+    "worker": _take_worker,
+    "rollout": _take_rollout,
+    "attempt": _take_attempt,
+    "span": _take_span,
+}
+
+
+def forget_rollouts(
+    tx: Transaction, *, ended_before: float | None, keep_last: int | None, at_most: int
+) -> int:
+    """Drop finished rollouts, oldest first, with their attempts and spans; return how many.
+
+    Args:
+        tx: The transaction.
+        ended_before: Keep what ended at this time or later, in epoch seconds.
+        keep_last: Keep so many of the rollouts begun last, whatever their status.
+        at_most: How many to drop in this transaction.
+    """
+    conditions, values = [f"status IN {_FINISHED}"], []
+    if ended_before is not None:
+        conditions.append("end_time < ?")
+        values.append(ended_before)
+    if keep_last is not None:
+        conditions.append(
+            "ordinal <= (SELECT coalesce((SELECT ordinal FROM rollouts ORDER BY ordinal DESC "
+            "LIMIT 1 OFFSET ?), 0))"
+        )
+        values.append(keep_last)
+    doomed = tx.execute(
+        f"SELECT ordinal, rollout_id, attempts FROM rollouts WHERE {' AND '.join(conditions)} "
+        "ORDER BY ordinal LIMIT ?",
+        (*values, at_most),
+    ).fetchall()
+    for ordinal, rollout_id, attempts in doomed:
+        (spans, size) = tx.one(
+            "SELECT count(*), coalesce(sum(length(payload)), 0) FROM spans WHERE rollout = ?",
+            ordinal,
+        )
+        tx.execute("DELETE FROM spans WHERE rollout = ?", (ordinal,))
+        tx.execute("DELETE FROM attempts WHERE rollout_id = ?", (rollout_id,))
+        tx.execute("DELETE FROM sequence_ids WHERE rollout_id = ?", (rollout_id,))
+        tx.execute("DELETE FROM rollouts WHERE ordinal = ?", (ordinal,))
+        tx.count("rollouts", -1)
+        tx.count("attempts", -attempts)
+        tx.count("spans", -spans)
+        tx.count("span_bytes", -size)
+    if doomed:
+        # Their answers name rollouts that are gone; no client repeats a call for as long.
+        tx.execute("DELETE FROM requests WHERE time < ?", (tx.now - 3600.0,))
+    return len(doomed)

@@ -80,6 +80,7 @@ class Job(Protocol):
 
 def child_main(job: Job, name: str) -> None:
     """Do a job; a failure is reported, stops the run, and makes the exit code 1."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has the parent's handler
     try:
         job.run()
     except KeyboardInterrupt:

@@ -211,13 +211,16 @@ class TrainPlan:
         return None if spec is None else load_dataset(spec, directory, path=key)
 
 
-def read_train_file(file: str | Path, overrides: Iterable[str] = ()) -> TrainPlan:
+def read_train_file(
+    file: str | Path, overrides: Iterable[str] = (), *, without: Iterable[str] = ()
+) -> TrainPlan:
     """Read a train file and check everything in it.
 
     Args:
         file: A TOML, YAML or JSON file.
         overrides: ``key=value`` each, where the key is dotted (``trainer.n_runners``) and the value
             is TOML, or else a text.
+        without: Keys to leave out unread: what is of no use here may not be here either.
 
     Raises:
         ConfigError: The file or something in it is wrong.
@@ -227,6 +230,8 @@ def read_train_file(file: str | Path, overrides: Iterable[str] = ()) -> TrainPla
     data = read_config_file(file)
     for override in overrides:
         _override(data, override)
+    for key in without:
+        data.pop(key, None)
     return TrainPlan(validate_config(TrainFile, data), file.absolute().parent)
 
 

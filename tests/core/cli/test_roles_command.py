@@ -1,0 +1,101 @@
+"""``agl algorithm`` and ``agl runner`` as separate programs, as on separate machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agl_core.cli import main
+
+
+def agl(*arguments: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "agl_core.cli", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    )
+
+
+@pytest.fixture
+def port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_a_run_of_two_programs(project: Path, port: str) -> None:
+    # The runners' machine has the agent and no data.
+    elsewhere = project / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("train.toml", "agl_cli_agent.py"):
+        (elsewhere / name).write_text((project / name).read_text())
+    secret = "a secret of more than sixteen characters"
+    runner = agl(
+        "runner",
+        "train.toml",
+        "--server",
+        f"http://127.0.0.1:{port}",
+        "-n",
+        "2",
+        cwd=elsewhere,
+        AGL_AUTH_TOKEN=secret,
+    )
+    algorithm = agl(
+        "algorithm", "train.toml", "--port", port, "--json", cwd=project, AGL_AUTH_TOKEN=secret
+    )
+    out, err = algorithm.communicate(timeout=60)
+    assert algorithm.returncode == 0, err
+    said = json.loads(out.splitlines()[-1])
+    assert said["status"] == "succeeded"
+    assert said["metrics"]["rollouts"] == 5
+    assert said["metrics"]["succeeded"] == 5
+    _, err = runner.communicate(timeout=30)  # told that the run is over
+    assert runner.returncode == 0, err
+
+
+def test_sigterm_stops_a_waiting_algorithm(project: Path, port: str) -> None:
+    algorithm = agl("algorithm", "train.toml", "--port", port, cwd=project)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", int(port))) == 0:
+                break
+        time.sleep(0.05)
+    time.sleep(0.3)
+    algorithm.send_signal(signal.SIGTERM)
+    out, err = algorithm.communicate(timeout=30)
+    assert algorithm.returncode == 130, err
+    assert "interrupted" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "agent=nothing.py:solve"], "train.toml: agent: there is no file"),
+        (["--set", "strategy.graceful_delay=1"], "strategy.graceful_delay: unknown option"),
+        (["--set", "strategy.start_method=x"], "strategy.start_method: should be 'fork'"),
+    ],
+)
+@pytest.mark.parametrize("role", ["runner", "algorithm"])
+def test_mistakes_are_one_line(
+    project: Path, role: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main([role, "train.toml", *arguments]) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("\n") == 1

@@ -1,0 +1,14 @@
+"""The door to APO."""
+
+from agl_core.plugins.spec import ComponentSpec, hookimpl
+
+
+@hookimpl
+def agl_algorithm() -> ComponentSpec:
+    return ComponentSpec(
+        kind="algorithm",
+        name="apo",
+        factory="agl_algo_apo.algorithm:APO",
+        config="agl_algo_apo.config:APOConfig",
+        summary="improves a prompt: a model criticises and edits it, beam search chooses",
+    )

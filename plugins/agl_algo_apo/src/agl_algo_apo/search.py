@@ -1,0 +1,315 @@
+"""The search itself: rounds of proposals, evaluation side by side, and a beam of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import Any
+
+import anyio
+
+from agl_algo_apo.budget import Budget
+from agl_algo_apo.experiments import Experiment, describe
+from agl_algo_apo.proposals import Proposer
+from agl_algo_apo.report import Reporter
+from agl_algo_apo.state import APOState, Candidate
+from agl_core.adapter import TraceToMessages
+from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset, run_batch
+from agl_core.store.base import LightningStore
+from agl_core.types import Dataset, NamedResources, RolloutMode
+
+__all__ = ["BeamSearch", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of a search; see :class:`~agl_algo_apo.APO`."""
+
+    gradient_batch_size: int
+    val_batch_size: int
+    beam_width: int
+    branch_factor: int
+    beam_rounds: int
+    rollout_batch_timeout: float
+    run_initial_validation: bool
+
+    @property
+    def slots(self) -> int:
+        """Proposals of a round."""
+        return self.beam_width * self.branch_factor
+
+
+class BeamSearch:
+    """Runs a search from a state to its end.
+
+    Whatever depends on chance is drawn from the state's seed and from what it is for, and every
+    result goes into the state, which is saved, at once. So a search that was killed goes on from
+    its state, and ends as an undisturbed one does; rollouts that were under way are those of the
+    run, which does not enqueue them again.
+
+    Args:
+        settings: Sizes.
+        state: Where to start; changed in place.
+        run: Where the state is saved; it may be one without a name, which saves nothing.
+        store: Where rollouts go.
+        adapter: Turns spans into conversations.
+        train: Tasks to criticise a prompt by.
+        val: Tasks to score prompts on.
+        resources_of: Turns a template into what the agent runs with.
+        proposer: Makes candidates.
+        budget: Limits.
+        reporter: Told of every step.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: APOState,
+        *,
+        run: Run,
+        store: LightningStore,
+        adapter: TraceToMessages,
+        train: Dataset[Any],
+        val: Dataset[Any],
+        resources_of: Callable[[str], NamedResources],
+        proposer: Proposer,
+        budget: Budget,
+        reporter: Reporter,
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._run = run
+        self._saving, self._storing = anyio.Lock(), anyio.Lock()
+        self._store = store
+        self._adapter = adapter
+        self._train = train
+        self._val = val
+        self._resources_of = resources_of
+        self._proposer = proposer
+        self._budget = budget
+        self._reporter = reporter
+        self._snapshots: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Search until the last round is over, the budget is spent, or the models do not answer."""
+        state, settings = self._state, self._settings
+        if not state.curve:
+            seed = state.candidate("v0")
+            if settings.run_initial_validation:
+                rows = range(len(self._val))
+                if self._stop_if(self._budget.exceeded_by(state.spent, rollouts=len(rows))):
+                    return
+                await self._measure([seed], rows, "start")
+            state.beam = [seed.version]
+            state.add_curve_point()
+            await self._save()
+            self._reporter.started(state)
+        while state.rounds < settings.beam_rounds:
+            number = state.rounds + 1
+            if self._stop_if(
+                self._budget.exceeded_by(state.spent, rollouts=self._most_rollouts(number), calls=2)
+            ):
+                return
+            answers, failures = self._proposer.answers, self._proposer.failures
+            await self._propose(number)
+            if self._proposer.failures > failures and self._proposer.answers == answers:
+                reason = next(one.rejected for one in state.proposed_in(number) if one.rejected)
+                self._stop_if(f"the models answered nothing in round {number}: {reason}")
+                return
+            await self._select(number)
+            state.rounds = number
+            state.add_curve_point()
+            await self._save()
+            self._reporter.round_ended(state)
+
+    def _stop_if(self, reason: str) -> bool:
+        if reason:
+            self._state.stopped = reason
+            self._reporter.stopped(reason)
+        return bool(reason)
+
+    # -- proposals -------------------------------------------------------------------------------
+
+    async def _propose(self, number: int) -> None:
+        """Criticise and edit each parent several times, side by side."""
+        state, settings = self._state, self._settings
+        parents = self._parents(number)
+        slots = range(settings.slots)
+        if self._budget.calls is not None:
+            # Decided beforehand: which of those under way is first must not matter.
+            slots = slots[: (self._budget.calls - state.spent.calls) // 2]
+        known = {candidate.version for candidate in state.history}
+        async with anyio.create_task_group() as group:
+            for slot in slots:
+                index = (number - 1) * settings.slots + slot
+                version = f"v{index + 1}"
+                if version not in known:
+                    parent = parents[slot // settings.branch_factor]
+                    candidate = Candidate(version=version, parent=parent.version, round=number)
+                    group.start_soon(self._propose_one, candidate, parent, index)
+        self._reject_repetitions(number)
+
+    def _parents(self, number: int) -> list[Candidate]:
+        """Return the prompts that a round edits: the beam, cycled through if it is short."""
+        beam, width = self._state.beam, self._settings.beam_width
+        if len(beam) < width:
+            chosen = [beam[index % len(beam)] for index in range(width)]
+        else:
+            chosen = self._dice("parents", number).sample(beam, width)
+        return [self._state.candidate(version) for version in chosen]
+
+    async def _propose_one(self, candidate: Candidate, parent: Candidate, index: int) -> None:
+        experiments = await self._experiment(parent, candidate.version, index)
+        await self._proposer.propose(
+            candidate, parent.prompt, experiments, self._dice("proposal", index)
+        )
+        self._state.add(candidate)
+        await self._save()
+        self._reporter.proposed(candidate)
+
+    async def _experiment(self, parent: Candidate, child: str, index: int) -> list[Experiment]:
+        """Let a prompt work on the training tasks that its child is to be proposed by."""
+        batches = batch_iter_over_dataset(
+            self._train, self._settings.gradient_batch_size, seed=self._seed("train")
+        )
+        (tasks,) = islice(batches, index, index + 1)
+        outcomes = await self._batch(
+            parent, tasks, "train", f"{child}-gradient", self._settings.slots
+        )
+        return [describe(outcome, self._adapter) for outcome in outcomes]
+
+    def _reject_repetitions(self, number: int) -> None:
+        first: dict[str, str] = {}
+        for candidate in self._state.history:
+            if candidate.rejected:
+                continue
+            known = first.setdefault(candidate.prompt, candidate.version)
+            if candidate.round == number and known != candidate.version:
+                candidate.rejected = f"the edit is the same as {known}"
+
+    # -- evaluation ------------------------------------------------------------------------------
+
+    async def _select(self, number: int) -> None:
+        """Score beam and proposals on the same rows, keep the best, measure the leader on all."""
+        state = self._state
+        rows = self._rows(number)
+        beam = [state.candidate(version) for version in state.beam]
+        fresh = [one for one in state.proposed_in(number) if not one.rejected]
+        await self._measure([*beam, *fresh], rows, f"round-{number}")
+        scores: list[tuple[float, Candidate]] = []
+        for candidate in [*beam, *fresh]:
+            score = candidate.score(rows)
+            if score is not None:
+                scores.append((score.mean, candidate))
+            elif candidate in fresh:
+                candidate.rejected = "none of its rollouts ended in time"
+        if not scores:
+            return  # no news about any prompt: the beam stays as it is
+        # Of equals the newer one stays: where no single edit shows in the score, edits add up.
+        scores.sort(key=lambda pair: (-pair[0], -pair[1].number))
+        state.beam = [one.version for _, one in scores[: self._settings.beam_width]]
+        leader = scores[0][1]
+        await self._measure([leader], range(len(self._val)), f"round-{number}-leader")
+        best = state.candidate(state.best)
+        if leader.beats(best) or not best.rewards:
+            state.best = leader.version
+
+    def _rows(self, number: int) -> list[int]:
+        """Return the validation rows of a round."""
+        batches = batch_iter_over_dataset(
+            range(len(self._val)), self._settings.val_batch_size, seed=self._seed("val")
+        )
+        (rows,) = islice(batches, number - 1, number)
+        return sorted(rows)
+
+    async def _measure(
+        self, candidates: Sequence[Candidate], rows: Sequence[int], occasion: str
+    ) -> None:
+        """Run candidates side by side on those of the rows that they were not measured on yet.
+
+        Rollouts that did not end in time say nothing about a prompt and are left out; those that
+        ended without a reward count 0.
+        """
+
+        async def measure(candidate: Candidate, missing: list[int], side_by_side: int) -> None:
+            tasks = [self._val[row] for row in missing]
+            name = f"{candidate.version}-{occasion}"
+            outcomes = await self._batch(candidate, tasks, "val", name, side_by_side)
+            for row, outcome in zip(missing, outcomes, strict=True):
+                if outcome.rollout.status != "cancelled":
+                    candidate.rewards[row] = outcome.reward or 0.0
+            await self._save()
+            self._reporter.measured(candidate, rows)
+
+        todo = [(one, missing) for one in candidates if (missing := one.missing(rows))]
+        async with anyio.create_task_group() as group:
+            for candidate, missing in todo:
+                group.start_soon(measure, candidate, missing, len(todo))
+
+    async def _batch(
+        self,
+        candidate: Candidate,
+        tasks: Dataset[Any],
+        mode: RolloutMode,
+        name: str,
+        side_by_side: int,
+    ) -> BatchOutcome:
+        outcomes = await run_batch(
+            self._store,
+            tasks,
+            resources=await self._snapshot(candidate),
+            mode=mode,
+            # Batches that run at the same time share the runners, and so their time.
+            timeout=self._settings.rollout_batch_timeout * side_by_side,
+            description=f"{candidate.version} {mode}",
+            run=self._run,
+            name=name,
+        )
+        self._state.spent.rollouts += len(tasks)
+        return outcomes
+
+    async def _snapshot(self, candidate: Candidate) -> str:
+        """Return the id of the resources that hold this prompt, which are stored once."""
+        version = candidate.version
+        async with self._storing:
+            if version not in self._snapshots:
+                resources = self._resources_of(candidate.prompt)
+                if self._run.name:
+                    self._snapshots[version] = await self._run.put_resources(version, resources)
+                else:
+                    stored = await self._store.update_resources(version, resources)
+                    self._snapshots[version] = stored.resources_id
+            return self._snapshots[version]
+
+    async def write_back(self) -> None:
+        """Make the best prompt the latest resources in the store."""
+        best = self._state.candidate(self._state.best)
+        snapshot = await self._snapshot(best)
+        await self._store.update_resources(snapshot, self._resources_of(best.prompt))
+
+    async def _save(self) -> None:
+        if self._run.name:
+            async with self._saving:  # in order, also where the store is a server
+                await self._run.save(self._state.model_dump(mode="json"))
+
+    # -- chance and cost -------------------------------------------------------------------------
+
+    def _most_rollouts(self, number: int) -> int:
+        """How many rollouts a round may take if every proposal is of use."""
+        slots, n_val = self._settings.slots, len(self._val)
+        rows = self._rows(number)
+        beam = [self._state.candidate(version) for version in self._state.beam]
+        return (
+            slots * (min(self._settings.gradient_batch_size, len(self._train)) + len(rows))
+            + sum(len(candidate.missing(rows)) for candidate in beam)
+            + n_val
+            - len(rows)
+        )
+
+    def _seed(self, purpose: str) -> int:
+        return self._dice(purpose).getrandbits(32)
+
+    def _dice(self, *purpose: object) -> Random:
+        return Random("|".join(map(str, (self._state.seed, *purpose))))

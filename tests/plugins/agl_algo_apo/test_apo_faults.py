@@ -1,0 +1,154 @@
+"""Endpoints that answer with errors, nonsense or nothing: reasons in the history, and no crash."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from agl_core.agent import rollout
+from agl_core.types import FINISHED_STATUSES, PromptTemplate
+from agl_testing.models import Reply, ScriptedModels, SeenRequest
+
+
+def is_edit(request: SeenRequest) -> bool:
+    return "<critique>" in request.body["messages"][-1]["content"]
+
+
+def answer(critique: Reply, edit: Reply) -> Any:
+    return lambda request: edit if is_edit(request) else critique
+
+
+GOOD = Reply("- It needs more pluses.")
+
+
+def check(apo: Any, store: Any) -> set[str]:
+    """The run has ended in good order with the seed; return the reasons."""
+    assert apo.state.best == "v0"
+    latest = asyncio.run(store.get_latest_resources())
+    assert latest.resources["prompt"].template == apo.history[0].prompt
+    statuses = {one.status for one in asyncio.run(store.query_rollouts())}
+    assert statuses <= FINISHED_STATUSES
+    return {one.rejected for one in apo.history[1:]}
+
+
+class TestEdits:
+    @pytest.mark.parametrize(
+        ("edit", "reason"),
+        [
+            ("", "no edit: the answer is empty"),
+            ("   \n", "no edit: the answer is empty"),
+            ("```\n\n```", "no edit: the answer is empty"),
+            ("No question + asked", "the edit lost the placeholders question"),
+            ("{question} {mood} +", "the edit has placeholders without values: mood"),
+            ("{question} + {", "the edit is no f-string template: "),
+            ("Answer {question} well", "the edit is the same as v0"),
+        ],
+    )
+    def test_a_useless_edit_is_rejected_with_the_reason(
+        self, make_apo, fit, models: ScriptedModels, store, edit, reason
+    ):
+        models.script = answer(GOOD, Reply(edit))
+        apo = make_apo()
+        fit(apo)
+        reasons = check(apo, store)
+        assert all(one.startswith(reason) for one in reasons), reasons
+        assert apo.state.rounds == 2
+        assert not apo.state.stopped
+
+    def test_equal_edits_are_measured_once(self, make_apo, fit, models: ScriptedModels):
+        models.script = answer(GOOD, Reply("{question} +"))
+        apo = make_apo(beam_rounds=1)
+        fit(apo)
+        assert [one.rejected for one in apo.history] == [
+            "",
+            "",
+            *["the edit is the same as v1"] * 3,
+        ]
+
+    @pytest.mark.parametrize(
+        "text",
+        ["```\n{question} +\n```", "<prompt_template>\n{question} +\n</prompt_template>"],
+    )
+    def test_wrapping_is_taken_off(self, make_apo, fit, models: ScriptedModels, text):
+        models.script = answer(GOOD, Reply(text))
+        apo = make_apo(beam_rounds=1)
+        fit(apo)
+        assert apo.history[1].prompt == "{question} +"
+
+
+class TestEndpoints:
+    @pytest.mark.parametrize(
+        ("reply", "reason"),
+        [
+            (Reply(error_status=500), "no critique: InternalServerError: "),
+            (Reply(error_status=429), "no critique: RateLimitError: "),
+            (Reply(error_status=401), "no critique: AuthenticationError: "),
+            (Reply(drop_after=0), "no critique: InternalServerError: "),
+            (Reply(delay=30), "no critique: no answer within 0.3 s"),
+            (Reply(garbage=b"<html>no</html>"), "no critique: "),
+            (Reply(garbage=b"[]"), "no critique: "),
+            (Reply(garbage=b'{"choices": []}'), "no critique: the answer is no chat completion"),
+            (Reply(garbage=b'{"choices": [{"message": {"content": 7}}]}'), "no critique: "),
+            (Reply(text=""), "no critique: the answer is empty"),
+        ],
+    )
+    def test_an_endpoint_that_never_answers_ends_the_search_early(
+        self, make_apo, fit, models: ScriptedModels, store, reply, reason
+    ):
+        models.script = [reply]
+        apo = make_apo(call_timeout=0.3)
+        fit(apo)
+        reasons = check(apo, store)
+        assert all(one.startswith(reason) for one in reasons), reasons
+        assert apo.state.stopped.startswith("the models answered nothing in round 1: " + reason)
+        assert len(models.requests) == 4, "one round is enough to see it"
+
+    def test_an_endpoint_that_is_not_there_ends_it_too(self, make_apo, fit, store):
+        apo = make_apo()
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        apo.async_openai_client.base_url = f"http://127.0.0.1:{port}/v1"
+        fit(apo)
+        assert check(apo, store) == {"no critique: APIConnectionError: Connection error."}
+
+    def test_an_endpoint_that_answers_now_and_then_is_made_use_of(
+        self, make_apo, fit, models: ScriptedModels
+    ):
+        def every_other(request: SeenRequest) -> Reply:
+            if not is_edit(request):
+                return Reply(error_status=500) if request.number % 2 else GOOD
+            return Reply(f"{{question}} + {request.number}")
+
+        models.script = every_other
+        apo = make_apo(val_batch_size=8)
+        fit(apo)
+        assert not apo.state.stopped
+        assert apo.state.rounds == 2
+        assert apo.state.best != "v0"
+        assert any(one.rejected.startswith("no critique") for one in apo.history)
+
+
+class TestAgents:
+    def test_an_agent_that_always_fails_scores_nothing(self, make_apo, fit, store):
+        @rollout
+        def broken(task: int, prompt_template: PromptTemplate) -> float:
+            raise RuntimeError("always")
+
+        apo = make_apo(beam_rounds=1)
+        fit(apo, broken)
+        check(apo, store)
+        assert apo.history[0].score().mean == 0.0
+
+    def test_an_agent_that_hangs_ends_with_the_batch(self, make_apo, fit, store):
+        @rollout
+        async def hanging(task: int, prompt_template: PromptTemplate) -> float:
+            await asyncio.Event().wait()
+            return 1.0
+
+        apo = make_apo(beam_rounds=1, beam_width=1, branch_factor=1, rollout_batch_timeout=0.3)
+        fit(apo, hanging)
+        assert check(apo, store) == {"none of its rollouts ended in time"}
+        assert apo.history[0].score() is None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from agl_core.proxy.protocols import Protocol
-from agl_core.proxy.wire import DONE, dumps, event_bytes, loads, named_event
+from agl_core.proxy.wire import dumps, event_bytes, loads, named_event
 
 __all__ = ["CallError", "error_body", "error_event", "translate_error"]
 
@@ -72,7 +72,7 @@ def error_event(protocol: Protocol | None, error: CallError, sequence_number: in
         # Clients read ``error`` in whatever event they meet it; the event itself is the protocol's.
         told = {"type": "error", "code": error.code, "message": error.message, "param": None}
         return named_event({**told, **body, "sequence_number": sequence_number})
-    return event_bytes(body) + DONE
+    return event_bytes(body)  # and no [DONE]: what broke off must not look whole
 
 
 def translate_error(source: Protocol, target: Protocol | None, status: int, body: bytes) -> bytes:

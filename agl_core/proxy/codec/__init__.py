@@ -10,6 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 from agl_core.proxy.codec.base import CodecError, StreamTranslator
+from agl_core.proxy.codec.messages_request import request_from_messages, request_to_messages
+from agl_core.proxy.codec.messages_response import response_from_messages, response_to_messages
+from agl_core.proxy.codec.messages_stream import ChatToMessages, MessagesToChat
+from agl_core.proxy.codec.responses_request import request_from_responses, request_to_responses
+from agl_core.proxy.codec.responses_response import response_from_responses, response_to_responses
+from agl_core.proxy.codec.responses_stream import ChatToResponses, ResponsesToChat
 from agl_core.proxy.protocols import Protocol
 from agl_core.proxy.streams import Json
 
@@ -22,9 +28,25 @@ __all__ = [
     "translate_response",
 ]
 
-_REQUESTS: Final[dict[tuple[Protocol, Protocol], Callable[[Json], Json]]] = {}
-_RESPONSES: Final[dict[tuple[Protocol, Protocol], Callable[[Json], Json]]] = {}
-_STREAMS: Final[dict[tuple[Protocol, Protocol], type[StreamTranslator]]] = {}
+_Pair = tuple[Protocol, Protocol]
+_REQUESTS: Final[dict[_Pair, Callable[[Json], Json]]] = {
+    ("messages", "chat"): request_from_messages,
+    ("chat", "messages"): request_to_messages,
+    ("responses", "chat"): request_from_responses,
+    ("chat", "responses"): request_to_responses,
+}
+_RESPONSES: Final[dict[_Pair, Callable[[Json], Json]]] = {
+    ("messages", "chat"): response_from_messages,
+    ("chat", "messages"): response_to_messages,
+    ("responses", "chat"): response_from_responses,
+    ("chat", "responses"): response_to_responses,
+}
+_STREAMS: Final[dict[_Pair, type[StreamTranslator]]] = {
+    ("messages", "chat"): MessagesToChat,
+    ("chat", "messages"): ChatToMessages,
+    ("responses", "chat"): ResponsesToChat,
+    ("chat", "responses"): ChatToResponses,
+}
 TRANSLATABLE: Final[frozenset[Protocol]] = frozenset(name for pair in _REQUESTS for name in pair)
 
 
@@ -78,7 +100,7 @@ class _Chain(StreamTranslator):
 
 
 def _translate(
-    table: dict[tuple[Protocol, Protocol], Callable[[Json], Json]],
+    table: dict[_Pair, Callable[[Json], Json]],
     source: Protocol,
     target: Protocol,
     value: Json,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agl_core.proxy.protocols import Protocol
-from agl_core.proxy.streams.base import Assembler, Json
+from agl_core.proxy.streams.base import Assembler, Json, error_of
 from agl_core.proxy.streams.named import MessagesAssembler, ResponsesAssembler
 from agl_core.proxy.streams.openai import ChatAssembler, CompletionAssembler
 
@@ -15,6 +15,7 @@ __all__ = [
     "MessagesAssembler",
     "ResponsesAssembler",
     "assembler_for",
+    "error_of",
 ]
 
 

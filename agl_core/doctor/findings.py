@@ -1,0 +1,44 @@
+"""What a check has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+__all__ = ["Finding", "Severity", "examples"]
+
+Severity = Literal["ok", "info", "warning", "error"]
+"""``ok`` and ``info``: nothing to do; ``warning``: it works, but hardly as intended; ``error``: it
+does not work."""
+
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        severity: How bad it is.
+        check: Name of the check, stable, for scripts.
+        what: What was found.
+        todo: What to do about it; empty if there is nothing to do.
+        ids: Rollouts, plugins or packages it is about, as far as it is about some.
+    """
+
+    severity: Severity
+    check: str
+    what: str
+    todo: str = ""
+    ids: Sequence[str] = field(default_factory=tuple)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"ids": list(self.ids)}
+
+
+def examples(ids: Sequence[str]) -> str:
+    """Name a few of many: ``ro-1, ro-2, ro-3 and 7 more``."""
+    named = ", ".join(ids[:_EXAMPLES])
+    more = len(ids) - _EXAMPLES
+    return f"{named} and {more} more" if more > 0 else named

@@ -1,0 +1,197 @@
+"""What the doctor says of the data in a store, each case made by real calls of the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from agl_core.doctor import Finding, check_store
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import AttemptedRollout, RolloutConfig, Span
+from agl_testing.samples import full_span, reward_span, span_of
+from agl_testing.traces import trace
+
+
+@pytest.fixture
+def store() -> InMemoryLightningStore:
+    return InMemoryLightningStore()
+
+
+async def finding_of(store, check: str, *, later: float = 0.0, **options) -> Finding:
+    found = await check_store(store, now=time.time() + later, **options)
+    (finding,) = [finding for finding in found if finding.check == check]
+    return finding
+
+
+async def bad(store, *, later: float = 0.0) -> list[str]:
+    found = await check_store(store, now=time.time() + later)
+    return [finding.check for finding in found if finding.severity in ("warning", "error")]
+
+
+async def run(
+    store, spans: Sequence[Span] = (), *, status: str = "succeeded", error: str = "", **config
+) -> AttemptedRollout:
+    """Run a rollout whose attempt has these spans and this end."""
+    rollout = await store.start_rollout("x", config=RolloutConfig(**config), worker_id="w")
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    await store.add_many_spans([span.model_copy(update=ids) for span in spans])
+    metadata = {"error": error} if error else {}
+    await store.update_attempt(*ids.values(), status=status, metadata=metadata)
+    return rollout
+
+
+class TestWork:
+    async def test_an_empty_store_is_no_problem(self, store):
+        assert await bad(store) == []
+
+    async def test_a_queue_that_nobody_has_ever_asked(self, store):
+        rollout = await store.enqueue_rollout("x")
+        finding = await finding_of(store, "queue")
+        assert finding.severity == "error"
+        assert finding.ids == (rollout.rollout_id,)
+        assert "no runner has ever asked" in finding.what
+        assert "agl runner" in finding.todo
+
+    async def test_a_queue_whose_runners_are_gone(self, store):
+        await store.dequeue_rollout("w")
+        await store.enqueue_rollout("x")
+        assert (await finding_of(store, "queue")).severity == "info"
+        finding = await finding_of(store, "queue", later=300)
+        assert finding.severity == "error"
+        assert "no runner is alive: the last sign of one is 5 min old" in finding.what
+
+    async def test_a_queue_behind_busy_runners_is_no_problem(self, store):
+        for _ in range(2):
+            await store.enqueue_rollout("x")
+        await store.dequeue_rollout("w")
+        finding = await finding_of(store, "queue")
+        assert "1 of 1 live runners are busy" in finding.what
+        assert await bad(store) == []
+
+    async def test_a_rollout_whose_runner_is_gone(self, store):
+        rollout = await store.start_rollout("x", worker_id="w")
+        assert await bad(store) == []
+        finding = await finding_of(store, "stuck", later=300)
+        assert finding.ids == (rollout.rollout_id,)
+        assert "held by runners that are gone" in finding.what
+        assert "unresponsive_seconds" in finding.todo
+
+    async def test_one_that_the_watchdog_will_end(self, store):
+        config = RolloutConfig(unresponsive_seconds=3600)
+        await store.start_rollout("x", config=config, worker_id="w")
+        finding = await finding_of(store, "stuck", later=300)
+        assert "the watchdog will end them" in finding.todo
+
+    async def test_one_whose_runner_lives_and_is_still_on_it(self, store, monkeypatch):
+        start = time.time()
+        await store.start_rollout("x", worker_id="w")
+        monkeypatch.setattr(time, "time", lambda: start + 300)
+        await store.update_worker("w", {"cpu": 1})
+        assert await bad(store) == []
+
+    async def test_one_whose_runner_has_gone_on(self, store, monkeypatch):
+        start = time.time()
+        first = await store.start_rollout("x", worker_id="w")
+        monkeypatch.setattr(time, "time", lambda: start + 300)
+        await store.start_rollout("y", worker_id="w")
+        finding = await finding_of(store, "stuck")
+        assert finding.ids == (first.rollout_id,)
+        assert "gone on to something else" in finding.what
+
+    async def test_one_that_was_started_by_nobody(self, store):
+        await store.start_rollout("x")
+        finding = await finding_of(store, "stuck", later=300)
+        assert "started without a worker" in finding.what
+
+    async def test_failures_are_told_by_reason(self, store):
+        for _ in range(2):
+            await run(store, status="failed", error="ValueError: no such room")
+        await run(store, status="failed", error="KeyError: 'x'")
+        found = [f.what for f in await check_store(store) if f.check == "failed"]
+        assert [what.split(" (")[0] for what in found] == ["2 rollouts failed", "1 rollouts failed"]
+        assert found[0].endswith("ValueError: no such room")
+
+    async def test_retries_that_are_used_up(self, store):
+        rollout = await run(store, status="failed", max_attempts=2, retry_condition=["failed"])
+        assert "retries" not in await bad(store)
+        await store.dequeue_rollout("w")
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        finding = await finding_of(store, "retries")
+        assert finding.ids == (rollout.rollout_id,)
+
+    async def test_resources_that_are_not_there(self, store):
+        await store.enqueue_rollout("x", resources_id="gone")
+        finding = await finding_of(store, "resources")
+        assert "resources that the store does not have" in finding.what
+
+
+class TestTraces:
+    async def test_a_good_trace(self, store):
+        await run(store, trace(3))
+        assert await bad(store) == []
+        assert "3 of 3 model calls" in (await finding_of(store, "token-ids")).what
+
+    @pytest.mark.parametrize(
+        ("status", "severity", "words"),
+        [
+            ("succeeded", "error", "succeeded without a single span"),
+            ("failed", "warning", "failed before the agent did anything"),
+            ("running", "info", "no spans yet"),
+        ],
+    )
+    async def test_why_a_trace_is_empty(self, store, status, severity, words):
+        rollout = await run(store, status=status)
+        finding = await finding_of(store, "empty-trace")
+        assert finding.severity == severity
+        assert words in finding.what
+        assert rollout.rollout_id in finding.what
+
+    async def test_a_trace_that_is_in_an_earlier_attempt(self, store):
+        rollout = await run(store, trace(1), status="failed")
+        await store.start_attempt(rollout.rollout_id, "w")
+        assert "but in earlier ones" in (await finding_of(store, "empty-trace")).what
+
+    async def test_calls_without_token_ids(self, store):
+        spans = trace(2)
+        for span in spans:
+            span.attributes.pop("response_token_ids", None)
+        await run(store, spans)
+        finding = await finding_of(store, "token-ids")
+        assert finding.severity == "warning"
+        assert "2 of 2 model calls have no token ids" in finding.what
+
+    async def test_spans_without_a_call(self, store):
+        rollout = await store.start_rollout("x", worker_id="w")
+        await store.add_span(span_of(rollout))
+        assert "no model call" in (await finding_of(store, "no-calls")).what
+
+    async def test_a_reward_that_matched_no_call(self, store):
+        agent, _call, reward = trace(1)
+        rollout = await run(store, [agent, reward])
+        finding = await finding_of(store, "reward")
+        assert finding.ids == (rollout.rollout_id,)
+        assert "1 rewards went to no model call" in finding.what
+
+    async def test_success_without_a_reward(self, store):
+        rollout = await run(store, [span_of(await store.start_rollout("y", worker_id="v"))])
+        finding = await finding_of(store, "no-reward")
+        assert finding.ids == (rollout.rollout_id,)
+
+    async def test_spans_that_were_evicted(self):
+        store = InMemoryLightningStore(eviction_memory_threshold=8000, safe_memory_threshold=1)
+        rollout = await store.start_rollout("x", worker_id="w")
+        for number in range(1, 20):
+            await store.add_span(
+                full_span(rollout, number).model_copy(update={"span_id": f"{number:016x}"})
+            )
+        assert "dropped from memory" in (await finding_of(store, "evicted")).what
+
+    async def test_only_the_newest_are_read(self, store):
+        await run(store, status="succeeded")
+        newest = await store.start_rollout("x", worker_id="w")
+        await store.add_span(reward_span(newest, 1.0))
+        found = await check_store(store, max_traces=1)
+        assert "empty-trace" not in [finding.check for finding in found]
+        assert "newest 1 traces of 2" in (await finding_of(store, "sample", max_traces=1)).what

@@ -1,0 +1,241 @@
+"""Records and documents.
+
+A rollout and its attempts are **one** document, so that everything the lifecycle changes in one
+step is one atomic write. Fields that queries look at are plain values; payloads (input, config,
+metadata, …) are JSON text, because JSON allows what BSON does not: any key, integers of any size.
+
+``attempts`` maps attempt ids to attempts, in the order they began: MongoDB keeps the order of
+fields, and an attempt's ordinal is its place. So a claim can append one without knowing how many
+there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson import Binary
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from agl_core import lifecycle
+from agl_core.errors import AttemptNotFoundError, InvalidArgumentError
+from agl_core.store import EncodedSpan
+from agl_core.types import (
+    Attempt,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    Worker,
+)
+from agl_core.types.copying import attach_attempt, construct, evolve
+
+__all__ = [
+    "WITHOUT_INPUT",
+    "Document",
+    "Record",
+    "attempt_fields",
+    "encode",
+    "encode_resources",
+    "payload_fields",
+    "record_from",
+    "resources_from",
+    "rollout_document",
+    "span_document",
+    "span_from",
+    "status_fields",
+    "worker_fields",
+    "worker_from",
+]
+
+Document = Mapping[str, Any]
+
+WITHOUT_INPUT: Final = {"input": 0}
+"""Projection of a rollout's document for whoever needs only what the lifecycle looks at."""
+
+_resources: Final = TypeAdapter(NamedResources)
+_ATTEMPT_FIELDS: Final = tuple(
+    name for name in Attempt.model_fields if name not in ("rollout_id", "sequence_id")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A rollout with all its attempts, and the version that a write to it must find."""
+
+    rollout: Rollout
+    attempts: list[Attempt]
+    version: int
+    release: dict[str, Any] | None
+
+    @property
+    def latest(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    def find(self, attempt_id: str) -> Attempt | None:
+        """Return an attempt by its id, or the newest for ``"latest"``."""
+        if attempt_id == "latest":
+            return self.latest
+        return next((item for item in self.attempts if item.attempt_id == attempt_id), None)
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        """Return an attempt.
+
+        Raises:
+            AttemptNotFoundError: There is none of this id.
+        """
+        found = self.find(attempt_id)
+        if found is None:
+            raise AttemptNotFoundError(
+                f"Attempt {attempt_id} not found in rollout {self.rollout.rollout_id}"
+            )
+        return found
+
+    def attached(self) -> Rollout:
+        """Return the rollout with its latest attempt, if it has one."""
+        return attach_attempt(self.rollout, self.attempts[-1]) if self.attempts else self.rollout
+
+
+def encode(name: str, value: Any) -> str:
+    """Return a payload's JSON.
+
+    Raises:
+        InvalidArgumentError: It has no JSON form; the message names the field.
+    """
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
+
+
+# -- rollouts and attempts -----------------------------------------------------------------------
+
+
+def rollout_document(rollout: Rollout, attempt: Attempt | None, ordinal: int) -> dict[str, Any]:
+    """Return the document of a new rollout; one that is queuing stands in the queue."""
+    return {
+        "rollout_id": rollout.rollout_id,
+        "ordinal": ordinal,
+        "version": 0,
+        "start_time": rollout.start_time,
+        "queue_position": ordinal if attempt is None else None,
+        "request": None,
+        "release": None,
+        "attempts": {} if attempt is None else {attempt.attempt_id: attempt_fields(attempt)},
+        **status_fields(rollout),
+        **payload_fields(rollout),
+    }
+
+
+def status_fields(rollout: Rollout) -> dict[str, Any]:
+    """Return the fields that the lifecycle changes by itself."""
+    return {"status": rollout.status, "end_time": rollout.end_time}
+
+
+def payload_fields(rollout: Rollout) -> dict[str, Any]:
+    """Return the fields that only ``update_rollout`` changes."""
+    return {
+        "mode": rollout.mode,
+        "resources_id": rollout.resources_id,
+        "input": encode("input", rollout.input),
+        "config": encode("config", rollout.config),
+        "metadata": encode("metadata", rollout.metadata),
+        # Whether the watchdog has to look at it while it runs.
+        "timed": lifecycle.is_watched(evolve(rollout, {"status": "running"})),
+    }
+
+
+def attempt_fields(attempt: Attempt) -> dict[str, Any]:
+    """Return an attempt as it stands in its rollout's document."""
+    fields = {name: attempt.__dict__[name] for name in _ATTEMPT_FIELDS}
+    fields["metadata"] = encode("metadata", attempt.metadata)
+    return fields
+
+
+def record_from(document: Document) -> Record:
+    """Build a record; a document that was read without its input has None there."""
+    rollout_id = document["rollout_id"]
+    payload = document.get("input")
+    rollout = construct(
+        Rollout,
+        {
+            "rollout_id": rollout_id,
+            "input": None if payload is None else from_json(payload),
+            "start_time": document["start_time"],
+            "end_time": document["end_time"],
+            "mode": document["mode"],
+            "resources_id": document["resources_id"],
+            "status": document["status"],
+            "config": construct(RolloutConfig, from_json(document["config"])),
+            "metadata": from_json(document["metadata"]),
+        },
+    )
+    attempts = [
+        _attempt_from(rollout_id, ordinal, fields)
+        for ordinal, fields in enumerate(document["attempts"].values(), start=1)
+    ]
+    return Record(rollout, attempts, document["version"], document["release"])
+
+
+def _attempt_from(rollout_id: str, ordinal: int, fields: Document) -> Attempt:
+    return construct(
+        Attempt,
+        {
+            "rollout_id": rollout_id,
+            "attempt_id": fields["attempt_id"],
+            "sequence_id": ordinal,
+            "start_time": fields["start_time"],
+            "end_time": fields["end_time"],
+            "status": fields["status"],
+            "worker_id": fields["worker_id"],
+            "last_heartbeat_time": fields["last_heartbeat_time"],
+            "metadata": from_json(fields["metadata"]),
+        },
+    )
+
+
+# -- workers, resources, spans -------------------------------------------------------------------
+
+
+def worker_fields(worker: Worker) -> dict[str, Any]:
+    """Return a worker's fields as its document has them."""
+    return {
+        **worker.__dict__,
+        "heartbeat_stats": encode("heartbeat_stats", worker.heartbeat_stats),
+    }
+
+
+def worker_from(document: Document) -> Worker:
+    """Build a worker."""
+    values = {name: document[name] for name in Worker.model_fields}
+    values["heartbeat_stats"] = from_json(values["heartbeat_stats"])
+    return construct(Worker, values)
+
+
+def encode_resources(resources: NamedResources) -> str:
+    """Return resources as JSON."""
+    return _resources.dump_json(resources).decode()
+
+
+def resources_from(document: Document) -> ResourcesUpdate:
+    """Build a snapshot."""
+    values = {name: document[name] for name in ResourcesUpdate.model_fields}
+    values["resources"] = _resources.validate_json(values["resources"])
+    return construct(ResourcesUpdate, values)
+
+
+_SPAN_FIELDS: Final = tuple(name for name in EncodedSpan.__slots__ if name != "payload")
+
+
+def span_document(span: EncodedSpan, ordinal: int) -> dict[str, Any]:
+    """Return a span's document."""
+    document = {name: getattr(span, name) for name in _SPAN_FIELDS}
+    return {**document, "ordinal": ordinal, "payload": Binary(span.payload)}
+
+
+def span_from(document: Document) -> EncodedSpan:
+    """Build an encoded span."""
+    values = {name: document[name] for name in _SPAN_FIELDS}
+    return EncodedSpan(**values, payload=bytes(document["payload"]))

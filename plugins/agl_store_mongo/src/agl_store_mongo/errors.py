@@ -1,0 +1,48 @@
+"""MongoDB's errors as the store's: which server, and what to do."""
+
+from __future__ import annotations
+
+from bson.errors import InvalidDocument
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    DocumentTooLarge,
+    OperationFailure,
+    PyMongoError,
+)
+
+from agl_core.errors import (
+    AglError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    StoreDataError,
+    StoreUnavailableError,
+)
+
+__all__ = ["UNTRANSLATED", "translated"]
+
+UNTRANSLATED = (PyMongoError, InvalidDocument, OverflowError, UnicodeEncodeError)
+"""What pymongo raises, and what :func:`translated` takes."""
+
+_UNAUTHORIZED = (13, 18, 8000)
+
+
+def translated(error: BaseException, host: str) -> AglError:
+    """Return the store error for an error of pymongo's.
+
+    Args:
+        error: One of :data:`UNTRANSLATED`.
+        host: The servers' addresses, without credentials.
+    """
+    reason = str(error).split(", Timeout:")[0].split(", full error:")[0]
+    if isinstance(error, (InvalidDocument, OverflowError, UnicodeEncodeError, DocumentTooLarge)):
+        return InvalidArgumentError(f"MongoDB cannot store this value: {reason}")
+    if isinstance(error, ConnectionFailure):
+        return StoreUnavailableError(
+            f"MongoDB at {host} cannot be reached; is it running? ({reason})"
+        )
+    if isinstance(error, OperationFailure) and error.code in _UNAUTHORIZED:
+        return PermissionDeniedError(f"MongoDB at {host} refuses these credentials ({reason})")
+    if isinstance(error, ConfigurationError):
+        return StoreDataError(f"MongoDB at {host}: the connection string is wrong ({reason})")
+    return StoreDataError(f"MongoDB at {host}: {reason}")

@@ -1,0 +1,86 @@
+"""A MongoDB to test against: a wire-compatible server of our own, or a real one.
+
+``AGL_TEST_MONGO_URI`` names a real server; without it one is started on a free port.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+
+class Server:
+    """A server process that keeps its data in a file, so that it can be killed and restarted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"mongodb://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = Path(sys.executable).with_name("nx-27017")
+        with (self.folder / "output.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    *(shutil.which(command) or command, "--db", self.folder / "data.db"),
+                    *("-p", str(self.port), "--log-file", self.folder / "server.log"),
+                    *("--pid-file", self.folder / "server.pid"),
+                ],
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            assert self.process.poll() is None, (self.folder / "output.log").read_text()
+            time.sleep(0.05)
+        raise AssertionError("the server does not listen")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """A server of this test's own, to be killed."""
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def mongo_uri(tmp_path_factory):
+    """The server that the tests share."""
+    given = os.environ.get("AGL_TEST_MONGO_URI")
+    if given:
+        yield given
+        return
+    server = Server(tmp_path_factory.mktemp("mongo"))
+    server.start()
+    yield server.uri
+    server.kill()
+
+
+@pytest.fixture
+def partition():
+    """A partition of this test's own."""
+    return f"test-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,25 @@
+"""The MongoDB store under the conformance suite, over TCP."""
+
+import pickle
+from functools import partial
+
+import pytest_asyncio
+
+from agl_store_mongo import MongoLightningStore
+from agl_testing import StoreSuite
+
+
+class TestMongoStore(StoreSuite):
+    flags = frozenset({"thread_safe", "durable", "processes", "events"})
+
+    @pytest_asyncio.fixture
+    async def store(self, mongo_uri, partition):
+        store = MongoLightningStore(mongo_uri, partition_id=partition, scan_debounce_seconds=0)
+        yield store
+        await store.close()
+
+    async def reopen(self, store):
+        return pickle.loads(pickle.dumps(store))
+
+    def connection(self, store):
+        return partial(pickle.loads, pickle.dumps(store))

@@ -8,6 +8,7 @@ the reply (written once to bytes). Whatever goes wrong on the way ends in :meth:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ _STATUS_OF: Final[tuple[tuple[type[Exception], int], ...]] = (
     (errors.SpansEvictedError, 410),
     (errors.RunEndedError, 410),
     (errors.StoreUnavailableError, 503),
+    (errors.StoreDataError, 507),
 )
 
 
@@ -139,6 +141,10 @@ class StoreApp:
         """
         who = request.identity
         return repr((who.scope, who.rollout_id, who.attempt_id, request.params, more, request.key))
+
+    def store_key(self, name: str) -> str:
+        """Return the key that a store may remember the call of this reply key under."""
+        return hashlib.sha256(name.encode()).hexdigest()[:40]
 
     # -- ASGI ------------------------------------------------------------------------------------
 
@@ -253,7 +259,8 @@ class StoreApp:
         return parsed
 
     async def _remembered(self, endpoint: Endpoint, request: Request) -> bytes | Response | Stream:
-        reset = current_request_key.set(request.key)
+        name = self.reply_key(request, endpoint.method, endpoint.path)
+        reset = current_request_key.set(self.store_key(name))
         try:
             if not endpoint.creates:
                 return await endpoint.handler(request)
@@ -262,7 +269,6 @@ class StoreApp:
                 reply = await endpoint.handler(request)
                 return Response(endpoint.status, reply) if type(reply) is bytes else reply  # pyright: ignore[reportReturnType]
 
-            name = self.reply_key(request, endpoint.method, endpoint.path)
             reply = await self.replies.once(name, run)
             assert reply is not None
             return reply

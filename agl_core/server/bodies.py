@@ -61,6 +61,8 @@ __all__ = [
 ]
 
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+"""What a database can count to."""
 Timestamp = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -76,7 +78,7 @@ class EnqueueRequest(BaseModel):
 class DequeueRequest(BaseModel):
     """A claim on the head of the queue."""
 
-    limit: int = 1
+    limit: Count = 1
     """How many rollouts to claim at most; 0 or less claims none, and with the idempotency key of an
     earlier call gives back what that call claimed."""
     worker_id: str | None = None
@@ -182,9 +184,9 @@ class SequenceIds(BaseModel):
 
 
 class _Page(BaseModel):
-    limit: int = -1
+    limit: Count = -1
     """Items wanted; -1 is all."""
-    offset: int = 0
+    offset: Count = 0
     """Matches to skip."""
     sort_by: str | None = None
     """Field to sort by; insertion order if absent."""

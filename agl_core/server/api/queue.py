@@ -12,6 +12,7 @@ from agl_core.server.api.common import ALGORITHM, PREFIX, RUNNER, attempted_json
 from agl_core.server.bodies import DequeueRequest, EnqueueRequest
 from agl_core.server.endpoints import Endpoint, Request
 from agl_core.server.messages import Response, while_connected
+from agl_core.store.request_key import current_request_key
 from agl_core.types import AttemptedRollout, Rollout
 
 __all__ = ["ENDPOINTS"]
@@ -44,6 +45,7 @@ async def dequeue(request: Request) -> bytes | Response:
             await _give_back(request, await app.replies.forget(name))
         return _NOTHING
     if name:
+        current_request_key.set(app.store_key(name))  # keys count per worker; the app resets it
         return await app.replies.once(name, lambda: _claim(request)) or _NOTHING
     if body.worker_id is not None:
         undelivered = app.undelivered.pop(body.worker_id, None)

@@ -67,7 +67,7 @@ def status_of(url: str, token: str = "") -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_told_to_stop(run, number):
-    process = run("--port", "0")
+    process = run("--backend", "memory", "--port", "0")
     url = url_of(process)
     assert status_of(f"{url}/v1/agl/statistics") == 200
     process.send_signal(number)
@@ -78,7 +78,7 @@ def test_it_serves_until_it_is_told_to_stop(run, number):
 
 
 def test_a_secret_closes_it_to_strangers(run):
-    process = run("--port", "0", "--host", "0.0.0.0", AGL_AUTH_TOKEN=SECRET)
+    process = run("--backend", "memory", "--port", "0", "--host", "0.0.0.0", AGL_AUTH_TOKEN=SECRET)
     url = url_of(process) + "/v1/agl/statistics"
     assert url.startswith("http://127.0.0.1:")
     assert status_of(url) == 401
@@ -89,10 +89,10 @@ def test_a_secret_closes_it_to_strangers(run):
     ("args", "message"),
     [
         (["--host", "0.0.0.0"], "--insecure"),
-        (["--port", "0", "--n-workers", "2"], "keeps its data in one process"),
-        (["--port", "0", "--auth-token", "short"], "16 characters"),
+        (["--backend", "memory", "--port", "0", "--n-workers", "2"], "keeps its data in one process"),
+        (["--backend", "memory", "--port", "0", "--auth-token", "short"], "16 characters"),
         (["--backend", "nonsense"], "nonsense"),
-        (["--port", "0", "--set", "no_such_option=1"], "no_such_option"),
+        (["--backend", "memory", "--port", "0", "--set", "no_such_option=1"], "no_such_option"),
         (["--set", "nonsense"], "KEY=VALUE"),
         (["--tls-cert", __file__], "go together"),
     ],
@@ -107,9 +107,9 @@ def test_mistakes_are_told_in_one_line(run, args, message):
 
 
 def test_a_port_in_use(run):
-    first = run("--port", "0")
+    first = run("--backend", "memory", "--port", "0")
     port = url_of(first).rpartition(":")[2]
-    second = run("--port", port)
+    second = run("--backend", "memory", "--port", port)
     _, err = second.communicate(timeout=30)
     assert second.returncode == 1
     assert f"127.0.0.1:{port}" in err
@@ -117,7 +117,7 @@ def test_a_port_in_use(run):
 
 
 def test_options_reach_the_backend(run):
-    process = run("--port", "0", "--set", "eviction_memory_threshold=123456789")
+    process = run("--backend", "memory", "--port", "0", "--set", "eviction_memory_threshold=123456789")
     assert process.stdout is not None
     line = process.stdout.readline()
     assert "123456789" in line

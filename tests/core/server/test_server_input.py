@@ -155,3 +155,10 @@ async def test_a_failure_is_logged_under_the_id_that_the_caller_gets(serve, capl
     logged = next(record for record in caplog.records if error_id in record.getMessage())
     assert logged.exc_info is not None
     assert "/secret/path" in str(logged.exc_info[1])
+
+
+@pytest.mark.parametrize("name", ["limit", "offset"])
+async def test_numbers_that_no_database_holds_are_422(served, name):
+    answer = await served.get("/rollouts", **{name: 10**30})
+    assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["query", name])
+    assert (await served.post("/workers/search", {name: -(10**30)})).status == 422

@@ -1,0 +1,139 @@
+"""The processes of the crash test: a store server, and a training run with its runners.
+
+Started as a script it imports everything once and then forks an actor per command, because a start
+from nothing would take longer than a whole run. Commands and answers are lines of JSON::
+
+    {"start": "store", "port": 4747, "path": "runs.db"}      {"pid": 17}
+    {"code_of": 17}                                           {"code": null}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from typing import Any
+
+import agl_core as agl
+from agl_core.algorithm import Run, run_batch
+from agl_core.algorithm import run as run_module
+from agl_core.emitter import emit_message
+from agl_core.server.app import StoreApp, StoreAppOptions
+from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_core.store import LightningStoreClient
+from agl_core.store.client.transport import Transport
+from agl_store_sqlite import SqliteLightningStore
+
+ROUNDS = 3
+TASKS = list(range(6))
+
+
+def serve(port: int, path: str) -> None:
+    async def main() -> None:
+        store = SqliteLightningStore(path, durability="normal", scan_debounce_seconds=1.0)
+        launcher = PythonServerLauncher(
+            StoreApp(store, StoreAppOptions(watchdog_seconds=1.0)),
+            PythonServerLauncherArgs(port=port),
+        )
+        await launcher.run_forever()
+
+    asyncio.run(main())
+
+
+@agl.prompt_rollout
+async def agent(task: int, prompt_template: agl.PromptTemplate) -> float:
+    emit_message(prompt_template.format(task=task))
+    await asyncio.sleep(0.01)
+    emit_message(f"done with {task}")
+    return (task % 3) / 2
+
+
+@agl.algo
+async def climb(store: agl.LightningStore, run: Run, train_dataset: list[int]) -> None:
+    """Measure a prompt per round; the next one depends on what came of the last."""
+    state = run.state or {"round": 0, "scores": [], "prompt": "seed {task}"}
+    while state["round"] < ROUNDS:
+        prompt = agl.PromptTemplate(template=state["prompt"], engine="f-string")
+        batch = await run_batch(
+            store,
+            train_dataset,
+            resources={"prompt": prompt},
+            mode="train",
+            run=run,
+            name=f"round-{state['round']}",
+        )
+        score = batch.score().mean
+        state = {
+            "round": state["round"] + 1,
+            "scores": [*state["scores"], score],
+            "prompt": f"{score:.3f} after {state['prompt']}",
+        }
+        await run.save(state, metrics={"score": score})
+    best = agl.PromptTemplate(template=state["prompt"], engine="f-string")
+    await run.put_resources("best", {"prompt": best})
+
+
+def train(url: str, acknowledged: str) -> None:
+    note_acknowledgements(acknowledged)
+    run_module._LOOK_SECONDS = 0.2  # an orphan is to be found within this test's patience
+    trainer = agl.Trainer(
+        algorithm=climb,
+        store=LightningStoreClient(url),
+        strategy={"type": "cs", "start_method": "fork", "reconnect_timeout": 5.0},
+        n_runners=2,
+        run="crash",
+    )
+    trainer.fit(agent, TASKS)
+
+
+def note_acknowledgements(path: str) -> None:
+    """Write down every write that the server has acknowledged, here and in the runners."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    call = Transport.call
+
+    async def noting(self: Any, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        reply = await call(self, method, path, body, **options)
+        if method != "GET" and "search" not in path:
+            sent = json.loads(body) if body else None
+            line = json.dumps({"path": path, "sent": sent, "reply": json.loads(reply.body)})
+            os.write(file, line.encode() + b"\n")
+        return reply
+
+    Transport.call = noting
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    actors = {"store": serve, "train": train}
+    codes: dict[int, int] = {}
+    for line in sys.stdin:
+        command: dict[str, Any] = json.loads(line)
+        if "code_of" in command:
+            pid = command["code_of"]
+            if pid not in codes:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    codes[pid] = os.waitstatus_to_exitcode(status)
+            print(json.dumps({"code": codes.get(pid)}), flush=True)
+            continue
+        actor = actors[command.pop("start")]
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(2, 1)
+            code = 1
+            try:
+                actor(**command)
+                code = 0
+            except BaseException as error:
+                print(f"{actor.__name__}: {error!r}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(code)
+        print(json.dumps({"pid": pid}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

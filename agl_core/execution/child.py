@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-import pickle
 import signal
 import sys
 import threading
@@ -18,8 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
 from agl_core.execution.base import RunnerBundle
 from agl_core.execution.events import (
     ExecutionEvent,
@@ -27,6 +24,7 @@ from agl_core.execution.events import (
     ThreadingEvent,
     wait_readable,
 )
+from agl_core.execution.routes import Parcel, Route
 from agl_core.execution.run_store import RunnerClient
 from agl_core.execution.supervise import supervise
 from agl_core.runner.base import worker_name
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Job",
-    "Parcel",
-    "Route",
     "RunnerJob",
     "child_main",
     "run_runner",
@@ -45,19 +41,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-
-class Parcel:
-    """Something that travels by cloudpickle, if it has to be pickled at all (a fork need not)."""
-
-    def __init__(self, content: Any) -> None:
-        self.content = content
-
-    def __getstate__(self) -> bytes:
-        return cloudpickle.dumps(self.content)  # pyright: ignore[reportUnknownMemberType]
-
-    def __setstate__(self, state: bytes) -> None:
-        self.content = pickle.loads(state)  # noqa: S301 - written by our own parent
 
 
 class Job(Protocol):
@@ -129,21 +112,6 @@ class RunnerJob:
         finally:
             for task in watching:
                 task.cancel()
-
-
-@dataclass
-class Route:
-    """How a runner reaches the store; pickles for a child process.
-
-    Attributes:
-        store: The store itself, if the processes share it.
-        url: The store server; or where its URL will be told, once, when it serves.
-        patience: Seconds to wait for a lost server.
-    """
-
-    store: Parcel
-    url: str | Connection[Any, str] = ""
-    patience: float = 0.0
 
 
 async def run_runner(

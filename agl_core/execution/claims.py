@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agl_core.store.base import LightningStore
 from agl_core.store.threaded import LightningStoreThreaded
 from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout
 
-__all__ = ["ClaimTracker"]
+if TYPE_CHECKING:
+    from agl_core.execution.routes import Route
+
+__all__ = ["ClaimTracker", "fail_attempt_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,3 +107,37 @@ class ClaimTracker(LightningStoreThreaded):
 
     def _forget(self, attempt_id: str) -> None:
         self._claims.pop(attempt_id, None)
+
+
+def fail_attempt_of(route: Route, worker_id: str, reason: str) -> None:
+    """Fail what a worker is running that died, at a store elsewhere.
+
+    Blocks for seconds at most; errors are logged. Not for a thread with a running loop.
+
+    Args:
+        route: The way to the store.
+        worker_id: The worker.
+        reason: Why, for the attempt's metadata (key ``error``).
+    """
+
+    from agl_core.store.client import LightningStoreClient
+
+    async def fail() -> None:
+        store: LightningStore = route.store.content or LightningStoreClient(str(route.url))
+        try:
+            worker = await store.get_worker_by_id(worker_id)
+            if worker and worker.current_rollout_id and worker.current_attempt_id:
+                await store.update_attempt(
+                    worker.current_rollout_id,
+                    worker.current_attempt_id,
+                    status="failed",
+                    metadata={"error": reason},
+                )
+        finally:
+            if route.store.content is None:
+                await store.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(fail(), _CLOSE_TIMEOUT))
+    except Exception:
+        logger.exception("The attempt of %s may be left open", worker_id)

@@ -12,8 +12,8 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -24,22 +24,19 @@ from agl_core.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl_core.errors import ConfigError, InvalidArgumentError, LaunchError
+from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.execution.base import (
     AlgorithmBundle,
     ExecutionStrategy,
     RunnerBundle,
 )
-from agl_core.execution.child import (
-    Parcel,
-    Route,
-    RunnerJob,
-    run_runner,
-    supervise_with_signals,
-)
+from agl_core.execution.child import RunnerJob, run_runner, supervise_with_signals
 from agl_core.execution.children import Children
+from agl_core.execution.claims import fail_attempt_of
 from agl_core.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl_core.execution.routes import Parcel, Route, Routes
 from agl_core.execution.run_store import RunStore
+from agl_core.execution.serving import ServedRun, serve_run
 from agl_core.execution.supervise import supervise
 from agl_core.runner.base import worker_name
 from agl_core.store.base import LightningStore
@@ -47,7 +44,6 @@ from agl_core.store.base import LightningStore
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from agl_core.server import LightningStoreServer
 
 __all__ = ["ClientServerExecutionStrategy"]
 
@@ -113,7 +109,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         )
         port = resolve_int_env_var(env.AGL_SERVER_PORT, override=server_port)
         self.server_port = _DEFAULT_PORT if port is None else port
-        self._any_port = port is None
+        self._fallback_port = self.server_port if port is None else None
         self.managed_store = resolve_bool_env_var(
             env.AGL_MANAGED_STORE, override=managed_store, fallback=True
         )
@@ -205,7 +201,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             store = RunStore(store)
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)
-        routes = _Routes(context, direct, self.reconnect_timeout)
+        routes = Routes(context, direct, self.reconnect_timeout)
         workers = {f"runner-{i}": worker_name(i) for i in range(self.n_runners)}
 
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
@@ -251,8 +247,13 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
             return RunnerJob(Parcel(runner), worker_id, stop, report, route, self.graceful_timeout)
 
-        children = self._children(context, stop, None)
-        children.start({f"runner-{i}": partial(make_job, first + i) for i in range(self.n_runners)})
+        workers = {f"runner-{i}": first + i for i in range(self.n_runners)}
+
+        def on_death(name: str) -> None:
+            fail_attempt_of(route, worker_name(workers[name]), "its runner died")
+
+        children = self._children(context, stop, on_death)
+        children.start({name: partial(make_job, i) for name, i in workers.items()})
         try:
             children.join()
         except KeyboardInterrupt:
@@ -323,32 +324,15 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             )
         return Route(Parcel(store))
 
-    @contextmanager
-    def _serve(self, store: LightningStore) -> Generator[_Run]:
+    def _serve(self, store: LightningStore) -> AbstractContextManager[ServedRun]:
         if self._direct_route(store) is not None:
-            yield _Run(store, "", None)
-            return
-        run_store = store if isinstance(store, RunStore) else RunStore(store)
-        server = self._start_server(run_store)
-        logger.info("The store serves at %s", server.endpoint)
-        try:
-            yield _Run(server, server.endpoint, run_store)
-        finally:
-            asyncio.run(server.stop())
-
-    def _start_server(self, store: LightningStore) -> LightningStoreServer:
-        from agl_core.server import LightningStoreServer
-
-        host = None if self.server_host == _DEFAULT_HOST else self.server_host
-        server = LightningStoreServer(store, host, self.server_port)
-        try:
-            asyncio.run(server.start())
-        except LaunchError:
-            if not self._any_port or self.role != "both":
-                raise
-            server = LightningStoreServer(store, host, 0)
-            asyncio.run(server.start())
-        return server
+            return nullcontext(ServedRun(store, "", None))
+        return serve_run(
+            store if isinstance(store, RunStore) else RunStore(store),
+            None if self.server_host == _DEFAULT_HOST else self.server_host,
+            self.server_port,
+            any_port=self.role == "both" and self.server_port == self._fallback_port,
+        )
 
     def _server_url(self) -> str:
         if "://" in self.server_host:
@@ -407,60 +391,3 @@ class AlgorithmJob:
     def run(self) -> None:
         strategy: ClientServerExecutionStrategy = self.strategy.content
         strategy.lead(self.algorithm.content, self.store.content, self.stop, self.tell.send)
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A run whose store is served.
-
-    Attributes:
-        store: The store as the algorithm sees it.
-        url: Where runners find it; empty without a server.
-    """
-
-    store: LightningStore
-    url: str
-    served: RunStore | None
-
-    def end(self) -> None:
-        """Tell runners everywhere that there is no more work."""
-        if self.served is not None:
-            self.served.end_run()
-
-    def settle(self, timeout: float) -> None:
-        """Wait for runners elsewhere: they write down what they do, and learn of the end."""
-        if self.served is not None:
-            asyncio.run(self.served.wait_settled(timeout))
-            self.served.close_open_attempts("the run ended before the attempt did")
-
-
-class _Routes:
-    """Routes for runners that may start before their server does.
-
-    Args:
-        context: Where processes come from.
-        direct: The route of a store that needs no server.
-        patience: Seconds that runners wait for a lost server.
-    """
-
-    def __init__(self, context: Any, direct: Route | None, patience: float) -> None:
-        self._context = context
-        self._patience = patience
-        self._known = direct
-        self._untold: list[Connection[str, Any]] = []
-
-    def next(self) -> Route:
-        """Return the route for another runner."""
-        if self._known is not None:
-            return self._known
-        url, tell = self._context.Pipe(duplex=False)
-        self._untold.append(tell)
-        return Route(Parcel(None), url, self._patience)
-
-    def tell(self, url: str) -> None:
-        """Tell everybody the URL of the server."""
-        if self._known is None:
-            self._known = Route(Parcel(None), url, self._patience)
-        for connection in self._untold:
-            connection.send(url)
-            connection.close()

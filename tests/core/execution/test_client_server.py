@@ -343,6 +343,22 @@ def test_runners_elsewhere_are_told_when_the_run_is_over(n_runners: int) -> None
     assert workers.isdisjoint({"Worker-0", "Worker-1"})  # names no other machine has
 
 
+def test_a_runner_elsewhere_that_is_killed_is_replaced_and_its_attempt_failed() -> None:
+    port, store = free_port(), InMemoryLightningStore()
+    runners = strategy(2, role="runner", server_port=port)
+    thread, errors = in_thread(
+        lambda: runners.execute(make_batch([]), make_runner(), InMemoryLightningStore())
+    )
+    strategy(1, role="algorithm", server_port=port).execute(
+        make_batch(["kill", "kill", "a"]), make_runner(), store
+    )
+    thread.join(20)
+    assert errors == []
+    pairs = outcome(store)
+    assert [rollout.status for rollout, _ in pairs] == ["failed", "failed", "succeeded"]
+    assert pairs[0][1].metadata == {"error": "its runner died"}
+
+
 def test_the_server_stays_until_remote_rollouts_are_written_down() -> None:
     port, local = free_port(), InMemoryLightningStore()
 

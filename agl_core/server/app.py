@@ -12,9 +12,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 from pydantic_core import ValidationError
 
@@ -44,6 +42,7 @@ from agl_core.server.messages import (
 )
 from agl_core.server.mounts import Mounts
 from agl_core.server.openapi import DOCUMENTS
+from agl_core.server.querystring import parse_query
 from agl_core.server.replies import ReplyMemory
 from agl_core.server.tokens import Identity, Scope, TokenVerifier
 from agl_core.store.base import LightningStore
@@ -241,7 +240,7 @@ class StoreApp:
         receive: Receive,
     ) -> Any:
         if endpoint.query:
-            return _parse_query(endpoint.body, scope["query_string"])
+            return parse_query(endpoint.body, scope["query_string"])
         if endpoint.method == "GET":
             return None
         body = await read_body(receive, headers, self.max_body_bytes)
@@ -382,25 +381,3 @@ def _checked_key(key: bytes) -> str:
     if not 0 < len(key) <= _MAX_KEY_LENGTH:
         raise HTTPError(400, f"an Idempotency-Key has 1 to {_MAX_KEY_LENGTH} characters")
     return key.decode("latin-1")
-
-
-@cache
-def _list_fields(model: Any) -> frozenset[str]:
-    return frozenset(
-        name for name, field in model.model_fields.items() if "list[" in str(field.annotation)
-    )
-
-
-def _parse_query(model: Any, query_string: bytes) -> Any:
-    """Parse a query string: a repeated key makes a list where the model has one."""
-    values: dict[str, Any] = {}
-    lists = _list_fields(model)
-    for name, value in parse_qsl(query_string.decode("latin-1"), keep_blank_values=True):
-        if name in lists:
-            values.setdefault(name, []).append(value)
-        else:
-            values[name] = value
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise HTTPError(422, error_details(error, "query")) from None

@@ -46,6 +46,7 @@ def show_progress(description: str, total: int) -> Generator[ProgressReporter]:
         try:
             yield _Bar(bars, task)
         finally:
+            bars.refresh()  # it redraws by the clock, and may not have shown the last step
             bars.remove_task(task)
 
 

@@ -119,7 +119,6 @@ def fail_attempt_of(route: Route, worker_id: str, reason: str) -> None:
         worker_id: The worker.
         reason: Why, for the attempt's metadata (key ``error``).
     """
-
     from agl_core.store.client import LightningStoreClient
 
     async def fail() -> None:

@@ -1,0 +1,48 @@
+"""Progress is a bar in a terminal and a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from agl_core.algorithm import show_progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bars_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with show_progress("outer", 4) as outer:
+        outer.update(1)
+        with show_progress("inner", 2) as inner:
+            inner.update(2)
+        outer.update(4, "(a note)")
+    with show_progress("later", 1) as later:
+        later.update(1)
+    shown = terminal.getvalue()
+    for text in ("outer", "4/4", "(a note)", "inner", "2/2", "later", "1/1"):
+        assert text in shown
+
+
+def test_lines_come_at_the_end_and_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    clock = [0.0]
+    monkeypatch.setattr("agl_core.algorithm.progress.time.monotonic", lambda: clock[0])
+    with (
+        caplog.at_level("INFO", logger="agl_core.algorithm"),
+        show_progress("work", 100) as progress,
+    ):
+        for done in range(1, 101):
+            clock[0] += 0.5
+            progress.update(done)
+    lines = [record.getMessage().strip() for record in caplog.records]
+    assert lines == [f"work: {n}/100" for n in (20, 40, 60, 80, 100)]

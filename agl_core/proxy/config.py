@@ -45,6 +45,9 @@ class DirectProxyConfig(BaseModel):
     stop_timeout: float = Field(
         default=30.0, gt=0, description="Longest wait of a stop for spans to be stored"
     )
+    max_spooled_spans: int = Field(
+        default=20_000, ge=1, description="Spans that may wait before new calls are refused"
+    )
     max_calls_per_rollout: int | None = Field(default=None, ge=1)
     max_tokens_per_rollout: int | None = Field(default=None, ge=1)
     max_calls_per_minute: float | None = Field(

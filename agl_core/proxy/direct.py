@@ -54,6 +54,7 @@ class DirectProxy(LLMProxy):
         queue_timeout: Seconds that a call waits for a free backend or for the end of a pause.
         flush_timeout: Seconds that the end of an answer waits for its span to be stored.
         stop_timeout: Seconds that a stop waits for spans to be stored.
+        max_spooled_spans: Spans that may wait for the store before new calls are refused.
         max_calls_per_rollout: Model calls that a rollout may make.
         max_tokens_per_rollout: Tokens that a rollout may use, prompts included.
         max_calls_per_minute: Rate at which a rollout may call.
@@ -78,6 +79,7 @@ class DirectProxy(LLMProxy):
         queue_timeout: float = 600.0,
         flush_timeout: float = 5.0,
         stop_timeout: float = 30.0,
+        max_spooled_spans: int = 20_000,
         max_calls_per_rollout: int | None = None,
         max_tokens_per_rollout: int | None = None,
         max_calls_per_minute: float | None = None,
@@ -101,6 +103,7 @@ class DirectProxy(LLMProxy):
             queue_timeout=queue_timeout,
             flush_timeout=flush_timeout,
             stop_timeout=stop_timeout,
+            max_spooled_spans=max_spooled_spans,
             limits=RolloutLimits(
                 max_calls_per_rollout, max_tokens_per_rollout, max_calls_per_minute
             ),

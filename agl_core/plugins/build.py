@@ -50,6 +50,7 @@ CONTRACTS: Final[Mapping[str, str]] = {
     "adapter": "agl_core.adapter:Adapter",
     "algorithm": "agl_core.algorithm:Algorithm",
     "execution": "agl_core.execution:ExecutionStrategy",
+    "llm_server": "agl_core.llm_server:LLMServer",
 }
 """The class that a component of each kind has to be an instance of."""
 

@@ -8,6 +8,7 @@ from agl_testing.adapter import AdapterSuite
 from agl_testing.algorithm import AlgorithmSuite
 from agl_testing.clock import Clock
 from agl_testing.execution import ExecutionSuite
+from agl_testing.llm_server import LLMServerSuite
 from agl_testing.models import Reply, ScriptedModels, ToolCall
 from agl_testing.proxy import ProxySuite
 from agl_testing.registry import Plugins
@@ -22,6 +23,7 @@ __all__ = [
     "Clock",
     "ExecutionSuite",
     "FaultyRelay",
+    "LLMServerSuite",
     "Plugins",
     "ProxySuite",
     "Reply",

@@ -1,0 +1,100 @@
+"""The contract of LLM servers: start, answer, take new weights, stop.
+
+::
+
+    async with server:
+        proxy.update_model_list(server.model_list())
+        ...
+        await server.update_weights("checkpoints/step-10", version="step-10")
+        proxy.set_model_version(server.model_version)
+
+Rules that hold for every server:
+
+* **Ready means ready.** When :meth:`LLMServer.start` has returned, calls are answered.
+* **Nothing is left behind.** When :meth:`LLMServer.stop` has returned, every process it started has
+  ended and its port is free; also after a start that failed.
+* **New weights or the old ones.** :meth:`LLMServer.update_weights` either raises, and the old
+  weights serve on, or every call that begins afterwards is answered by the new ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+__all__ = ["LLMServer"]
+
+
+class LLMServer(ABC):
+    """Serves one model in OpenAI's protocol. Methods are called from one place at a time."""
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """Name that calls ask for."""
+
+    @property
+    @abstractmethod
+    def model_version(self) -> str:
+        """Version of the weights that answer: as given to :meth:`update_weights`; first ``"0"``."""
+
+    @property
+    @abstractmethod
+    def base_url(self) -> str:
+        """What an OpenAI client takes as its base URL; ends in ``/v1``.
+
+        Raises:
+            LLMServerError: The server does not run.
+        """
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start and return when calls are answered.
+
+        Raises:
+            LLMServerError: It runs already, or it does not become ready; the message holds what
+                the server said last.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop everything that :meth:`start` started. Idempotent."""
+
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Tell whether the server was started and has neither been stopped nor died."""
+
+    @abstractmethod
+    async def update_weights(self, path: str | Path, *, version: str) -> None:
+        """Answer with other weights from now on.
+
+        Args:
+            path: Where they are, on the server's machine.
+            version: What :attr:`model_version` says from then on.
+
+        Raises:
+            LLMServerError: They cannot be used, or the server does not run; the old ones serve on.
+        """
+
+    def model_list(self) -> list[dict[str, Any]]:
+        """Return this server as a proxy's backend.
+
+        Raises:
+            LLMServerError: The server does not run.
+        """
+        parameters = {"model": f"hosted_vllm/{self.model}", "api_base": self.base_url}
+        return [{"model_name": self.model, "litellm_params": parameters}]
+
+    async def __aenter__(self) -> LLMServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()

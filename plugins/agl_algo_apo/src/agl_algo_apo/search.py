@@ -267,7 +267,7 @@ class BeamSearch:
             run=self._run,
             name=name,
         )
-        self._state.spent.rollouts += len(tasks)
+        self._state.count_batch(name, len(outcomes))
         return outcomes
 
     async def _snapshot(self, candidate: Candidate) -> str:

@@ -105,6 +105,7 @@ class APOState(BaseModel):
         best: Version of the best prompt so far.
         rounds: How many rounds are complete.
         curve: A point for the start and for each round.
+        batches: Rollouts of each batch that was run, by its name.
         spent: What was used up.
         stopped: Why it ended before its last round; empty if it did not.
     """
@@ -115,6 +116,7 @@ class APOState(BaseModel):
     best: str = "v0"
     rounds: int = 0
     curve: list[CurvePoint] = Field(default_factory=list)
+    batches: dict[str, int] = Field(default_factory=dict)
     spent: Spending = Field(default_factory=Spending)
     stopped: str = ""
 
@@ -137,6 +139,11 @@ class APOState(BaseModel):
         """Put a candidate in its place; they come in any order."""
         self.history.append(candidate)
         self.history.sort(key=lambda one: one.number)
+
+    def count_batch(self, name: str, rollouts: int) -> None:
+        """Count the rollouts of a batch; one that a resumed run reads again counts once."""
+        self.batches[name] = rollouts
+        self.spent.rollouts = sum(self.batches.values())
 
     def add_curve_point(self) -> None:
         """Note where the search stands."""

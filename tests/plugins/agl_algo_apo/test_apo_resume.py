@@ -1,0 +1,162 @@
+"""A run that was killed goes on: no rollout twice, and the end is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from agl_algo_apo import APO
+from agl_core.adapter import TraceToMessages
+from agl_core.algorithm import Run
+from agl_core.errors import ConfigError
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import PromptTemplate, Span
+
+SIZES: dict[str, Any] = {
+    "beam_width": 2,
+    "branch_factor": 1,
+    "beam_rounds": 2,
+    "gradient_batch_size": 2,
+    "val_batch_size": 3,
+    "seed": 1,
+}
+CALLS = 8  # of an undisturbed run: two rounds of two proposals of two calls
+ROLLOUTS = 6 + 2 * 2 * 2  # the seed on all rows, and the training tasks; more are measured later
+
+
+class Editor:
+    """A client that adds a plus, and ends the run at one of its calls."""
+
+    def __init__(self, dies_at: int = -1) -> None:
+        self.chat = self.completions = self
+        self.calls = 0
+        self.dies_at = dies_at
+        self.victim: asyncio.Task[Any] | None = None
+
+    async def create(self, *, messages: Any, seed: int, **_: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.dies_at and self.victim is not None:
+            self.victim.cancel()
+        await asyncio.sleep(0)
+        asked = messages[-1]["content"]
+        prompt = asked.split("<prompt_template>\n")[1].split("\n</prompt_template>")[0]
+        text = f"{prompt} +{seed % 1000}" if "<critique>" in asked else "- More pluses."
+        return Completion(text)
+
+
+class Completion:
+    def __init__(self, text: str) -> None:
+        self.choices = [self]
+        self.message = self
+        self.content = text
+        self.usage = None
+
+
+async def work(store: InMemoryLightningStore) -> None:
+    """A runner: the reward is whether the prompt has more pluses than the task wants."""
+    while True:
+        claimed = await store.dequeue_rollout("Worker-0", wait=10)
+        if claimed is None:
+            continue
+        assert claimed.resources_id is not None
+        found = await store.get_resources_by_id(claimed.resources_id)
+        assert found is not None
+        template: Any = found.resources["prompt"]
+        ids = claimed.rollout_id, claimed.attempt.attempt_id
+        reward = Span.from_attributes(
+            name="agentlightning.annotation",
+            attributes={
+                "agentlightning.reward.0.name": "primary",
+                "agentlightning.reward.0.value": float(
+                    template.template.count("+") > claimed.input % 3
+                ),
+            },
+            rollout_id=ids[0],
+            attempt_id=ids[1],
+            sequence_id=await store.get_next_span_sequence_id(*ids),
+        )
+        await store.add_span(reward)
+        await store.update_attempt(*ids, status="succeeded")
+
+
+async def run(store: InMemoryLightningStore, editor: Editor, prompt: str = "{question}") -> APO:
+    apo = APO(editor, **SIZES)
+    apo.set_store(store)
+    apo.set_adapter(TraceToMessages())
+    apo.set_initial_resources({"prompt": PromptTemplate(template=prompt, engine="f-string")})
+    apo.set_run(await Run.open(store, "rooms"))
+    worker = asyncio.create_task(work(store))
+    editor.victim = search = asyncio.create_task(apo.run(list(range(8)), list(range(6))))
+    try:
+        await asyncio.wait((search,))
+        if not search.cancelled():
+            search.result()
+    finally:
+        worker.cancel()
+        await asyncio.wait((worker,))
+    return apo
+
+
+async def rollouts(store: InMemoryLightningStore) -> Counter[Any]:
+    return Counter(
+        (one.metadata["batch"], one.metadata["index"])
+        for one in await store.query_rollouts()
+        if one.metadata
+    )
+
+
+def outcome(apo: APO) -> Any:
+    """All that a run found; what the broken-off calls cost is not part of it."""
+    assert apo.state is not None
+    found = apo.state.model_dump(exclude={"spent": {"calls"}})
+    for point in found["curve"]:
+        del point["calls"]
+    return found
+
+
+@pytest.fixture
+async def undisturbed() -> tuple[Any, Counter[Any]]:
+    store = InMemoryLightningStore()
+    apo = await run(store, Editor())
+    assert apo.state is not None
+    assert apo.state.spent.calls == CALLS
+    assert apo.state.best != "v0"
+    return outcome(apo), await rollouts(store)
+
+
+@pytest.mark.parametrize("dies_at", range(1, CALLS + 1))
+async def test_it_ends_as_if_it_had_not_been_killed(undisturbed: Any, dies_at: int):
+    store = InMemoryLightningStore()
+    killed = await run(store, Editor(dies_at))
+    assert killed.state is not None
+    assert killed.state.rounds < 2
+    resumed = await run(store, Editor())
+    assert outcome(resumed) == undisturbed[0]
+    made = await rollouts(store)
+    assert set(made.values()) == {1}
+    assert made == undisturbed[1]
+    assert sum(made.values()) >= ROLLOUTS
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources["prompt"] == resumed.get_best_prompt()
+
+
+async def test_killed_again_and_again_it_still_gets_there(undisturbed: Any):
+    store = InMemoryLightningStore()
+    for dies_at in (1, 2, 3, 4, 5, 3, 1):
+        killed = await run(store, Editor(dies_at))
+        assert killed.state is not None
+        assert killed.state.rounds < 2
+    apo = await run(store, Editor())
+    assert outcome(apo) == undisturbed[0]
+    assert await rollouts(store) == undisturbed[1]
+
+
+async def test_a_run_does_not_go_on_with_another_prompt():
+    store = InMemoryLightningStore()
+    await run(store, Editor(dies_at=2))
+    with pytest.raises(ConfigError, match="begun with another prompt"):
+        await run(store, Editor(), prompt="{question}?")

@@ -39,7 +39,7 @@ def plugin(here, spec_source):
             {"module": "probedhook_impl"},
             "from agl_core.plugins import hookimpl\n@hookimpl\ndef run_started(mode): ...",
         ),
-        ("llm_server", {"factory": "probedllmserver_impl:make"}, "def make(): return object()"),
+        ("proxy", {"factory": "probedproxy_impl:make"}, "def make(): return object()"),
     ],
 )
 def test_what_is_in_order(plugin, kind, arguments, module):
@@ -119,7 +119,7 @@ def test_the_report(plugin, tmp_path, arguments, status):
 
 def test_the_report_of_a_plugin_that_raises_what_is_no_exception(plugin, tmp_path):
     module = "class S:\n    def __new__(cls): raise SystemExit(9)\n"
-    record = plugin("llm_server", module, factory="probedllmserver_impl:S")
+    record = plugin("proxy", module, factory="probedproxy_impl:S")
     main(str(tmp_path / "r.json"), json.dumps(record.as_json()), "build")
     assert "SystemExit: 9" in json.loads((tmp_path / "r.json").read_text())["note"]
 

@@ -222,3 +222,11 @@ def test_a_run_goes_on_whatever_is_installed(installed):
     assert done.stdout.split() == ["0", "agl_fine.store"], done.stderr
     assert "hook.stumbles of agl-stumbles 1.0" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_demo_runs_whatever_is_installed(installed):
+    demo = Path(__file__).parents[3] / "examples" / "room_booking" / "main.py"
+    done = installed.python(str(demo), "--json", "--rollouts", "400")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["winner_score"]["mean"] > result["seed_score"]["mean"]

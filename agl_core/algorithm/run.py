@@ -24,6 +24,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import (
     Attempt,
@@ -115,8 +117,15 @@ class Run:
         Args:
             state: A JSON value; it replaces the last one.
             metrics: Figures to show for the run; they are merged with those saved before.
+
+        Raises:
+            InvalidArgumentError: The state has no JSON form.
         """
-        self.state = state
+        try:
+            # What comes back must not depend on whether the store is a file or in memory.
+            self.state = from_json(to_json(state, inf_nan_mode="constants"))
+        except PydanticSerializationError as error:
+            raise InvalidArgumentError(f"the state has no JSON form: {error}") from error
         self.metrics.update(metrics or {})
         await self._write()
 
@@ -140,7 +149,7 @@ class Run:
             await self._store.update_resources(_PREFIX + self.name, {_KEY: checkpoint})
 
     async def put_resources(self, name: str, resources: NamedResources) -> str:
-        """Store a snapshot of this run once; it becomes the latest unless it was there already.
+        """Store a snapshot of this run, and make it the latest; nothing happens if it is that.
 
         Args:
             name: What the snapshot is, unique in the run.
@@ -152,7 +161,8 @@ class Run:
         if not self.name:
             return (await self._store.add_resources(resources)).resources_id
         resources_id = f"{self.name}/{name}"
-        if await self._store.get_resources_by_id(resources_id) is None:
+        latest = await self._store.get_latest_resources()
+        if latest is None or (latest.resources_id, latest.resources) != (resources_id, resources):
             await self._store.update_resources(resources_id, resources)
         return resources_id
 
@@ -234,7 +244,7 @@ class Run:
         if rollout.status != "failed" or self._retries[rollout.rollout_id] >= _MOST_RETRIES:
             return False
         attempt = await self._store.get_latest_attempt(rollout.rollout_id)
-        if attempt is None or not _was_broken_off(attempt):
+        if attempt is None or not _was_broken_off(rollout, attempt):
             return False
         self._retries[rollout.rollout_id] += 1
         logger.info("%s lost its runner and is tried again", rollout.rollout_id)
@@ -311,11 +321,14 @@ async def _rollouts_of(store: LightningStore, run: str) -> AsyncIterator[Rollout
         offset, total = offset + _PAGE, page.total
 
 
-def _was_broken_off(attempt: Attempt) -> bool:
+def _was_broken_off(rollout: Rollout, attempt: Attempt) -> bool:
     """Tell whether an attempt failed for want of a runner, and not by what the agent did.
 
     A runner writes the type of what the agent raised; whoever fails an attempt in its place cannot.
+    A claim that reached nobody is ``unresponsive`` without a limit that it could have exceeded.
     """
+    if attempt.status == "unresponsive":
+        return rollout.config.unresponsive_seconds is None
     said = attempt.metadata or {}
     broken_off = "error" in said and said.get("error_type") in (None, "AgentCancelledError")
     return attempt.status == "failed" and broken_off

@@ -1,7 +1,8 @@
 """A prompt search: the whole algorithm in one function, as an example of how to write one.
 
 Each round lets the best prompt so far work on a few training tasks, shows its failures to a model,
-asks it for several edits, and measures them all on the same validation tasks, side by side.
+asks it for several edits, and measures them all on the same validation tasks, side by side. In a
+run with a name it goes on where it was (docs/resume.md).
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import asyncio
 import random
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import count
 from string import Formatter
 from typing import Any
 
@@ -20,7 +20,7 @@ import anyio
 from openai import AsyncOpenAI, OpenAIError
 
 import agl_core as agl
-from agl_core.algorithm import Algorithm, BatchOutcome, Estimate, RolloutOutcome, run_batch
+from agl_core.algorithm import Algorithm, BatchOutcome, Estimate, RolloutOutcome, Run, run_batch
 from agl_core.plugins import notify
 from endpoint import ensure_endpoint, model_name
 
@@ -42,6 +42,11 @@ class Candidate:
     parent: str | None
     prompt: str
     score: Estimate
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Candidate:
+        """Return a candidate from what :func:`dataclasses.asdict` made of it."""
+        return cls(**{**saved, "score": Estimate(*saved["score"])})
 
 
 def prompt_search(
@@ -74,6 +79,7 @@ def prompt_search(
     @agl.algo
     async def search(
         store: agl.LightningStore,
+        run: Run,
         adapter: agl.Adapter[Any, Any],
         initial_resources: agl.NamedResources,
         train_dataset: agl.Dataset[Any],
@@ -81,54 +87,73 @@ def prompt_search(
     ) -> None:
         ensure_endpoint()
         name, template = _first_prompt(initial_resources)
-        versions = (f"v{number}" for number in count())
+        draws = [rng.sample(range(len(train_dataset)), batch) for _ in range(rounds)]
+        # What cannot be found again after a crash: where it is, and what models answered.
+        state = run.state or {"round": 0, "idle": 0, "best": 0, "edits": None, "history": []}
+        history[:] = map(Candidate.of, state["history"])
+
+        async def save(**changes: Any) -> None:
+            state.update(changes, history=[asdict(candidate) for candidate in history])
+            await run.save(state, metrics={"val/reward": history[state["best"]].score.mean})
 
         def with_prompt(prompt: str) -> agl.NamedResources:
             return {**initial_resources, name: template.model_copy(update={"template": prompt})}
 
-        async def run(prompt: str, tasks: agl.Dataset[Any], mode: agl.RolloutMode) -> BatchOutcome:
+        async def work_on(
+            prompt: str, tasks: agl.Dataset[Any], mode: agl.RolloutMode, name: str
+        ) -> BatchOutcome:
             resources = with_prompt(prompt)
-            return await run_batch(
-                store, tasks, resources=resources, mode=mode, adapter=adapter, description=mode
-            )
+            about = {"mode": mode, "description": mode, "run": run, "name": name}
+            return await run_batch(store, tasks, resources=resources, adapter=adapter, **about)
 
-        async def measure(prompt: str, parent: str | None = None) -> Candidate:
-            version = next(versions)
-            outcome = await run(prompt, val_dataset, "val")
+        async def measure(number: int, prompt: str, parent: str | None = None) -> Candidate:
+            version = f"v{number}"
+            outcome = await work_on(prompt, val_dataset, "val", f"{version}/val")
             return Candidate(version, parent, prompt, outcome.score())
 
-        async def improve(best: Candidate) -> Candidate:
-            tasks = [train_dataset[i] for i in rng.sample(range(len(train_dataset)), batch)]
-            seen = await run(best.prompt, tasks, "train")
+        async def ask_for_edits(best: Candidate, number: int) -> list[str]:
+            tasks = [train_dataset[i] for i in draws[number - 1]]
+            seen = await work_on(best.prompt, tasks, "train", f"round-{number}/train")
             asks = [_propose(model, best.prompt, seen, i, say) for i in range(candidates)]
             known = {candidate.prompt for candidate in history}
-            edits = {edit for edit in await asyncio.gather(*asks) if edit} - known
-            rivals = await asyncio.gather(*(measure(edit, best.version) for edit in sorted(edits)))
+            return sorted({edit for edit in await asyncio.gather(*asks) if edit} - known)
+
+        async def improve(best: Candidate, number: int) -> Candidate:
+            if state["edits"] is None:
+                await save(edits=await ask_for_edits(best, number))
+            first = len(history)
+            rivals = await asyncio.gather(
+                *(measure(first + i, edit, best.version) for i, edit in enumerate(state["edits"]))
+            )
             history.extend(rivals)
             return max([best, *rivals], key=lambda candidate: candidate.score.mean)
 
         async with AsyncOpenAI() as model:
-            best, idle = await measure(template.template), 0
-            history.append(best)
-            say(f"seed      {best.version:>3} scores {best.score}")
+            if not history:
+                history.append(await measure(0, template.template))
+                await save()
+            best, idle = history[state["best"]], state["idle"]
+            kind = "resumed" if state["round"] else "seed"
+            say(f"{kind:9} {best.version:>3} scores {best.score}")
             try:
-                for number in range(1, rounds + 1):
+                for number in range(state["round"] + 1, rounds + 1):
+                    if idle == patience:
+                        say(f"stopping: nothing better in {patience} rounds")
+                        break
                     used = (number - 1) * batch + len(history) * len(val_dataset)
                     if used + batch + candidates * len(val_dataset) > max_rollouts:
                         say(f"stopping: another round may exceed {max_rollouts} rollouts")
                         break
-                    parent, best = best, await improve(best)
+                    parent, best = best, await improve(best, number)
                     metrics = {"val/reward": best.score.mean}
                     notify("algorithm_step", algorithm=__name__, step=number - 1, metrics=metrics)
                     news = "as before" if best is parent else f"edited from {parent.version}"
                     say(f"round {number:3d} {best.version:>3} scores {best.score}, {news}")
                     idle = idle + 1 if best is parent else 0
-                    if idle == patience:
-                        say(f"stopping: nothing better in {patience} rounds")
-                        break
+                    await save(round=number, idle=idle, best=history.index(best), edits=None)
             finally:  # also on Ctrl+C: what was found is kept
                 with anyio.CancelScope(shield=True):
-                    await store.add_resources(with_prompt(best.prompt))
+                    await run.put_resources("best", with_prompt(best.prompt))
 
     return search
 

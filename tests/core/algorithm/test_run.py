@@ -14,7 +14,7 @@ from agl_core.algorithm import run as run_module
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.trainer import Trainer
-from agl_core.types import Checkpoint, EnqueueRolloutRequest, PromptTemplate
+from agl_core.types import Checkpoint, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
 PROMPT = {"prompt": PromptTemplate(template="{q}", engine="f-string")}
 
@@ -61,6 +61,19 @@ async def test_the_state_and_the_metrics_come_back(quick_look):
     assert (await Run.open(store, "day")).state is None
     assert list(await stored_runs(store)) == ["night", "day"]
     assert await store.get_latest_resources() is None
+
+
+async def test_the_state_is_what_json_makes_of_it():
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    state = {"pair": (1, 2)}
+    await run.save(state)
+    state["pair"] = (3, 4)
+    assert run.state == {"pair": [1, 2]}
+    assert (await Run.open(store, "night")).state == {"pair": [1, 2]}
+    with pytest.raises(InvalidArgumentError, match="the state has no JSON form"):
+        await run.save(object())
+    assert (await Run.open(store, "night")).state == {"pair": [1, 2]}
 
 
 async def test_without_a_name_nothing_is_kept():
@@ -111,18 +124,20 @@ async def test_a_batch_needs_a_name_of_its_own():
     assert (await store.query_rollouts()).total == 3
 
 
-async def test_a_snapshot_is_stored_once():
+async def test_a_snapshot_is_the_latest_and_not_stored_twice():
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     assert await run.put_resources("seed", PROMPT) == "night/seed"
-    await store.update_resources("newer", PROMPT)
-    await (await Run.open(store, "night")).put_resources("seed", PROMPT)
-    seed = await store.get_resources_by_id("night/seed")
+    again = await Run.open(store, "night")
+    await again.put_resources("seed", PROMPT)
     latest = await store.get_latest_resources()
-    assert seed is not None
-    assert seed.version == 1
     assert latest is not None
-    assert latest.resources_id == "newer"
+    assert (latest.resources_id, latest.version) == ("night/seed", 1)
+    await store.update_resources("newer", PROMPT)
+    await again.put_resources("seed", PROMPT)
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources_id == "night/seed"
 
 
 async def test_an_interrupted_batch_is_left_and_gone_on_with():
@@ -208,6 +223,19 @@ async def test_only_what_lost_its_runner_is_tried_again_and_not_for_ever(
         (done,) = await run.wait_for_rollouts([rollout.rollout_id], timeout=20)
     assert done.status == "failed"
     assert len((await store.query_attempts(rollout.rollout_id)).items) == attempts
+
+
+@pytest.mark.parametrize(("limit", "ending"), [(None, "succeeded"), (60.0, "failed")])
+async def test_a_claim_that_reached_nobody_is_tried_again(quick_look, limit, ending):
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    config = RolloutConfig(unresponsive_seconds=limit)
+    (rollout,) = await run.enqueue([EnqueueRolloutRequest(input=1, config=config)], batch="a")
+    await store.dequeue_rollout("Worker-0")
+    await store.update_attempt(rollout.rollout_id, "latest", status="unresponsive")
+    async with working(store):
+        (done,) = await run.wait_for_rollouts([rollout.rollout_id], timeout=20)
+    assert done.status == ending
 
 
 async def test_the_baseline_goes_on(quick_look):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
-
-from pymongo.errors import BulkWriteError
+from typing import Any
 
 from agl_core import lifecycle
+from agl_core.errors import StoreDataError
 from agl_core.ids import new_attempt_id, new_rollout_id
 from agl_core.lifecycle import Change
 from agl_core.types import AttemptedRollout, Rollout, Worker
@@ -20,8 +19,6 @@ from agl_store_mongo.rollouts import Rollouts
 from agl_store_mongo.workers import Workers
 
 __all__ = ["Creating"]
-
-_DUPLICATE_KEY: Final = 11000
 
 
 class Creating:
@@ -95,22 +92,10 @@ class Creating:
         With an idempotency key their ids come from it: those that exist already were inserted by
         an earlier call of the same key, whose reply was lost.
         """
-        tries = 0
-
-        async def insert() -> bool:
-            nonlocal tries
-            tries += 1
-            try:
-                await self._db.rollouts.insert_many(
-                    [{**self._db.partition, **document} for document in documents], ordered=False
-                )
-            except BulkWriteError as error:
-                if not _only_duplicates(error) or (key is None and tries == 1):
-                    raise
-                return key is None  # then the try before this one broke off and inserted them
-            return True
-
-        return await self._db.again(insert)
+        known = await self._db.insert(self._db.rollouts, documents)
+        if known and key is None:
+            raise StoreDataError(f"rollout id {documents[min(known)]['rollout_id']} is taken")
+        return not known
 
 
 def _new_rollout(
@@ -121,10 +106,3 @@ def _new_rollout(
         chosen["resources_id"] = resources_id
     rollout_id = new_rollout_id() if key is None else id_from("ro-", key, place)
     return lifecycle.new_rollout(rollout_id=rollout_id, now=now, **chosen)
-
-
-def _only_duplicates(error: BulkWriteError) -> bool:
-    details = error.details or {}
-    return not details.get("writeConcernErrors") and all(
-        failure["code"] == _DUPLICATE_KEY for failure in details["writeErrors"]
-    )

@@ -22,9 +22,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from pymongo import ASCENDING, AsyncMongoClient, IndexModel, ReturnDocument
+from bson import ObjectId
+from pymongo import ASCENDING, AsyncMongoClient, IndexModel, ReadPreference, ReturnDocument
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import AutoReconnect, DuplicateKeyError, ServerSelectionTimeoutError
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    ConfigurationError,
+    DuplicateKeyError,
+    ServerSelectionTimeoutError,
+)
 from pymongo.write_concern import WriteConcern
 
 from agl_core.errors import StoreDataError
@@ -39,7 +46,10 @@ Collection = AsyncCollection[dict[str, Any]]
 NEVER_LATEST: Final = 0
 """``touched`` of a snapshot that is none to run with; others have a number of the counter."""
 
+_DUPLICATE_KEY: Final = 11000
 _TRIES: Final = 4
+_SILENCE_MILLISECONDS: Final = 30_000
+"""How long the server may take to answer before the connection counts as broken."""
 _CHANGES_KEPT_SECONDS: Final = 600
 
 _INDEXES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
@@ -66,17 +76,25 @@ class Database:
 
     def __init__(self, config: MongoConfig) -> None:
         self.partition = {"partition_id": config.partition_id}
-        self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
-            config.uri,
-            serverSelectionTimeoutMS=int(config.timeout_seconds * 1000),
-            connectTimeoutMS=int(config.timeout_seconds * 1000),
-            appname="agl",
-        )
-        # What the connection string says about writes wins over the default.
+        milliseconds = int(config.timeout_seconds * 1000)
+        defaults = {
+            "serverSelectionTimeoutMS": milliseconds,
+            "connectTimeoutMS": milliseconds,
+            "socketTimeoutMS": _SILENCE_MILLISECONDS,
+            "appname": "agl",
+        }
+        # What the connection string says wins over the defaults, here and for writes.
+        given = config.uri.lower()
+        options = {name: value for name, value in defaults.items() if name.lower() not in given}
+        self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(config.uri, **options)
         concern = self.client.write_concern
+        if not concern.acknowledged:
+            raise ConfigurationError("w=0 would lose writes without a word; leave it out")
         self._database = self.client.get_database(
             config.database_name,
             write_concern=concern if concern.document else WriteConcern("majority"),
+            # A change is decided upon what was read, so that must not be old.
+            read_preference=ReadPreference.PRIMARY,
         )
         self.rollouts = self._collection("rollouts")
         self.workers = self._collection("workers")
@@ -143,6 +161,36 @@ class Database:
         return await self.resources.find_one(
             self.by(touched={"$gt": NEVER_LATEST}), fields or None, sort=[("touched", -1)]
         )
+
+    async def insert(self, collection: Collection, documents: list[dict[str, Any]]) -> set[int]:
+        """Insert documents; return the places of those whose unique key is taken already.
+
+        A try that broke off may have inserted some. They are told from others' by their ``_id``.
+        """
+        for document in documents:
+            document |= {"_id": ObjectId(), **self.partition}
+        tries = 0
+
+        async def insert() -> set[int]:
+            nonlocal tries
+            tries += 1
+            try:
+                await collection.insert_many(documents, ordered=False)
+            except BulkWriteError as error:
+                failures = (error.details or {})["writeErrors"]
+                if any(failure["code"] != _DUPLICATE_KEY for failure in failures):
+                    raise
+                return await others({failure["index"] for failure in failures})
+            return set()
+
+        async def others(places: set[int]) -> set[int]:
+            if tries == 1:
+                return places
+            cursor = collection.find({"_id": {"$in": [documents[i]["_id"] for i in places]}})
+            ours = {document["_id"] async for document in cursor}
+            return {place for place in places if documents[place]["_id"] not in ours}
+
+        return await self.again(insert)
 
     # -- counters --------------------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self.database.client.close()
+        await self._loop.shutdown_default_executor()  # it looked up the servers' names
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -24,7 +24,9 @@ __all__ = ["UNTRANSLATED", "translated"]
 UNTRANSLATED = (PyMongoError, InvalidDocument, OverflowError, UnicodeEncodeError)
 """What pymongo raises, and what :func:`translated` takes."""
 
+_UNFIT = (InvalidDocument, OverflowError, UnicodeEncodeError, DocumentTooLarge)
 _UNAUTHORIZED = (13, 18, 8000)
+_TOO_LARGE = (10334, 17419, 17420)
 
 
 def translated(error: BaseException, host: str) -> AglError:
@@ -35,13 +37,14 @@ def translated(error: BaseException, host: str) -> AglError:
         host: The servers' addresses, without credentials.
     """
     reason = str(error).split(", Timeout:")[0].split(", full error:")[0]
-    if isinstance(error, (InvalidDocument, OverflowError, UnicodeEncodeError, DocumentTooLarge)):
+    code = error.code if isinstance(error, OperationFailure) else None
+    if isinstance(error, _UNFIT) or code in _TOO_LARGE:
         return InvalidArgumentError(f"MongoDB cannot store this value: {reason}")
     if isinstance(error, ConnectionFailure):
         return StoreUnavailableError(
             f"MongoDB at {host} cannot be reached; is it running? ({reason})"
         )
-    if isinstance(error, OperationFailure) and error.code in _UNAUTHORIZED:
+    if code in _UNAUTHORIZED:
         return PermissionDeniedError(f"MongoDB at {host} refuses these credentials ({reason})")
     if isinstance(error, ConfigurationError):
         return StoreDataError(f"MongoDB at {host}: the connection string is wrong ({reason})")

@@ -96,9 +96,8 @@ class Feed:
     async def _send(self, batch: Sequence[Told]) -> None:
         first = await self._db.draw("changes", len(batch))
         now = datetime.now(UTC)
-        await self._db.changes.insert_many(
+        documents: list[dict[str, Any]] = [
             {
-                **self._db.partition,
                 "number": number,
                 "by": self._name,
                 "at": now,
@@ -108,7 +107,8 @@ class Feed:
                 "finished": told.finished,
             }
             for number, told in enumerate(batch, start=first)
-        )
+        ]
+        await self._db.insert(self._db.changes, documents)
 
     async def close(self) -> None:
         """Tell what is left to tell, and stop hearing."""

@@ -171,7 +171,8 @@ def _condition(operator: str, value: Any) -> Any:
         return value
     if operator == "within":
         return {"$in": list(value)}
-    return {"$regex": re.escape(value)}
+    # BSON ends a regular expression at a null character.
+    return {"$regex": re.escape(value).replace("\0", r"\x00")}
 
 
 async def _find(

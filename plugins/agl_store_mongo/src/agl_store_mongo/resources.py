@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pymongo.errors import DuplicateKeyError
-
+from agl_core.ids import generate_id
 from agl_core.types import NamedResources, ResourcesUpdate
 from agl_core.types.copying import construct
 from agl_core.types.resources import becomes_latest
@@ -37,10 +36,13 @@ class Resources:
     ) -> ResourcesUpdate:
         """Add or replace a snapshot; it becomes the latest, unless it is a checkpoint."""
         encoded = encode_resources(resources)
+        token = key or generate_id(16)
         while True:
             known = await self._db.resources.find_one(self._db.by(resources_id=resources_id))
-            if known is not None and key is not None and known["request"] == key:
-                return resources_from(known)  # put by an earlier call of the same key
+            if known is not None and known["request"] == token:
+                # Put by a try whose reply was lost, or by an earlier call of the same key.
+                update = resources_from(known)
+                break
             now = time.time()
             update = construct(
                 ResourcesUpdate,
@@ -58,7 +60,7 @@ class Resources:
                 "version": update.version,
                 "resources": encoded,
                 "touched": number if becomes_latest(resources) else NEVER_LATEST,
-                "request": key,
+                "request": token,
             }
             if await self._save(known, update, changes, number):
                 break
@@ -74,13 +76,11 @@ class Resources:
     ) -> bool:
         which = self._db.by(resources_id=update.resources_id)
         if known is not None:
-            result = await self._db.resources.update_one(
-                {**which, "version": known["version"]}, {"$set": changes}
+            result = await self._db.again(
+                lambda: self._db.resources.update_one(
+                    {**which, "version": known["version"]}, {"$set": changes}
+                )
             )
             return result.matched_count == 1
         new = {"create_time": update.create_time, "ordinal": ordinal}
-        try:
-            await self._db.resources.insert_one({**which, **new, **changes})
-        except DuplicateKeyError:
-            return False
-        return True
+        return not await self._db.insert(self._db.resources, [{**which, **new, **changes}])

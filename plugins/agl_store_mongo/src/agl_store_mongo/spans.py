@@ -6,14 +6,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-from pymongo.errors import BulkWriteError
+from collections.abc import Sequence
+from typing import Any
 
 from agl_core import lifecycle
 from agl_core.errors import RolloutNotFoundError
-from agl_core.ids import generate_id
 from agl_core.lifecycle import Change
 from agl_core.store import EncodedSpan
 from agl_core.types import Worker
@@ -26,8 +23,6 @@ __all__ = ["Spans"]
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str, str]
-
-_DUPLICATE_KEY: Final = 11000
 
 
 class Spans:
@@ -98,41 +93,12 @@ class Spans:
     async def _insert(
         self, spans: Sequence[EncodedSpan], following: dict[str, int]
     ) -> list[EncodedSpan]:
-        batch = generate_id(12)
         documents: list[dict[str, Any]] = []
         for span in spans:
-            document = span_document(span, following[span.rollout_id])
+            documents.append(span_document(span, following[span.rollout_id]))
             following[span.rollout_id] += 1
-            documents.append({**self._db.partition, **document, "batch": batch})
-        tries = 0
-
-        async def insert() -> set[int]:
-            nonlocal tries
-            tries += 1
-            try:
-                await self._db.spans.insert_many(map(dict, documents), ordered=False)
-            except BulkWriteError as error:
-                failures = (error.details or {})["writeErrors"]
-                if any(failure["code"] != _DUPLICATE_KEY for failure in failures):
-                    raise
-                failed = {failure["index"] for failure in failures}
-                return failed if tries == 1 else await self._not_of(batch, spans, failed)
-            return set()
-
-        duplicates = await self._db.again(insert)
-        return [span for place, span in enumerate(spans) if place not in duplicates]
-
-    async def _not_of(
-        self, batch: str, spans: Sequence[EncodedSpan], places: Iterable[int]
-    ) -> set[int]:
-        """Return those places whose spans were not stored by an earlier try of this batch."""
-        duplicates: set[int] = set()
-        for place in places:
-            rollout_id, attempt_id, span_id = _key(spans[place])
-            which = self._db.by(rollout_id=rollout_id, attempt_id=attempt_id, span_id=span_id)
-            if await self._db.spans.find_one({**which, "batch": batch}, {"_id": 1}) is None:
-                duplicates.add(place)
-        return duplicates
+        known = await self._db.insert(self._db.spans, documents)
+        return [span for place, span in enumerate(spans) if place not in known]
 
     async def _heard_from(self, record: Record | None, rollout_id: str, attempt_id: str) -> None:
         now = time.time()

@@ -36,6 +36,7 @@ class Waiting:
         self._pending: set[FinishWait] = set()
         self._bus = EventBus()
         self._waking: asyncio.Task[None] | None = None
+        self._work_came = False
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -69,9 +70,15 @@ class Waiting:
             self._wake_workers()
 
     def _wake_workers(self) -> None:
+        self._work_came = True
         if len(self._line) and self._waking is None:
-            self._waking = asyncio.ensure_future(self._wake())
+            self._waking = asyncio.ensure_future(self._wake_all())
             self._waking.add_done_callback(self._woken)
+
+    async def _wake_all(self) -> None:
+        while self._work_came:  # some may come while the queue is counted
+            self._work_came = False
+            await self._wake()
 
     async def _wake(self) -> None:
         cursor = self._db.rollouts.find(self._db.queued(), {"_id": 1}).limit(

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pymongo.errors import DuplicateKeyError
-
 from agl_core import lifecycle
 from agl_core.ids import generate_id
 from agl_core.lifecycle import Change
@@ -82,12 +80,8 @@ class Workers:
             fields["released"] = token
         if document is None:
             ordinal = await self._db.draw("order")
-            new = {"released": None, **self._db.partition, "version": 0, "ordinal": ordinal}
-            try:
-                await self._db.workers.insert_one({**new, **fields})
-            except DuplicateKeyError:
-                return False
-            return True
+            new = {"released": None, "version": 0, "ordinal": ordinal, **fields}
+            return not await self._db.insert(self._db.workers, [new])
         result = await self._db.again(
             lambda: self._db.workers.update_one(
                 self._db.by(worker_id=worker.worker_id, version=document["version"]),

@@ -1,0 +1,252 @@
+"""What the MongoDB store says and does when its server or its connection fails it."""
+
+import asyncio
+import random
+import time
+
+import pytest
+import pytest_asyncio
+
+from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.store import encode_span
+from agl_core.types import EnqueueRolloutRequest, RolloutConfig
+from agl_store_mongo import MongoLightningStore
+from agl_testing import FaultyRelay
+from agl_testing.samples import named_resources, span_of
+
+
+@pytest_asyncio.fixture
+async def relay(mongo_uri):
+    if mongo_uri.count(":") != 2:
+        pytest.skip("a relay stands before one server of one address")
+    async with FaultyRelay(int(mongo_uri.rsplit(":", 1)[1].split("/")[0])) as relay:
+        yield relay
+
+
+@pytest_asyncio.fixture
+async def store(relay, partition):
+    store = MongoLightningStore(
+        f"mongodb://127.0.0.1:{relay.port}", partition_id=partition, timeout_seconds=5
+    )
+    yield store
+    await store.close()
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+
+async def test_a_missing_server_is_named(own_server):
+    own_server.kill()
+    store = MongoLightningStore(own_server.uri, timeout_seconds=0.3)
+    start = time.monotonic()
+    for call in (store.enqueue_rollout("x"), store.query_rollouts(), store.dequeue_rollout("w")):
+        with pytest.raises(StoreUnavailableError, match=f"MongoDB at 127.0.0.1:{own_server.port}"):
+            await call
+    assert time.monotonic() - start < 10
+    own_server.start()
+    assert (await store.enqueue_rollout("y")).status == "queuing"
+    await store.close()
+
+
+async def test_a_killed_server_loses_nothing_acknowledged(own_server):
+    store = MongoLightningStore(own_server.uri, timeout_seconds=0.3)
+    kept: list[str] = []
+    refused = 0
+
+    async def write() -> None:
+        nonlocal refused
+        while True:
+            try:
+                started = await store.start_rollout(len(kept))
+                await store.add_span(span_of(started))
+            except StoreUnavailableError:
+                refused += 1
+                await asyncio.sleep(0.02)
+            else:
+                kept.append(started.rollout_id)
+
+    writing = [asyncio.ensure_future(write()) for _ in range(4)]
+    for acknowledged in (20, 40, 60):
+        while len(kept) < acknowledged:
+            await asyncio.sleep(0.01)
+        own_server.kill()
+        seen = refused
+        while refused == seen:
+            await asyncio.sleep(0.01)
+        own_server.start()
+    while len(kept) < 80:
+        await asyncio.sleep(0.01)
+    for task in writing:
+        task.cancel()
+    await asyncio.gather(*writing, return_exceptions=True)
+    assert refused
+    for rollout_id in kept:
+        rollout = await store.get_rollout_by_id(rollout_id)
+        assert rollout is not None
+        assert rollout.status == "running"
+        assert (await store.query_spans(rollout_id)).total == 1
+    await store.close()
+
+
+async def test_a_wait_outlives_the_server(own_server):
+    store = MongoLightningStore(own_server.uri, timeout_seconds=10)
+    other = MongoLightningStore(own_server.uri, timeout_seconds=10)
+    rollout = await store.enqueue_rollout("x")
+    ids = [rollout.rollout_id]
+    claimed = await store.dequeue_rollout("w0")
+    assert claimed is not None
+    finished = asyncio.ensure_future(store.wait_for_rollouts(rollout_ids=ids, timeout=60))
+    work = asyncio.ensure_future(store.dequeue_rollout("w", wait=60))
+    await asyncio.sleep(0.2)
+    own_server.kill()
+    await asyncio.sleep(0.2)
+    own_server.start()
+    await other.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    second = await other.enqueue_rollout("y")
+    assert [r.status for r in await asyncio.wait_for(finished, 30)] == ["succeeded"]
+    claimed = await asyncio.wait_for(work, 30)
+    assert claimed is not None
+    assert claimed.rollout_id == second.rollout_id
+    await store.close()
+    await other.close()
+
+
+# -- the connection --------------------------------------------------------------------------------
+
+
+async def test_a_broken_connection_is_mended_and_nothing_done_twice(relay, store):
+    randomness = random.Random(7)
+    await store.enqueue_rollout("first")  # the indexes are made
+    await store.dequeue_rollout()
+
+    async def cut_somewhere(call):
+        # The background's connections take some of the cuts; the rest hit the call.
+        randomness.choice([relay.cut_replies, relay.cut_requests])(
+            after_bytes=randomness.choice([0, 0, 0, 100, 300, 900])
+        )
+        return await call
+
+    worker = "w"
+    for round_number in range(6):
+        batch = await cut_somewhere(
+            store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])
+        )
+        claimed = [await cut_somewhere(store.dequeue_rollout(worker)) for _ in batch]
+        assert [r.rollout_id for r in claimed] == [r.rollout_id for r in batch]
+        assert {r.attempt.sequence_id for r in claimed} == {1}
+        first = claimed[0]
+        spans = [encode_span(span_of(first, n)) for n in range(1, 6)]
+        stored = await cut_somewhere(store.add_encoded_spans(spans))
+        assert [id(span) for span in stored] == [id(span) for span in spans]
+        assert len(await store.query_spans(first.rollout_id)) == 5
+        done = await cut_somewhere(
+            store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="succeeded")
+        )
+        assert done.status == "succeeded"
+        again = await cut_somewhere(store.start_attempt(first.rollout_id, worker_id=worker))
+        assert again.attempt.sequence_id == 2
+        busy = await store.get_worker_by_id(worker)
+        assert busy is not None
+        assert busy.current_attempt_id == again.attempt.attempt_id
+        snapshot = await cut_somewhere(store.add_resources(named_resources()))
+        assert snapshot.version == 1
+        statistics = await store.statistics()
+        assert statistics.get("total_rollouts") == 1 + 3 * (round_number + 1)
+        assert statistics.get("total_attempts") == 1 + 4 * (round_number + 1)
+        assert statistics.get("total_spans") == 5 * (round_number + 1)
+        assert statistics.get("total_resources") == round_number + 1
+    assert relay.connections > 10
+
+
+async def test_a_broken_connection_takes_no_duplicate_for_its_own(relay, store):
+    claimed = await store.start_rollout("x")
+    old = span_of(claimed, 1)
+    assert await store.add_span(old) is not None
+    for number in range(2, 12):
+        relay.cut_replies(after_bytes=0)
+        new = span_of(claimed, number)
+        assert list(await store.add_many_spans([old, new, new])) == [new]
+    assert len(await store.query_spans(claimed.rollout_id)) == 11
+
+
+# -- processes that die half-way -------------------------------------------------------------------
+
+
+async def test_a_worker_learns_of_a_cancellation_whose_process_died(
+    mongo_uri, partition, monkeypatch
+):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    started = await store.start_rollout("x", worker_id="w")
+    beating = await store.update_worker("w")
+    assert beating.current_attempt_id == started.attempt.attempt_id
+
+    async def die(*args, **kwargs):
+        raise StoreUnavailableError("killed between the rollout and its worker")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._engine.workers, "follow", die)
+        with pytest.raises(StoreUnavailableError):
+            await store.update_rollout(started.rollout_id, status="cancelled")
+    left = await store.get_worker_by_id("w")
+    assert left is not None
+    assert left.current_attempt_id == started.attempt.attempt_id
+    learned = await store.update_worker("w")
+    assert (learned.status, learned.current_attempt_id) == ("unknown", None)
+
+    # The note is of no consequence afterwards.
+    again = await store.start_attempt(started.rollout_id, worker_id="w")
+    beating = await store.update_worker("w")
+    assert beating.current_attempt_id == again.attempt.attempt_id
+    await store.close()
+
+
+async def test_a_number_that_was_drawn_and_never_told_holds_nobody_up(mongo_uri, partition):
+    stores = [MongoLightningStore(mongo_uri, partition_id=partition) for _ in range(2)]
+    listener, writer = stores
+    events = listener.events()
+    following = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.2)
+    await writer._engine.call(lambda engine: engine.database.draw("changes", 3))
+    rollout = await writer.enqueue_rollout("x")
+    event = await asyncio.wait_for(following, 10)
+    assert (event.kind, event.rollout_id) == ("rollout", rollout.rollout_id)
+    await events.aclose()
+    for store in stores:
+        await store.close()
+
+
+# -- arguments and the end -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", ["localhost:27017", "mongodb://", "mongodb://h/?w=0"])
+async def test_a_wrong_connection_string_is_refused_at_once(uri):
+    with pytest.raises(StoreDataError, match="connection string"):
+        MongoLightningStore(uri)
+
+
+async def test_what_does_not_fit_is_refused_and_the_store_goes_on(mongo_uri, partition):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    with pytest.raises(InvalidArgumentError, match="input"):
+        await store.enqueue_rollout(object())
+    started = await store.start_rollout("y")
+    huge = span_of(started).model_copy(update={"sequence_id": 2**70})
+    with pytest.raises(InvalidArgumentError, match="store this value"):
+        await store.add_span(huge)
+    assert (await store.statistics()).get("total_rollouts") == 1
+    await store.close()
+
+
+async def test_a_closed_store_says_so_and_leaves_no_thread(mongo_uri, partition):
+    import threading
+
+    before = set(threading.enumerate())
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    waiting = asyncio.ensure_future(store.dequeue_rollout("w", wait=60))
+    await asyncio.sleep(0.3)
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreDataError, match="closed"):
+        await waiting
+    with pytest.raises(StoreDataError, match="closed"):
+        await store.enqueue_rollout("x", config=RolloutConfig())
+    assert set(threading.enumerate()) - before == set()

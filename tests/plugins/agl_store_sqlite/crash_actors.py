@@ -105,7 +105,10 @@ def note_acknowledgements(path: str) -> None:
 
 
 def main() -> None:
-    logging.disable(logging.CRITICAL)
+    # Ends up in the driver's actors.log.
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
+    )
     actors = {"store": serve, "train": train}
     codes: dict[int, int] = {}
     for line in sys.stdin:

@@ -169,9 +169,10 @@ async def outcome_of(path: Path) -> dict[str, Any]:
         for rollout in await store.query_rollouts():
             labels = rollout.metadata or {}
             attempts = (await store.query_attempts(rollout.rollout_id)).items
-            # Nothing is left open, and only what was killed was tried again.
+            # Nothing is left open. An attempt that was given up may have succeeded all the same; a
+            # claim that reached nobody is given back as unresponsive.
             assert attempts[-1].status == "succeeded", attempts
-            assert {a.status for a in attempts[:-1]} <= {"failed", "succeeded"}, attempts
+            assert {a.status for a in attempts} <= {"failed", "succeeded", "unresponsive"}, attempts
             spans = await store.query_spans(rollout.rollout_id, attempts[-1].attempt_id)
             key = (labels["run"], labels["batch"], labels["index"])
             assert key not in rollouts, "enqueued twice"

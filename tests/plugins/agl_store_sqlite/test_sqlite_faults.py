@@ -144,7 +144,7 @@ async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
     blocked = asyncio.ensure_future(store._engine.write(lambda tx: gate.wait(10)))
 
     def write_then_fail(tx):
-        tx.append_to_queue("nothing")
+        tx.position_at_tail()
         tx.execute("INSERT INTO requests VALUES ('k', 0, '1')")
         raise InvalidArgumentError("after writing")
 

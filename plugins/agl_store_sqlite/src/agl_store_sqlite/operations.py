@@ -24,7 +24,8 @@ from agl_core.types import (
     Worker,
 )
 from agl_core.types.copying import attach_attempt, construct, evolve
-from agl_store_sqlite.tables import Tables, rollout_from
+from agl_store_sqlite.records import rollout_from
+from agl_store_sqlite.tables import StoredRollout, Tables
 
 __all__ = [
     "Transaction",
@@ -61,9 +62,33 @@ class Transaction(Tables):
         super().__init__(connection)
         self.told: list[Told] = []
         self.queue_changed = False
+        self._counted: dict[str, int] = {}
+        self._queue_tail: int | None = None
 
     def tell(self, kind: str, finished: bool | None = None, **ids: Any) -> None:
         self.told.append(Told(kind, ids, finished))
+
+    def count(self, name: str, change: int) -> None:
+        """Add to a counter, when the transaction ends."""
+        self._counted[name] = self._counted.get(name, 0) + change
+
+    def position_at_tail(self) -> int:
+        """Return the next position of the queue."""
+        if self._queue_tail is None:
+            (self._queue_tail,) = self.one("SELECT value FROM counters WHERE name = 'queue_tail'")
+        assert self._queue_tail is not None
+        self._queue_tail += 1
+        self.queue_changed = True
+        return self._queue_tail
+
+    def write_counters(self) -> None:
+        """Write what was counted; once per transaction, before its end."""
+        if self._queue_tail is not None:
+            self.execute(
+                "UPDATE counters SET value = ? WHERE name = 'queue_tail'", (self._queue_tail,)
+            )
+        for name, change in self._counted.items():
+            self.execute("UPDATE counters SET value = value + ? WHERE name = ?", (change, name))
 
     def apply(self, rollout: Rollout, change: Change, *, known: Attempt | None = None) -> None:
         """Persist what the lifecycle said.
@@ -73,10 +98,18 @@ class Transaction(Tables):
             change: What changes.
             known: The attempt as it was; None if the change's attempt is new.
         """
+        columns: dict[str, int | None] = {}
         if change.attempt is not None:
             self._put_attempt(change.attempt, known)
+            if known is None:
+                columns["attempts"] = change.attempt.sequence_id
+        if change.queue is not None:
+            columns["queue_position"] = (
+                self.position_at_tail() if change.queue == "append" else None
+            )
+        if change.rollout is not None or columns:
+            self.save_status(change.rollout or rollout, **columns)
         if change.rollout is not None:
-            self.save_status(change.rollout)
             was, is_now = (r.status in FINISHED_STATUSES for r in (rollout, change.rollout))
             self.tell(
                 "rollout",
@@ -84,11 +117,6 @@ class Transaction(Tables):
                 rollout_id=rollout.rollout_id,
                 status=change.rollout.status,
             )
-        if change.queue == "append":
-            self.append_to_queue(rollout.rollout_id)
-            self.queue_changed = True
-        elif change.queue == "remove":
-            self.remove_from_queue(rollout.rollout_id)
         if change.worker is not None:
             self.put_worker(change.worker)
 
@@ -105,7 +133,8 @@ class Transaction(Tables):
     def _put_attempt(self, attempt: Attempt, known: Attempt | None) -> None:
         if known is None:
             self.insert_attempt(attempt)
-        else:
+            self.count("attempts", 1)
+        elif known.__dict__ != attempt.__dict__:  # of many spans in one batch the first says it all
             self.save_attempt(attempt)
         if known is None or known.status != attempt.status:
             self.tell(
@@ -126,16 +155,16 @@ def create_rollouts(
     """Create rollouts, and put them into the queue unless they are started at once."""
     if key is not None and (known := tx.remembered(key)) is not None:
         return [tx.rollout(rollout_id) for rollout_id in known]
-    latest = tx.latest_resources_id()
+    unnamed = any(fields["resources_id"] is None for fields in batch)
+    latest = tx.latest_resources_id() if unnamed else None
     created: list[Rollout] = []
     for fields in batch:
         if fields["resources_id"] is None:
             fields = {**fields, "resources_id": latest}
         rollout = lifecycle.new_rollout(rollout_id=new_rollout_id(), now=tx.now, **fields)
-        tx.insert_rollout(rollout)
+        tx.insert_rollout(rollout, tx.position_at_tail() if queued else None)
+        tx.count("rollouts", 1)
         if queued:
-            tx.append_to_queue(rollout.rollout_id)
-            tx.queue_changed = True
             tx.tell("rollout", rollout_id=rollout.rollout_id, status=rollout.status)
         created.append(rollout)
     if key is not None:
@@ -144,13 +173,18 @@ def create_rollouts(
 
 
 def begin_attempt(
-    tx: Transaction, rollout: Rollout, worker_id: str | None, *, dequeued: bool = False
+    tx: Transaction,
+    rollout: Rollout,
+    worker_id: str | None,
+    *,
+    attempts: int,
+    dequeued: bool = False,
 ) -> AttemptedRollout:
-    """Start an attempt on a rollout; see :func:`agl_core.lifecycle.begin_attempt`."""
+    """Start an attempt on a rollout that had so many; see the lifecycle's."""
     change = lifecycle.begin_attempt(
         rollout,
         attempt_id=new_attempt_id(),
-        sequence_id=tx.attempt_count(rollout.rollout_id) + 1,
+        sequence_id=attempts + 1,
         now=tx.now,
         worker_id=worker_id,
         worker=tx.find_worker(worker_id),
@@ -169,7 +203,7 @@ def start_rollout(
         (rollout_id,) = known
         return attach_attempt(tx.rollout(rollout_id), tx.attempt(rollout_id, "latest"))
     (rollout,) = create_rollouts(tx, [fields], key=key, queued=False)
-    return begin_attempt(tx, rollout, worker_id)
+    return begin_attempt(tx, rollout, worker_id, attempts=0)
 
 
 def start_attempt(
@@ -178,7 +212,8 @@ def start_attempt(
     """Start an attempt outside the queue."""
     if key is not None and (known := tx.remembered(key)) is not None:
         return attach_attempt(tx.rollout(rollout_id), tx.attempt(rollout_id, known))
-    started = begin_attempt(tx, tx.rollout(rollout_id), worker_id)
+    stored = tx.stored_rollout(rollout_id)
+    started = begin_attempt(tx, stored.rollout, worker_id, attempts=stored.attempts)
     if key is not None:
         tx.remember(key, started.attempt.attempt_id, tx.now)
     return started
@@ -191,7 +226,10 @@ def claim(
     if key is not None and (known := tx.remembered(key)) is not None:
         return [attach_attempt(tx.rollout(r), tx.attempt(r, a)) for r, a in known]
     heads = tx.queue_head(limit) if limit > 0 else []
-    claimed = [begin_attempt(tx, rollout, worker_id, dequeued=True) for rollout in heads]
+    claimed = [
+        begin_attempt(tx, head.rollout, worker_id, attempts=head.attempts, dequeued=True)
+        for head in heads
+    ]
     if not claimed and worker_id and note_idle:
         worker = tx.find_worker(worker_id)
         tx.put_worker(lifecycle.nothing_to_claim(worker_id, worker, now=tx.now))
@@ -209,9 +247,13 @@ def give_back(tx: Transaction, claimed: Sequence[AttemptedRollout]) -> None:
         if latest != item.attempt:
             continue  # somebody has already acted on it
         tx.delete_attempt(latest)
+        tx.count("attempts", -1)
         status = "queuing" if latest.sequence_id == 1 else "requeuing"
-        tx.save_status(evolve(rollout, {"status": status}))
-        tx.put_at_head(item.rollout_id)
+        tx.save_status(
+            evolve(rollout, {"status": status}),
+            attempts=latest.sequence_id - 1,
+            queue_position=tx.position_at_head(),
+        )
         tx.queue_changed = True
         worker = tx.find_worker(latest.worker_id)
         if worker is not None and worker.current_attempt_id == latest.attempt_id:
@@ -245,13 +287,14 @@ def update_attempt(
     tx: Transaction, rollout_id: str, attempt_id: str, changes: dict[str, Any]
 ) -> Attempt:
     """Write fields of an attempt; see :func:`agl_core.lifecycle.update_attempt`."""
-    rollout = tx.rollout(rollout_id)
+    stored = tx.stored_rollout(rollout_id)
+    rollout = stored.rollout
     attempt = tx.attempt(rollout_id, attempt_id)
     change = lifecycle.update_attempt(
         rollout,
         attempt,
         changes,
-        is_latest=attempt.sequence_id == tx.attempt_count(rollout_id),
+        is_latest=attempt.sequence_id == stored.attempts,
         worker=tx.find_worker(changes.get("worker_id", attempt.worker_id)),
         now=tx.now,
     )
@@ -324,53 +367,55 @@ def put_resources(
 
 def add_spans(tx: Transaction, spans: Sequence[EncodedSpan]) -> list[EncodedSpan]:
     """Store spans; return those that were not stored before."""
-    rollouts: dict[str, tuple[int, Rollout]] = {}
+    rollouts: dict[str, StoredRollout] = {}
     attempts: dict[tuple[str, str], Attempt] = {}
     highest: dict[str, int] = {}
     for span in spans:
         rollout_id = span.rollout_id
         if rollout_id not in rollouts:
-            rollout = tx.rollout(rollout_id)
-            ordinal = tx.rollout_ordinal(rollout_id)
-            assert ordinal is not None
-            rollouts[rollout_id] = (ordinal, rollout)
+            rollouts[rollout_id] = tx.stored_rollout(rollout_id)
         if (rollout_id, span.attempt_id) not in attempts:
             attempts[rollout_id, span.attempt_id] = tx.attempt(rollout_id, span.attempt_id)
         highest[rollout_id] = max(highest.get(rollout_id, 0), span.sequence_id)
 
-    stored: list[EncodedSpan] = []
-    alive: dict[tuple[str, str], None] = {}
+    stored = tx.insert_spans([(rollouts[span.rollout_id].ordinal, span) for span in spans])
+    if len(stored) < len(spans):
+        _log_duplicates(spans, stored)
+    for rollout_id, sequence_id in highest.items():
+        tx.raise_sequence_id(rollout_id, sequence_id)
+    if stored:
+        tx.count("spans", len(stored))
+        tx.count("span_bytes", sum(len(span.payload) for span in stored))
+    for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in stored):
+        _heard_from(tx, rollouts[rollout_id], attempts[rollout_id, attempt_id])
+        if len(attempts) > 1:  # the next attempt may be of the same rollout
+            rollouts[rollout_id] = tx.stored_rollout(rollout_id)
+    return stored
+
+
+def _log_duplicates(spans: Sequence[EncodedSpan], stored: Sequence[EncodedSpan]) -> None:
+    new = {id(span) for span in stored}
     for span in spans:
-        if tx.insert_span(rollouts[span.rollout_id][0], span):
-            stored.append(span)
-            alive[span.rollout_id, span.attempt_id] = None
-        else:
+        if id(span) not in new:
             logger.error(
                 "Span %s of rollout %s attempt %s is already stored; skipped",
                 span.span_id,
                 span.rollout_id,
                 span.attempt_id,
             )
-    for rollout_id, sequence_id in highest.items():
-        tx.raise_sequence_id(rollout_id, sequence_id)
-    if stored:
-        tx.count("spans", len(stored))
-        tx.count("span_bytes", sum(len(span.payload) for span in stored))
-    for rollout_id, attempt_id in alive:
-        _heard_from(tx, rollout_id, attempts[rollout_id, attempt_id])
-    return stored
 
 
-def _heard_from(tx: Transaction, rollout_id: str, attempt: Attempt) -> None:
-    rollout = tx.rollout(rollout_id)
+def _heard_from(tx: Transaction, stored: StoredRollout, attempt: Attempt) -> None:
+    # The worker matters only to an attempt that comes back to life.
+    revived = attempt.status == "unresponsive"
     change = lifecycle.span_arrived(
-        rollout,
+        stored.rollout,
         attempt,
-        is_latest=attempt.sequence_id == tx.attempt_count(rollout_id),
-        worker=tx.find_worker(attempt.worker_id),
+        is_latest=attempt.sequence_id == stored.attempts,
+        worker=tx.find_worker(attempt.worker_id) if revived else None,
         now=tx.now,
     )
-    tx.apply(rollout, change, known=attempt)
+    tx.apply(stored.rollout, change, known=attempt)
 
 
 def draw_sequence_ids(tx: Transaction, rollout_ids: Sequence[str]) -> list[int]:

@@ -21,18 +21,18 @@ from agl_core.types import (
     Worker,
 )
 from agl_core.types.copying import attach_attempt, construct
-from agl_store_sqlite.tables import (
+from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
     ROLLOUT_COLUMNS,
     SPAN_COLUMNS,
     WORKER_COLUMNS,
-    Tables,
     attempt_from,
     resources_from,
     rollout_from,
     span_from,
     worker_from,
 )
+from agl_store_sqlite.tables import Tables
 
 __all__ = [
     "Page",

@@ -1,139 +1,44 @@
-"""Rows and records: every statement that reads or writes single records.
+"""Every statement that reads or writes single records.
 
 A :class:`Tables` works on one connection; the writer uses it inside a transaction, readers on
-connections of their own. Records are built without validation: the rows come from validated ones.
+connections of their own.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pydantic import TypeAdapter
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from agl_core import lifecycle
-from agl_core.errors import AttemptNotFoundError, InvalidArgumentError, RolloutNotFoundError
+from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.store import EncodedSpan
-from agl_core.types import (
-    Attempt,
-    NamedResources,
-    ResourcesUpdate,
-    Rollout,
-    RolloutConfig,
-    Worker,
-    becomes_latest,
-)
-from agl_core.types.copying import construct
-
-__all__ = [
-    "ATTEMPT_COLUMNS",
-    "ROLLOUT_COLUMNS",
-    "SPAN_COLUMNS",
-    "WORKER_COLUMNS",
-    "Tables",
-    "attempt_from",
-    "encode",
-    "resources_from",
-    "rollout_from",
-    "span_from",
-    "worker_from",
-]
-
-ROLLOUT_COLUMNS: Final = (
-    "r.rollout_id, r.input, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, "
-    "r.metadata"
-)
-ATTEMPT_COLUMNS: Final = (
-    "a.rollout_id, a.attempt_id, a.sequence_id, a.start_time, a.end_time, a.status, a.worker_id, "
-    "a.last_heartbeat_time, a.metadata"
-)
-WORKER_COLUMNS: Final = (
-    "worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time, "
-    "last_idle_time, current_rollout_id, current_attempt_id"
-)
-SPAN_COLUMNS: Final = (
-    "attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, payload"
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker, becomes_latest
+from agl_store_sqlite.records import (
+    ATTEMPT_COLUMNS,
+    ROLLOUT_COLUMNS,
+    SPAN_COLUMNS,
+    WORKER_COLUMNS,
+    WORKER_FIELDS,
+    attempt_from,
+    encode,
+    named_resources,
+    resources_from,
+    rollout_from,
+    worker_from,
 )
 
-_ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
-_WORKER_FIELDS: Final = tuple(Worker.model_fields)
-_resources: Final = TypeAdapter(NamedResources)
-
-Row = Sequence[Any]
+__all__ = ["StoredRollout", "Tables"]
 
 
-# -- rows to records -------------------------------------------------------------------------------
+class StoredRollout(NamedTuple):
+    """A rollout, and what only the store knows of it."""
 
-
-def encode(name: str, value: Any) -> bytes:
-    """Return a payload's JSON.
-
-    Raises:
-        InvalidArgumentError: It has no JSON form; the message names the field.
-    """
-    try:
-        return to_json(value, inf_nan_mode="constants")
-    except (PydanticSerializationError, UnicodeEncodeError) as error:
-        raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
-
-
-def rollout_from(row: Row) -> Rollout:
-    """Build a rollout from a row of :data:`ROLLOUT_COLUMNS`."""
-    return construct(
-        Rollout,
-        {
-            "rollout_id": row[0],
-            "input": from_json(row[1]),
-            "start_time": row[2],
-            "end_time": row[3],
-            "mode": row[4],
-            "resources_id": row[5],
-            "status": row[6],
-            "config": construct(RolloutConfig, from_json(row[7])),
-            "metadata": from_json(row[8]),
-        },
-    )
-
-
-def attempt_from(row: Row) -> Attempt:
-    """Build an attempt from a row of :data:`ATTEMPT_COLUMNS`."""
-    values = dict(zip(_ATTEMPT_FIELDS, row, strict=True))
-    values["metadata"] = from_json(values["metadata"])
-    return construct(Attempt, values)
-
-
-def worker_from(row: Row) -> Worker:
-    """Build a worker from a row of :data:`WORKER_COLUMNS`."""
-    values = dict(zip(_WORKER_FIELDS, row, strict=True))
-    values["heartbeat_stats"] = from_json(values["heartbeat_stats"])
-    return construct(Worker, values)
-
-
-def resources_from(row: Row) -> ResourcesUpdate:
-    """Build a snapshot from a row of the resources table, ordinal aside."""
-    return construct(
-        ResourcesUpdate,
-        {
-            "resources_id": row[0],
-            "create_time": row[1],
-            "update_time": row[2],
-            "version": row[3],
-            "resources": _resources.validate_json(row[4]),
-        },
-    )
-
-
-def span_from(rollout_id: str, row: Row) -> EncodedSpan:
-    """Build an encoded span from a row of :data:`SPAN_COLUMNS`."""
-    attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload = row
-    return EncodedSpan(
-        rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload
-    )
-
-
-# -- statements ------------------------------------------------------------------------------------
+    rollout: Rollout
+    ordinal: int
+    attempts: int
 
 
 class Tables:
@@ -166,14 +71,26 @@ class Tables:
             raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
         return found
 
+    def stored_rollout(self, rollout_id: str) -> StoredRollout:
+        """Return a rollout with what only the store knows of it.
+
+        Raises:
+            RolloutNotFoundError: There is none of this id.
+        """
+        row = self.one(f"{_STORED_ROLLOUT} WHERE r.rollout_id = ?", rollout_id)
+        if row is None:
+            raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
+        return StoredRollout(rollout_from(row[2:]), row[0], row[1])
+
     def status_of(self, rollout_id: str) -> str | None:
         row = self.one("SELECT status FROM rollouts WHERE rollout_id = ?", rollout_id)
         return None if row is None else row[0]
 
-    def insert_rollout(self, rollout: Rollout) -> None:
+    def insert_rollout(self, rollout: Rollout, queue_position: int | None) -> None:
         self.execute(
             "INSERT INTO rollouts (rollout_id, status, mode, resources_id, start_time, end_time, "
-            "input, config, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "input, config, metadata, watched, queue_position) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 rollout.rollout_id,
                 rollout.status,
@@ -184,18 +101,26 @@ class Tables:
                 encode("input", rollout.input),
                 encode("config", rollout.config),
                 encode("metadata", rollout.metadata),
+                lifecycle.is_watched(rollout),
+                queue_position,
             ),
         )
-        self.count("rollouts", 1)
 
-    def save_status(self, rollout: Rollout) -> None:
-        """Write what the lifecycle changes by itself."""
+    def save_status(self, rollout: Rollout, **columns: int | None) -> None:
+        """Write what the lifecycle changes by itself.
+
+        Args:
+            rollout: The rollout as it is now.
+            **columns: Other columns of its row that change with it.
+        """
+        more = "".join(f", {name} = ?" for name in columns)
         self.execute(
-            "UPDATE rollouts SET status = ?, end_time = ?, watched = ? WHERE rollout_id = ?",
+            f"UPDATE rollouts SET status = ?, end_time = ?, watched = ?{more} WHERE rollout_id = ?",
             (
                 rollout.status,
                 rollout.end_time,
                 lifecycle.is_watched(rollout),
+                *columns.values(),
                 rollout.rollout_id,
             ),
         )
@@ -217,32 +142,19 @@ class Tables:
 
     # -- the queue -------------------------------------------------------------------------------
 
-    def append_to_queue(self, rollout_id: str) -> None:
-        position = self.count("queue_tail", 1)
-        self.execute(
-            "UPDATE rollouts SET queue_position = ? WHERE rollout_id = ?", (position, rollout_id)
-        )
+    def position_at_head(self) -> int:
+        """Return the position before all that wait."""
+        return self.one(
+            "SELECT coalesce(min(queue_position), 0) - 1 FROM rollouts "
+            "WHERE queue_position NOT NULL"
+        )[0]
 
-    def put_at_head(self, rollout_id: str) -> None:
-        (head,) = self.one(
-            "SELECT coalesce(min(queue_position), 0) FROM rollouts WHERE queue_position NOT NULL"
-        )
-        self.execute(
-            "UPDATE rollouts SET queue_position = ? WHERE rollout_id = ?", (head - 1, rollout_id)
-        )
-
-    def remove_from_queue(self, rollout_id: str) -> None:
-        self.execute(
-            "UPDATE rollouts SET queue_position = NULL WHERE rollout_id = ?", (rollout_id,)
-        )
-
-    def queue_head(self, limit: int) -> list[Rollout]:
+    def queue_head(self, limit: int) -> list[StoredRollout]:
         rows = self.execute(
-            f"SELECT {ROLLOUT_COLUMNS} FROM rollouts r WHERE queue_position NOT NULL "
-            "ORDER BY queue_position LIMIT ?",
+            f"{_STORED_ROLLOUT} WHERE queue_position NOT NULL ORDER BY queue_position LIMIT ?",
             (limit,),
         )
-        return [rollout_from(row) for row in rows.fetchall()]
+        return [StoredRollout(rollout_from(row[2:]), row[0], row[1]) for row in rows.fetchall()]
 
     def queue_length(self, at_most: int) -> int:
         (length,) = self.one(
@@ -252,9 +164,6 @@ class Tables:
         return length
 
     # -- attempts --------------------------------------------------------------------------------
-
-    def attempt_count(self, rollout_id: str) -> int:
-        return self.one("SELECT attempts FROM rollouts WHERE rollout_id = ?", rollout_id)[0]
 
     def find_attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         """Return an attempt by id, or the one with the highest ordinal for ``"latest"``."""
@@ -290,11 +199,6 @@ class Tables:
             "status, worker_id, last_heartbeat_time, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             self._attempt_values(attempt),
         )
-        self.execute(
-            "UPDATE rollouts SET attempts = ? WHERE rollout_id = ?",
-            (attempt.sequence_id, attempt.rollout_id),
-        )
-        self.count("attempts", 1)
 
     def save_attempt(self, attempt: Attempt) -> None:
         self.execute(
@@ -316,11 +220,6 @@ class Tables:
             "DELETE FROM attempts WHERE rollout_id = ? AND sequence_id = ?",
             (attempt.rollout_id, attempt.sequence_id),
         )
-        self.execute(
-            "UPDATE rollouts SET attempts = attempts - 1 WHERE rollout_id = ?",
-            (attempt.rollout_id,),
-        )
-        self.count("attempts", -1)
 
     @staticmethod
     def _attempt_values(attempt: Attempt) -> tuple[Any, ...]:
@@ -347,7 +246,7 @@ class Tables:
     def save_worker(self, worker: Worker) -> None:
         values = dict(worker.__dict__)
         values["heartbeat_stats"] = encode("heartbeat_stats", worker.heartbeat_stats)
-        self.execute(_UPSERT_WORKER, tuple(values[field] for field in _WORKER_FIELDS))
+        self.execute(_UPSERT_WORKER, tuple(values[field] for field in WORKER_FIELDS))
 
     # -- resources -------------------------------------------------------------------------------
 
@@ -372,7 +271,7 @@ class Tables:
         return None if row is None else row[0]
 
     def save_resources(self, update: ResourcesUpdate) -> None:
-        payload = _resources.dump_json(update.resources)
+        payload = named_resources.dump_json(update.resources)
         # What never becomes the latest counts downwards.
         touched = (
             "max(0, coalesce(max(touched), 0)) + 1"
@@ -400,25 +299,24 @@ class Tables:
         row = self.one("SELECT ordinal FROM rollouts WHERE rollout_id = ?", rollout_id)
         return None if row is None else row[0]
 
-    def insert_span(self, rollout: int, span: EncodedSpan) -> bool:
-        """Store a span; return whether it was new."""
-        cursor = self.execute(
-            f"INSERT OR IGNORE INTO spans (rollout, {SPAN_COLUMNS}) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                rollout,
-                span.attempt_id,
-                span.sequence_id,
-                span.trace_id,
-                span.span_id,
-                span.parent_id,
-                span.name,
-                span.start_time,
-                span.end_time,
-                span.payload,
-            ),
-        )
-        return cursor.rowcount == 1
+    def insert_spans(self, spans: Sequence[tuple[int, EncodedSpan]]) -> list[EncodedSpan]:
+        """Store spans, each with its rollout's ordinal; return those that were new."""
+        rows = [_span_row(ordinal, span) for ordinal, span in spans]
+        if len(rows) > 1:
+            before = self.connection.total_changes
+            self.execute("SAVEPOINT spans")
+            self.connection.executemany(_INSERT_SPAN, rows)
+            if self.connection.total_changes - before == len(rows):
+                self.execute("RELEASE spans")
+                return [span for _, span in spans]
+            # Some were there already; which ones, only single statements tell.
+            self.execute("ROLLBACK TO spans")
+            self.execute("RELEASE spans")
+        return [
+            span
+            for row, (_, span) in zip(rows, spans, strict=True)
+            if self.execute(_INSERT_SPAN, row).rowcount == 1
+        ]
 
     def raise_sequence_id(self, rollout_id: str, at_least: int) -> None:
         if at_least > 0:
@@ -438,12 +336,6 @@ class Tables:
         )[0]
 
     # -- counters --------------------------------------------------------------------------------
-
-    def count(self, name: str, change: int) -> int:
-        """Add to a counter; return its new value."""
-        return self.one(
-            "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value", change, name
-        )[0]
 
     def counters(self) -> dict[str, Any]:
         return dict(self.execute("SELECT name, value FROM counters").fetchall())
@@ -473,8 +365,27 @@ class Tables:
         return latest
 
 
+_STORED_ROLLOUT: Final = f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r"
+_INSERT_SPAN: Final = (
+    f"INSERT OR IGNORE INTO spans (rollout, {SPAN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _UPSERT_WORKER: Final = (
     f"INSERT INTO workers ({WORKER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (worker_id) DO UPDATE SET "
-    + ", ".join(f"{field} = excluded.{field}" for field in _WORKER_FIELDS[1:])
+    + ", ".join(f"{field} = excluded.{field}" for field in WORKER_FIELDS[1:])
 )
+
+
+def _span_row(rollout: int, span: EncodedSpan) -> tuple[Any, ...]:
+    return (
+        rollout,
+        span.attempt_id,
+        span.sequence_id,
+        span.trace_id,
+        span.span_id,
+        span.parent_id,
+        span.name,
+        span.start_time,
+        span.end_time,
+        span.payload,
+    )

@@ -57,30 +57,29 @@ def _take_rollout(tx: Transaction, json: bytes) -> bool:
     rollout = Rollout.model_validate_json(json)
     if tx.find_rollout(rollout.rollout_id) is not None:
         return False
-    tx.insert_rollout(rollout)
-    tx.save_status(rollout)
-    if rollout.status in QUEUING_STATUSES:
-        tx.append_to_queue(rollout.rollout_id)
-        tx.queue_changed = True
+    queued = rollout.status in QUEUING_STATUSES
+    tx.insert_rollout(rollout, tx.position_at_tail() if queued else None)
+    tx.count("rollouts", 1)
     tx.tell("rollout", rollout_id=rollout.rollout_id, status=rollout.status)
     return True
 
 
 def _take_attempt(tx: Transaction, json: bytes) -> bool:
     attempt = Attempt.model_validate_json(json)
-    tx.rollout(attempt.rollout_id)
+    rollout = tx.rollout(attempt.rollout_id)
     if tx.find_attempt(attempt.rollout_id, attempt.attempt_id) is not None:
         return False
     tx.insert_attempt(attempt)
+    tx.save_status(rollout, attempts=attempt.sequence_id)
+    tx.count("attempts", 1)
     return True
 
 
 def _take_span(tx: Transaction, json: bytes) -> bool:
     span = encode_span(Span.model_validate_json(json))
     tx.attempt(span.rollout_id, span.attempt_id)
-    ordinal = tx.rollout_ordinal(span.rollout_id)
-    assert ordinal is not None
-    if not tx.insert_span(ordinal, span):
+    ordinal = tx.stored_rollout(span.rollout_id).ordinal
+    if not tx.insert_spans([(ordinal, span)]):
         return False
     tx.raise_sequence_id(span.rollout_id, span.sequence_id)
     tx.count("spans", 1)

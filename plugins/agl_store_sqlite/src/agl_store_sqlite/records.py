@@ -1,0 +1,127 @@
+"""Rows and records: how each record is kept in columns, and made of them again.
+
+Records are built without validation: the rows come from validated ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from agl_core.errors import InvalidArgumentError
+from agl_core.store import EncodedSpan
+from agl_core.types import (
+    Attempt,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    Worker,
+)
+from agl_core.types.copying import construct
+
+__all__ = [
+    "ATTEMPT_COLUMNS",
+    "ROLLOUT_COLUMNS",
+    "SPAN_COLUMNS",
+    "WORKER_COLUMNS",
+    "WORKER_FIELDS",
+    "attempt_from",
+    "encode",
+    "named_resources",
+    "resources_from",
+    "rollout_from",
+    "span_from",
+    "worker_from",
+]
+
+ROLLOUT_COLUMNS: Final = (
+    "r.rollout_id, r.input, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, "
+    "r.metadata"
+)
+ATTEMPT_COLUMNS: Final = (
+    "a.rollout_id, a.attempt_id, a.sequence_id, a.start_time, a.end_time, a.status, a.worker_id, "
+    "a.last_heartbeat_time, a.metadata"
+)
+WORKER_COLUMNS: Final = (
+    "worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time, "
+    "last_idle_time, current_rollout_id, current_attempt_id"
+)
+SPAN_COLUMNS: Final = (
+    "attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, payload"
+)
+
+_ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
+WORKER_FIELDS: Final = tuple(Worker.model_fields)
+named_resources: Final = TypeAdapter(NamedResources)
+
+Row = Sequence[Any]
+
+
+def encode(name: str, value: Any) -> bytes:
+    """Return a payload's JSON.
+
+    Raises:
+        InvalidArgumentError: It has no JSON form; the message names the field.
+    """
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
+
+
+def rollout_from(row: Row) -> Rollout:
+    """Build a rollout from a row of :data:`ROLLOUT_COLUMNS`."""
+    return construct(
+        Rollout,
+        {
+            "rollout_id": row[0],
+            "input": from_json(row[1]),
+            "start_time": row[2],
+            "end_time": row[3],
+            "mode": row[4],
+            "resources_id": row[5],
+            "status": row[6],
+            "config": construct(RolloutConfig, from_json(row[7])),
+            "metadata": from_json(row[8]),
+        },
+    )
+
+
+def attempt_from(row: Row) -> Attempt:
+    """Build an attempt from a row of :data:`ATTEMPT_COLUMNS`."""
+    values = dict(zip(_ATTEMPT_FIELDS, row, strict=True))
+    values["metadata"] = from_json(values["metadata"])
+    return construct(Attempt, values)
+
+
+def worker_from(row: Row) -> Worker:
+    """Build a worker from a row of :data:`WORKER_COLUMNS`."""
+    values = dict(zip(WORKER_FIELDS, row, strict=True))
+    values["heartbeat_stats"] = from_json(values["heartbeat_stats"])
+    return construct(Worker, values)
+
+
+def resources_from(row: Row) -> ResourcesUpdate:
+    """Build a snapshot from a row of the resources table, ordinal aside."""
+    return construct(
+        ResourcesUpdate,
+        {
+            "resources_id": row[0],
+            "create_time": row[1],
+            "update_time": row[2],
+            "version": row[3],
+            "resources": named_resources.validate_json(row[4]),
+        },
+    )
+
+
+def span_from(rollout_id: str, row: Row) -> EncodedSpan:
+    """Build an encoded span from a row of :data:`SPAN_COLUMNS`."""
+    attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload = row
+    return EncodedSpan(
+        rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload
+    )

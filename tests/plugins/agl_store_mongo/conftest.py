@@ -67,9 +67,9 @@ def own_server(tmp_path):
     server.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mongo_uri(tmp_path_factory):
-    """The server that the tests share."""
+    """The server that the tests of a file share."""
     given = os.environ.get("AGL_TEST_MONGO_URI")
     if given:
         yield given

@@ -1,7 +1,11 @@
 """What the MongoDB store says and does when its server or its connection fails it."""
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
@@ -127,7 +131,7 @@ async def test_a_broken_connection_is_mended_and_nothing_done_twice(relay, store
         return await call
 
     worker = "w"
-    for round_number in range(6):
+    for round_number in range(4):
         batch = await cut_somewhere(
             store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])
         )
@@ -250,3 +254,40 @@ async def test_a_closed_store_says_so_and_leaves_no_thread(mongo_uri, partition)
     with pytest.raises(StoreDataError, match="closed"):
         await store.enqueue_rollout("x", config=RolloutConfig())
     assert set(threading.enumerate()) - before == set()
+
+
+async def test_a_newer_schema_is_refused_with_the_command_that_helps(mongo_uri, partition):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    await store.enqueue_rollout("x")
+    await store._engine.call(
+        lambda engine: engine.database.upsert(
+            engine.database.counters, engine.database.by(name="schema"), {"$inc": {"value": 1}}
+        )
+    )
+    await store.close()
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    with pytest.raises(StoreDataError, match="pip install -U agl-store-mongo"):
+        await store.enqueue_rollout("y")
+    await store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+async def test_a_fork_connects_anew(mongo_uri, partition):
+    code = f"""
+        import asyncio, os
+        from agl_store_mongo import MongoLightningStore
+
+        store = MongoLightningStore({mongo_uri!r}, partition_id={partition!r})
+        asyncio.run(store.enqueue_rollout("parent"))
+        child = os.fork()
+        if child == 0:
+            asyncio.run(store.enqueue_rollout("child"))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(sorted(r.input for r in asyncio.run(store.query_rollouts())))
+        asyncio.run(store.close())
+    """
+    output = subprocess.check_output(
+        [sys.executable, "-c", textwrap.dedent(code)], text=True, timeout=60
+    )
+    assert output.strip() == "['child', 'parent']"

@@ -266,8 +266,8 @@ async def test_pages_are_those_of_the_reference(stores, sort_by, sort_order):
             await store.update_rollout(rollout.rollout_id, resources_id=None)
     everything = list(await store.query_rollouts())
     options = filter_options(status_in=["failed", "queuing"])
-    for limit in (-1, 0, 2, 3, 7):
-        for offset in range(8):
+    for limit in (-1, 0, 3):
+        for offset in (0, 1, 2, 4, 8):
             asked = {"sort_by": sort_by, "sort_order": sort_order, "limit": limit, "offset": offset}
             expected, total = run_query(everything, Rollout, options, **asked)
             page = await store.query_rollouts(status_in=["failed", "queuing"], **asked)

@@ -46,6 +46,7 @@ Collection = AsyncCollection[dict[str, Any]]
 NEVER_LATEST: Final = 0
 """``touched`` of a snapshot that is none to run with; others have a number of the counter."""
 
+_SCHEMA_VERSION: Final = 1
 _DUPLICATE_KEY: Final = 11000
 _TRIES: Final = 4
 _SILENCE_MILLISECONDS: Final = 30_000
@@ -110,7 +111,11 @@ class Database:
         return self._database[name]
 
     async def prepare(self) -> None:
-        """Create what does not exist yet. Idempotent, also among processes."""
+        """Create what does not exist yet. Idempotent, also among processes.
+
+        Raises:
+            StoreDataError: A newer version of this package has written to the partition.
+        """
         for name, indexes in _INDEXES.items():
             models = [
                 IndexModel(
@@ -122,11 +127,16 @@ class Database:
             if name == "changes":
                 models.append(IndexModel("at", expireAfterSeconds=_CHANGES_KEPT_SECONDS))
             await self._database[name].create_indexes(models)
-        await self.again(
-            lambda: self.counters.update_one(
-                self.by(name="last_scan"), {"$max": {"value": 0.0}}, upsert=True
-            )
+        await self.upsert(self.counters, self.by(name="last_scan"), {"$max": {"value": 0.0}})
+        schema = await self.upsert(
+            self.counters, self.by(name="schema"), {"$max": {"value": _SCHEMA_VERSION}}
         )
+        if schema["value"] > _SCHEMA_VERSION:
+            raise StoreDataError(
+                f"partition {self.partition['partition_id']!r} has schema version "
+                f"{schema['value']}, this agl-store-mongo knows up to {_SCHEMA_VERSION}: "
+                "pip install -U agl-store-mongo"
+            )
 
     def by(self, **fields: Any) -> dict[str, Any]:
         """Return a filter on this partition."""

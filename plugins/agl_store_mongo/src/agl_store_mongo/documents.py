@@ -69,6 +69,9 @@ class Record:
     attempts: list[Attempt]
     version: int
     release: dict[str, Any] | None
+    """Who was taken off which attempt last; see :mod:`agl_store_mongo.workers`."""
+    recent: list[str]
+    """Tokens of the last changes, by which a change whose reply was lost is recognised."""
 
     @property
     def latest(self) -> Attempt | None:
@@ -123,6 +126,7 @@ def rollout_document(rollout: Rollout, attempt: Attempt | None, ordinal: int) ->
         "queue_position": ordinal if attempt is None else None,
         "request": None,
         "release": None,
+        "recent": [],
         "attempts": {} if attempt is None else {attempt.attempt_id: attempt_fields(attempt)},
         **status_fields(rollout),
         **payload_fields(rollout),
@@ -176,7 +180,7 @@ def record_from(document: Document) -> Record:
         _attempt_from(rollout_id, ordinal, fields)
         for ordinal, fields in enumerate(document["attempts"].values(), start=1)
     ]
-    return Record(rollout, attempts, document["version"], document["release"])
+    return Record(rollout, attempts, document["version"], document["release"], document["recent"])
 
 
 def _attempt_from(rollout_id: str, ordinal: int, fields: Document) -> Attempt:

@@ -151,8 +151,11 @@ class Queries:
         counted = await asyncio.gather(
             *(getattr(self._db, name).count_documents(self._db.by()) for name in names)
         )
-        cursor = self._db.rollouts.find(self._db.by(), {"attempts": 1, "_id": 0})
-        attempts = sum([len(document["attempts"]) async for document in cursor])
+        number = {"$size": {"$objectToArray": "$attempts"}}
+        sums = await self._db.rollouts.aggregate(
+            [{"$match": self._db.by()}, {"$group": {"_id": None, "attempts": {"$sum": number}}}]
+        )
+        attempts = sum([document["attempts"] async for document in sums])
         return {**dict(zip(names, counted, strict=True)), "attempts": attempts}
 
     def _where(self, logic: str, conditions: dict[str, Any], scope: Filter | None = None) -> Filter:

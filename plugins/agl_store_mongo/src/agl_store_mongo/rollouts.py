@@ -7,15 +7,14 @@ anew. The worker's document follows in a second write (:mod:`agl_store_mongo.wor
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from agl_core import lifecycle
 from agl_core.errors import RolloutNotFoundError
-from agl_core.ids import new_attempt_id
+from agl_core.ids import generate_id, new_attempt_id
 from agl_core.lifecycle import Change
 from agl_core.types import (
     FINISHED_STATUSES,
@@ -40,7 +39,8 @@ from agl_store_mongo.workers import Workers, release_of
 
 __all__ = ["Rollouts"]
 
-logger = logging.getLogger(__name__)
+_RECENT: Final = 16
+"""Changes of one rollout within which a lost reply is made up for."""
 
 Decide = Callable[[Record, Worker | None], Change | None]
 
@@ -247,13 +247,24 @@ class Rollouts:
             fields["queue_position"] = await self._db.draw("order") if appended else None
         if release or (record.release and _comes_back(record, change)):
             fields["release"] = release
-        result = await self._db.again(
-            lambda: self._db.rollouts.update_one(
-                self._db.by(rollout_id=record.rollout.rollout_id, version=record.version),
-                {"$set": fields, "$inc": {"version": 1}},
+        token = generate_id(8)
+        fields["recent"] = [*record.recent[1 - _RECENT :], token]
+        which = self._db.by(rollout_id=record.rollout.rollout_id)
+        tries = 0
+
+        async def replace() -> bool:
+            nonlocal tries
+            tries += 1
+            result = await self._db.rollouts.update_one(
+                {**which, "version": record.version}, {"$set": fields, "$inc": {"version": 1}}
             )
-        )
-        return result.matched_count == 1
+            if result.matched_count or tries == 1:
+                return result.matched_count == 1
+            # The try before this one may have done it and lost its reply.
+            mine = await self._db.rollouts.find_one({**which, "recent": token}, {"_id": 1})
+            return mine is not None
+
+        return await self._db.again(replace)
 
     def tell(self, before: Rollout, change: Change, *, known: Attempt | None) -> None:
         """Tell listeners what a change was; ``known`` is the attempt as it was before."""

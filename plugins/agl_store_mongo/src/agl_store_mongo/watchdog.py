@@ -27,13 +27,13 @@ class Watchdog:
     async def pass_verdicts(self, debounce: float) -> int:
         """Let the watchdog look, unless some process just did; return the number of verdicts."""
         now = time.time()
-        lease = await self._db.counters.update_one(
-            self._db.by(
-                name="last_scan",
-                # A clock that was set back must not silence the watchdog.
-                **{"$or": [{"value": {"$lte": now - debounce}}, {"value": {"$gt": now}}]},
-            ),
-            {"$set": {"value": now}},
+        due = self._db.by(
+            name="last_scan",
+            # A clock that was set back must not silence the watchdog.
+            **{"$or": [{"value": {"$lte": now - debounce}}, {"value": {"$gt": now}}]},
+        )
+        lease = await self._db.again(
+            lambda: self._db.counters.update_one(due, {"$set": {"value": now}})
         )
         if not lease.matched_count:
             return 0

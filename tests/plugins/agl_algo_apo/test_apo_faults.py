@@ -86,7 +86,7 @@ class TestEndpoints:
             (Reply(error_status=500), "no critique: InternalServerError: "),
             (Reply(error_status=429), "no critique: RateLimitError: "),
             (Reply(error_status=401), "no critique: AuthenticationError: "),
-            (Reply(drop_after=0), "no critique: InternalServerError: "),
+            (Reply(drop_after=0), "no critique: APIConnectionError: "),
             (Reply(delay=30), "no critique: no answer within 0.3 s"),
             (Reply(garbage=b"<html>no</html>"), "no critique: "),
             (Reply(garbage=b"[]"), "no critique: "),

@@ -154,6 +154,11 @@ class ScriptedModels:
         seen = SeenRequest(path, json.loads(raw or b"{}"), headers, len(self.requests))
         self.requests.append(seen)
         reply = self._reply_to(seen)
+        if reply.drop_after == 0:
+            await asyncio.sleep(reply.delay)
+            _cut(send)
+            await self._disconnected(receive)
+            return
         watch = asyncio.ensure_future(self._disconnected(receive))
         answer = asyncio.ensure_future(self._answer(seen, reply, send))
         await asyncio.wait({watch, answer}, return_when=asyncio.FIRST_COMPLETED)
@@ -188,8 +193,6 @@ class ScriptedModels:
             await asyncio.sleep(reply.delay)
         anthropic = seen.path.endswith("/messages")
         streamed = bool(seen.body.get("stream"))
-        if reply.drop_after == 0:
-            raise _Cut
         if reply.garbage is not None:
             kind = "text/event-stream" if streamed else "application/json"
             await _send(send, 200, reply.garbage, kind, reply.headers)
@@ -225,6 +228,12 @@ class ScriptedModels:
                     await _send_json(send, 200, body, reply.headers)
                 return
         await _send_json(send, 404, {"detail": f"no route {seen.path}"})
+
+
+def _cut(send: Send) -> None:
+    """Cut the connection. ASGI has no such thing: to uvicorn an error without a reply is a 500."""
+    cycle: Any = getattr(send, "__self__")  # noqa: B009 -- of a function it is not declared
+    cycle.transport.abort()
 
 
 def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:

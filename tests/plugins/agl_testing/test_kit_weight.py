@@ -1,0 +1,23 @@
+"""The kit is small and imports nothing heavy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import agl_testing
+
+HEAVY = ("torch", "transformers", "vllm", "ray", "openai", "litellm", "pandas", "numpy", "pymongo")
+
+
+def test_it_adds_less_than_15_megabytes():
+    files = [path for path in Path(agl_testing.__file__).parent.rglob("*") if path.is_file()]
+    assert 0 < sum(path.stat().st_size for path in files) < 15_000_000 / 10
+
+
+def test_it_imports_nothing_heavy():
+    code = (
+        "import sys, agl_testing, agl_testing.plugin\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(HEAVY) & set(done.stdout.split())

@@ -33,6 +33,9 @@ def run(*arguments: str | Path, cwd: Path) -> str:
 
 def test_one_seed_gains_a_quarter_in_400_rollouts(tmp_path: Path):
     found = json.loads(run(EXAMPLE / "measure.py", "--seeds", "1", "--json", cwd=tmp_path))
+    assert found == json.loads(
+        run(EXAMPLE / "measure.py", "--seeds", "1", "--json", "--runners", "3", cwd=tmp_path)
+    ), "a seed must repeat a run, whatever the order in which its rollouts end"
     (one,) = found["runs"]
     assert one["rollouts"] <= 400
     assert one["after"] - one["before"] >= 0.25

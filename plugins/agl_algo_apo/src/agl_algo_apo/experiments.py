@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 2000  # characters of one message or attribute
 _MOST_SPANS = 40
+# Ids and times (UUIDs, long hexadecimal numbers, seconds since 1970) say nothing about a prompt.
+# With them equal rollouts would lead to different questions, and a seed would repeat nothing.
+_NOISE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\b1\d{9}(\.\d+)?\b")
 
 
 class SpanView(TypedDict):
@@ -36,7 +40,7 @@ class Experiment(TypedDict):
         messages: Its conversations in OpenAI's chat format, each without what a later one repeats.
         conversation: The same as text, without system messages: the prompt is shown by itself.
         feedback: Texts that the agent emitted.
-        spans: Its spans, long attributes cut.
+        spans: Its spans, long attributes cut, without ids and times.
     """
 
     status: str
@@ -94,7 +98,9 @@ def _view(span: Span) -> SpanView:
     return SpanView(
         name=span.name,
         status=span.status.status_code,
-        attributes={key: _cut(str(value)) for key, value in span.attributes.items()},
+        attributes={
+            key: _cut(_NOISE.sub("…", str(value))) for key, value in span.attributes.items()
+        },
     )
 
 

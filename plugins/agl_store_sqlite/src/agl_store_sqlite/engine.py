@@ -1,6 +1,6 @@
 """One writer thread with group commit, readers beside it, and who is told what was committed.
 
-A write is a function of a :class:`~agl_store_sqlite.operations.Transaction`. The writer takes all
+A write is a function of a :class:`~agl_store_sqlite.transaction.Transaction`. The writer takes all
 that are waiting, runs them in one transaction, commits once and then answers them all: a busy store
 pays for one sync of the disk per batch instead of one per call.
 """
@@ -25,10 +25,10 @@ from agl_core.errors import AglError, StoreDataError
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.errors import naming, translated
 from agl_store_sqlite.listeners import Listeners
-from agl_store_sqlite.operations import Transaction
 from agl_store_sqlite.peers import Peers
 from agl_store_sqlite.schema import migrate
 from agl_store_sqlite.tables import Tables
+from agl_store_sqlite.transaction import Transaction
 
 __all__ = ["Engine"]
 

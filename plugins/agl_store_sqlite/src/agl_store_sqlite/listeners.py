@@ -9,8 +9,8 @@ from agl_core.store.memory.events import EventBus, Subscription
 from agl_core.store.memory.waiting import FinishWait, FinishWaits, WorkLine
 from agl_core.store.wakeup import Wakeup
 from agl_core.types import FINISHED_STATUSES
-from agl_store_sqlite.operations import Told
 from agl_store_sqlite.tables import Tables
+from agl_store_sqlite.transaction import Told
 
 __all__ = ["Listeners"]
 

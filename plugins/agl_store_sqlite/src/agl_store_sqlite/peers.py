@@ -24,8 +24,8 @@ from pydantic_core import from_json, to_json
 
 from agl_core.errors import AglError
 from agl_store_sqlite.errors import translated
-from agl_store_sqlite.operations import Told, Transaction
 from agl_store_sqlite.tables import Tables
+from agl_store_sqlite.transaction import Told, Transaction
 
 __all__ = ["Peers"]
 

@@ -291,3 +291,22 @@ async def test_a_fork_connects_anew(mongo_uri, partition):
         [sys.executable, "-c", textwrap.dedent(code)], text=True, timeout=60
     )
     assert output.strip() == "['child', 'parent']"
+
+
+async def test_events_go_on_where_they_were_when_the_server_comes_back(own_server):
+    here, there = (MongoLightningStore(own_server.uri, timeout_seconds=10) for _ in range(2))
+    events = here.events()
+    following = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.3)
+    expected = [(await there.enqueue_rollout(0)).rollout_id]
+    seen = [(await asyncio.wait_for(following, 10)).rollout_id]
+    own_server.kill()
+    await asyncio.sleep(0.2)
+    own_server.start()
+    expected += [(await there.enqueue_rollout(n)).rollout_id for n in range(1, 6)]
+    while len(seen) < len(expected):
+        seen.append((await asyncio.wait_for(anext(events), 20)).rollout_id)
+    assert seen == expected
+    await events.aclose()
+    await here.close()
+    await there.close()

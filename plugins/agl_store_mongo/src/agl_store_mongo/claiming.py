@@ -122,18 +122,17 @@ class Claiming:
                 self._db.queued(), {"queue_position": 1}, sort=[("queue_position", ASCENDING)]
             )
             status = "queuing" if item.attempt.sequence_id == 1 else "requeuing"
-            result = await self._db.rollouts.update_one(
-                self._db.by(rollout_id=item.rollout_id, version=record.version),
-                {
-                    "$set": {
-                        "status": status,
-                        "queue_position": head["queue_position"] - 1 if head else 0,
-                        "request": None,
-                    },
-                    "$unset": {f"attempts.{item.attempt.attempt_id}": ""},
-                    "$inc": {"version": 1},
+            which = self._db.by(rollout_id=item.rollout_id, version=record.version)
+            back = {
+                "$set": {
+                    "status": status,
+                    "queue_position": head["queue_position"] - 1 if head else 0,
+                    "request": None,
                 },
-            )
+                "$unset": {f"attempts.{item.attempt.attempt_id}": ""},
+                "$inc": {"version": 1},
+            }
+            result = await self._db.rollouts.update_one(which, back)
             if result.matched_count:
                 await self._workers.let_go(item.attempt)
                 self._feed.tell("rollout", rollout_id=item.rollout_id, status=status)

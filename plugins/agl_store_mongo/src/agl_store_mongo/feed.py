@@ -13,11 +13,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from agl_core.ids import generate_id
 from agl_store_mongo.database import Database
@@ -66,7 +67,9 @@ class Feed:
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._users = 0
-        self._in_place: asyncio.Event = asyncio.Event()
+        self._in_place = asyncio.Event()
+        self._place: Any = None
+        """What was read: numbers, or a stream's token. Kept while the server is away."""
         self.streams: bool | None = None
         """Whether the server has change streams; None until that was asked."""
 
@@ -142,51 +145,61 @@ class Feed:
 
     async def _read_all(self) -> None:
         last_look = time.monotonic()
+        self._place = None
         while self._users:
             try:
                 if self.streams is None:
                     self.streams = await self._has_streams()
-                batches = self._stream() if self.streams else self._ask()
-                async for batch in batches:
-                    told = [_told_from(item) for item in batch if item["by"] != self._name]
-                    if told:
-                        self._hear(told)
-                    if time.monotonic() - last_look >= _LOOK_SECONDS:
-                        last_look = time.monotonic()
-                        await self._look()
-                    if not self._users:
-                        return
+                async with aclosing(self._stream() if self.streams else self._ask()) as batches:
+                    async for batch in batches:
+                        told = [_told_from(item) for item in batch if item["by"] != self._name]
+                        if told:
+                            self._hear(told)
+                        if time.monotonic() - last_look >= _LOOK_SECONDS:
+                            last_look = time.monotonic()
+                            await self._look()
+                        if not self._users:
+                            self._in_place.clear()
+                            self._place = None
+                            break
             except PyMongoError as error:
                 logger.warning("Could not hear of other processes' changes: %s", error)
+                if isinstance(error, OperationFailure):  # the place may be what it refuses
+                    self._place = None
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _has_streams(self) -> bool:
         hello = await self._db.client.admin.command("hello")
         return "setName" in hello or hello.get("msg") == "isdbgrid"
 
-    async def _stream(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
+    async def _stream(self) -> AsyncGenerator[Sequence[dict[str, Any]]]:
         matching = {
             "operationType": "insert",
             "fullDocument.partition_id": self._db.partition["partition_id"],
         }
         stream = await self._db.changes.watch(
-            [{"$match": matching}], max_await_time_ms=int(_LOOK_SECONDS * 1000)
+            [{"$match": matching}],
+            resume_after=self._place,
+            max_await_time_ms=int(_LOOK_SECONDS * 1000),
         )
         async with stream:
             self._in_place.set()
             while stream.alive:
                 change = await stream.try_next()
+                self._place = stream.resume_token
                 yield [] if change is None else [change["fullDocument"]]
 
-    async def _ask(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
-        counter = await self._db.counters.find_one(self._db.by(name="changes"))
-        numbers = _Numbers(counter["value"] if counter else 0)
+    async def _ask(self) -> AsyncGenerator[Sequence[dict[str, Any]]]:
+        if self._place is None:
+            counter = await self._db.counters.find_one(self._db.by(name="changes"))
+            self._place = _Numbers(counter["value"] if counter else 0)
+        numbers: _Numbers = self._place
         self._in_place.set()
         while True:
             cursor = self._db.changes.find(self._db.by(number={"$gt": numbers.complete}))
-            batch = [item async for item in cursor.sort("number", 1) if numbers.is_new(item)]
+            batch = await cursor.sort("number", 1).to_list()
+            yield [item for item in batch if numbers.is_new(item)]
             numbers.settle()
-            yield batch
             await asyncio.sleep(_ASK_SECONDS)
 
 

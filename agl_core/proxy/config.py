@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,7 @@ class DirectProxyConfig(BaseModel):
     """Options of :class:`~agl_core.proxy.direct.DirectProxy`. Durations are seconds."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    injects: ClassVar[frozenset[str]] = frozenset({"store"})
 
     port: int | None = Field(default=None, ge=0, le=65535, description="None takes a free one")
     model_list: list[dict[str, Any]] | None = Field(

@@ -166,7 +166,10 @@ class DirectProxy(LLMProxy):
 
     def __getstate__(self) -> dict[str, Any]:
         launcher = PythonServerLauncher(_not_started, self._args)
-        return {**self.__dict__, "_app": None, "_launcher": launcher}
+        # A store whose data stays in one process would be another store in the copy.
+        shared = self._store is not None and self._store.capabilities.get("zero_copy")
+        store = self._store if shared else None
+        return {**self.__dict__, "_app": None, "_launcher": launcher, "_store": store}
 
     # -- models ----------------------------------------------------------------------------------
 

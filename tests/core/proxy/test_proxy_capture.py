@@ -50,10 +50,10 @@ def ids(text: str) -> list[int]:
 async def test_a_chat_call_is_recorded_exactly_and_shown_as_asked(
     client: AsyncOpenAI, models: ScriptedModels, span: Any, stream: bool
 ):
-    made = await client.chat.completions.create(model="q", messages=MESSAGES, stream=stream)
+    made: Any = await client.chat.completions.create(model="q", messages=MESSAGES, stream=stream)
     text = ""
     if stream:
-        async for chunk in made:  # pyright: ignore[reportGeneralTypeIssues]
+        async for chunk in made:
             assert chunk.usage is None
             text += chunk.choices[0].delta.content or ""
             assert chunk.choices[0].logprobs is None
@@ -171,7 +171,7 @@ async def test_calls_without_a_rollout_pass_and_leave_no_span(
         made = await client.chat.completions.create(model="q", messages=MESSAGES)
     assert made.choices[0].message.content == "Hello there my friend"
     assert "return_token_ids" not in models.requests[-1].body
-    assert (await store.statistics())["total_spans"] == 0
+    assert (await store.statistics()).get("total_spans") == 0
 
 
 @pytest.mark.parametrize(

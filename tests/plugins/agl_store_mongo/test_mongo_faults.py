@@ -47,8 +47,12 @@ async def test_a_missing_server_is_named(own_server):
         with pytest.raises(StoreUnavailableError, match=f"MongoDB at 127.0.0.1:{own_server.port}"):
             await call
     assert time.monotonic() - start < 10
+    await store.close()
+    store = MongoLightningStore(own_server.uri, timeout_seconds=20)
+    waiting = asyncio.ensure_future(store.enqueue_rollout("y"))
+    await asyncio.sleep(0.1)
     own_server.start()
-    assert (await store.enqueue_rollout("y")).status == "queuing"
+    assert (await waiting).status == "queuing"
     await store.close()
 
 

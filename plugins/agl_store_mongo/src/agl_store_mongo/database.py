@@ -28,7 +28,6 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import (
     AutoReconnect,
     BulkWriteError,
-    ConfigurationError,
     DuplicateKeyError,
     ServerSelectionTimeoutError,
 )
@@ -89,8 +88,6 @@ class Database:
         options = {name: value for name, value in defaults.items() if name.lower() not in given}
         self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(config.uri, **options)
         concern = self.client.write_concern
-        if not concern.acknowledged:
-            raise ConfigurationError("w=0 would lose writes without a word; leave it out")
         self._database = self.client.get_database(
             config.database_name,
             write_concern=concern if concern.document else WriteConcern("majority"),

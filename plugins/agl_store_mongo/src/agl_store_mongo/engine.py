@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from pymongo.errors import ConfigurationError
 from pymongo.uri_parser import parse_uri
 
 from agl_core.errors import StoreDataError
@@ -81,6 +82,9 @@ class Engine:
 
     async def _connect(self) -> None:
         self.database = Database(self.config)
+        if not self.database.client.write_concern.acknowledged:
+            await self.database.client.close()
+            raise ConfigurationError("w=0 would lose writes without a word; leave it out")
         self.waiting = Waiting(self.database)
         feed = self.waiting.feed
         self.workers = Workers(self.database, feed)

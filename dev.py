@@ -8,6 +8,7 @@
     python3 dev.py cover             the default suite with its coverage gate
     python3 dev.py bench [NAME...]   the benchmarks
     python3 dev.py plugins [NAME...] each plugin's wheel, alone with the core's
+    python3 dev.py lowest            the core with the oldest versions it allows
     python3 dev.py ci                all of it, as CI does
 
 Environments live in .venv and .envs and are made anew when what they install changes.
@@ -32,6 +33,8 @@ ROOT = Path(__file__).resolve().parent
 ENVS = ROOT / ".envs"
 BIN = "Scripts" if os.name == "nt" else "bin"
 LIFECYCLE_FILE = "agl_core/lifecycle.py"
+DEV_PLUGINS = ("agl_testing", "agl_store_sqlite", "agl_algo_apo")
+"""Plugins without heavy dependencies, which the default suite and the docs make use of."""
 LINE_COVERAGE_PERCENT = 90
 
 
@@ -102,12 +105,10 @@ def demo_python() -> Path:
 
 
 def dev_python() -> Path:
-    kit = ROOT / "plugins/agl_testing"
-    return environment(
-        ROOT / ".venv",
-        ["-e", ".[dev]", "-e", str(kit)],
-        [ROOT / "pyproject.toml", kit / "pyproject.toml"],
-    )
+    folders = [ROOT / "plugins" / name for name in DEV_PLUGINS]
+    editable = [part for folder in folders for part in ("-e", str(folder))]
+    projects = [folder / "pyproject.toml" for folder in (ROOT, *folders)]
+    return environment(ROOT / ".venv", ["-e", ".[dev]", *editable], projects)
 
 
 # -- commands --------------------------------------------------------------------------------------
@@ -200,11 +201,31 @@ def test_alone(folder: Path, wheels: Path) -> None:
     )
 
 
+# What runs with the oldest versions: the rooms that lean on libraries most, without the slow parts.
+LOWEST_TESTS = ["types", "store", "otel", "tracer", "emitter", "adapter", "plugins", "server"]
+
+
+def lowest(arguments: Sequence[str]) -> None:
+    """Install the core with the lower bound of each of its requirements, and run its core tests."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = [requirement.replace(">=", "==") for requirement in project["dependencies"]]
+    kit = ROOT / "plugins/agl_testing"
+    made_from = [ROOT / "pyproject.toml", kit / "pyproject.toml"]
+    test_tools = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis"]
+    python = environment(
+        ENVS / "lowest", ["-e", ".", "-e", str(kit), *oldest, *test_tools], made_from
+    )
+    run(python, "-m", "pip", "check")
+    folders = [f"tests/core/{room}" for room in LOWEST_TESTS]
+    # Old releases warn about this Python in ways that newer ones have mended.
+    run(python, "-m", "pytest", "-W", "default::DeprecationWarning", *(arguments or folders))
+
+
 def ci(arguments: Sequence[str]) -> None:
     """Run every check in CI's order, with the time each took."""
     del arguments
     took: list[str] = []
-    for step in (lint, types, cover, slow, plugins):
+    for step in (lint, types, cover, slow, plugins, lowest):
         print(f"==== {step.__name__}", flush=True)
         start = time.monotonic()
         step([])
@@ -214,7 +235,7 @@ def ci(arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     function.__name__: function
-    for function in (demo, test, slow, lint, types, cover, bench, plugins, ci)
+    for function in (demo, test, slow, lint, types, cover, bench, plugins, lowest, ci)
 }
 
 

@@ -148,7 +148,7 @@ async def test_a_factory_that_raises(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_unhealthy_server_is_stopped(mode):
-    server = launcher(mode, healthcheck_url="/sick", startup_timeout=1.0)
+    server = launcher(mode, healthcheck_url="/sick", startup_timeout=5.0)
     with pytest.raises(LaunchError, match="status 503"):
         await server.start()
     assert not server.is_running()

@@ -1,7 +1,7 @@
 """The collections, their indexes, and the few writes that all parts share.
 
-Every document carries ``partition_id``, and every query and every unique index begins with it: it is
-what a sharded cluster distributes by.
+Every document carries ``partition_id``, and every query and every unique index begins with it: that
+is what a sharded cluster distributes by.
 
 =============  ===============================  ===================================================
 collection     unique by (after the partition)  holds

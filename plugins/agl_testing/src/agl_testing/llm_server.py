@@ -28,8 +28,6 @@ from agl_core.errors import LLMServerError
 from agl_core.llm_server import LLMServer
 from agl_testing.suite import Suite, requires
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["LLMServerSuite"]
 
 

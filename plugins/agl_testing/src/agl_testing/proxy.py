@@ -31,8 +31,6 @@ from agl_core.types import LLM, AttemptedRollout, ProxyLLM, Span
 from agl_testing.models import Reply, ScriptedModels, prompt_tokens
 from agl_testing.suite import Suite, requires
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["ProxySuite"]
 
 MESSAGES = [{"role": "user", "content": "How are you?"}]

@@ -8,6 +8,7 @@ subclass overrides or deletes fails the run (:mod:`agl_testing.plugin`).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -39,6 +40,10 @@ class Suite:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name, test in vars(cls).items():
+            # On the function, which is inherited: a mark of the kit's modules would be left behind.
+            if name.startswith("test") and inspect.iscoroutinefunction(test):
+                pytest.mark.asyncio(test)
         unknown = set(cls.flags) - set(cls.FLAGS)
         if unknown:
             raise TypeError(

@@ -25,8 +25,6 @@ from agl_core.tracer import Tracer, get_active_tracer
 from agl_core.types import AttemptedRollout, Span, TraceStatus
 from agl_testing.suite import Suite, requires
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["TracerSuite"]
 
 

@@ -10,14 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-import pytest
-
 from agl_core.store import LightningStore
 from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 from agl_testing.suite import requires
-
-pytestmark = pytest.mark.asyncio
 
 __all__ = ["ConcurrencyTests"]
 

@@ -7,14 +7,10 @@ import multiprocessing
 import pickle
 from multiprocessing.connection import Connection
 
-import pytest
-
 from agl_core.store import LightningStore
 from agl_testing.samples import full_span, named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
 from agl_testing.suite import requires
-
-pytestmark = pytest.mark.asyncio
 
 __all__ = ["DurabilityTests"]
 

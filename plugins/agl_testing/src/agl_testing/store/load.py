@@ -12,8 +12,6 @@ from agl_core.types import EnqueueRolloutRequest
 from agl_testing.samples import reward_span, span_of
 from agl_testing.store.base import StoreTests
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["LoadTests"]
 
 ROLLOUTS = 300

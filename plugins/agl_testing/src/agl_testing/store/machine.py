@@ -11,7 +11,6 @@ import itertools
 import time
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +19,6 @@ from agl_core.store import LightningStore
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
 from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests
-
-pytestmark = pytest.mark.asyncio
 
 __all__ = ["MachineTests"]
 

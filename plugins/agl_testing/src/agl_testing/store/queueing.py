@@ -11,8 +11,6 @@ from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, NamedResources, PromptTemplate, RolloutConfig
 from agl_testing.store.base import StoreTests, claim, statuses
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["ClaimTests", "QueueTests"]
 
 

@@ -15,8 +15,6 @@ from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
 from agl_testing.suite import requires
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["EventTests", "QueryTests", "ResourceTests", "WaitTests"]
 
 

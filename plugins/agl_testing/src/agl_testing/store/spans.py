@@ -13,8 +13,6 @@ from agl_testing.samples import full_span, span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 from agl_testing.suite import requires
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["SpanArrivalTests", "SpanTests"]
 
 

@@ -13,8 +13,6 @@ from agl_core.types import RolloutConfig
 from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 
-pytestmark = pytest.mark.asyncio
-
 __all__ = ["AttemptTests", "RolloutUpdateTests", "WorkerTests"]
 
 

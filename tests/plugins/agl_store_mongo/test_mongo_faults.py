@@ -208,6 +208,29 @@ async def test_a_worker_learns_of_a_cancellation_whose_process_died(
     await store.close()
 
 
+async def test_a_worker_keeps_an_attempt_that_came_back_before_it_was_taken_off(
+    mongo_uri, partition, monkeypatch
+):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    started = await store.start_rollout("x", worker_id="w")
+    ids = (started.rollout_id, started.attempt.attempt_id)
+
+    async def die(*args, **kwargs):
+        raise StoreUnavailableError("killed between the rollout and its worker")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._engine.workers, "follow", die)
+        with pytest.raises(StoreUnavailableError):
+            await store.update_attempt(*ids, status="unresponsive")
+    await store.add_span(span_of(started))
+    revived = await store.get_latest_attempt(started.rollout_id)
+    assert revived is not None
+    assert revived.status == "running"
+    beating = await store.update_worker("w")
+    assert (beating.status, beating.current_attempt_id) == ("busy", ids[1])
+    await store.close()
+
+
 async def test_a_number_that_was_drawn_and_never_told_holds_nobody_up(mongo_uri, partition):
     stores = [MongoLightningStore(mongo_uri, partition_id=partition) for _ in range(2)]
     listener, writer = stores

@@ -46,6 +46,7 @@ class Actors:
     """The process that forks the actors."""
 
     def __init__(self, log: Path) -> None:
+        self.log = log
         self._log = log.open("w")
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("crash_actors.py"))],
@@ -141,7 +142,9 @@ class World:
     def finish(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while not self.revive():
-            assert time.monotonic() < deadline, "the run does not end"
+            if time.monotonic() > deadline:
+                said = self._actors.log.read_text().splitlines()[-30:]
+                raise AssertionError("\n".join(["the run does not end", *said]))
             time.sleep(0.01)
 
     def close(self) -> None:

@@ -360,6 +360,7 @@ def otlp_maker(rollout_id: str, attempt_id: str) -> Callable[[int], tuple[bytes,
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceRequest,
     )
+    from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
     def make(batch: int) -> tuple[bytes, list[int]]:
         request = ExportTraceServiceRequest()
@@ -380,7 +381,7 @@ def otlp_maker(rollout_id: str, attempt_id: str) -> Callable[[int], tuple[bytes,
             span.name = "openai.chat.completion"
             span.start_time_unix_nano = 1700000000_000000000
             span.end_time_unix_nano = 1700000001_000000000
-            span.status.code = 1
+            span.status.code = Status.STATUS_CODE_OK
             for key, value in (
                 ("gen_ai.request.model", "a-model"),
                 ("gen_ai.prompt.0.content", TEXT),

@@ -174,7 +174,8 @@ async def bench_memory() -> None:
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     accounted = (await store.statistics()).get("total_span_bytes", 0)
-    print(f"{'memory of 10,000 spans, 32 x 150':34}{used / 1e6:>12.1f} MB, {accounted / 1e6:.1f} told")
+    title = "memory of 10,000 spans, 32 x 150"
+    print(f"{title:34}{used / 1e6:>12.1f} MB, {accounted / 1e6:.1f} told")
 
 
 async def main(count: int = 20_000, rollouts: int = 10_000) -> None:

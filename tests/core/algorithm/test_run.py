@@ -14,9 +14,15 @@ from agl_core.algorithm import run as run_module
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.trainer import Trainer
-from agl_core.types import Checkpoint, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from agl_core.types import (
+    Checkpoint,
+    EnqueueRolloutRequest,
+    NamedResources,
+    PromptTemplate,
+    RolloutConfig,
+)
 
-PROMPT = {"prompt": PromptTemplate(template="{q}", engine="f-string")}
+PROMPT: NamedResources = {"prompt": PromptTemplate(template="{q}", engine="f-string")}
 
 
 def requests(number: int) -> list[EnqueueRolloutRequest]:
@@ -35,7 +41,7 @@ async def working(
             claimed = await store.dequeue_rollout("Worker-0", wait=10)
             if claimed is not None:
                 seen.append(claimed.input)
-                ending = end(claimed) if end else {"status": "succeeded"}
+                ending: dict[str, Any] = end(claimed) if end else {"status": "succeeded"}
                 await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, **ending)
 
     task = asyncio.create_task(work())
@@ -186,6 +192,19 @@ async def test_what_a_dead_worker_was_at_is_tried_again(quick_look, monkeypatch,
     attempts = (await store.query_attempts(lost.rollout_id)).items
     assert [attempt.status for attempt in attempts] == ["failed", "succeeded"]
     assert attempts[0].metadata == {"error": "its worker is gone"}
+
+
+async def test_one_who_waits_in_short_slices_gets_there_too(quick_look):
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    (lost,) = await run.enqueue(requests(1), batch="a")
+    await store.dequeue_rollout("Worker-0")
+    again = await Run.open(store, "night")
+    await again.enqueue(requests(1), batch="a")
+    async with working(store), asyncio.timeout(20):
+        while not (done := await again.wait_for_rollouts([lost.rollout_id], timeout=0.01)):
+            await asyncio.sleep(0)
+    assert done[0].status == "succeeded"
 
 
 async def test_an_attempt_of_a_living_worker_is_adopted(quick_look):

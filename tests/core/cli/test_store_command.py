@@ -89,7 +89,10 @@ def test_a_secret_closes_it_to_strangers(run):
     ("args", "message"),
     [
         (["--host", "0.0.0.0"], "--insecure"),
-        (["--backend", "memory", "--port", "0", "--n-workers", "2"], "keeps its data in one process"),
+        (
+            ["--backend", "memory", "--port", "0", "--n-workers", "2"],
+            "keeps its data in one process",
+        ),
         (["--backend", "memory", "--port", "0", "--auth-token", "short"], "16 characters"),
         (["--backend", "nonsense"], "nonsense"),
         (["--backend", "memory", "--port", "0", "--set", "no_such_option=1"], "no_such_option"),
@@ -117,7 +120,8 @@ def test_a_port_in_use(run):
 
 
 def test_options_reach_the_backend(run):
-    process = run("--backend", "memory", "--port", "0", "--set", "eviction_memory_threshold=123456789")
+    threshold = "eviction_memory_threshold=123456789"
+    process = run("--backend", "memory", "--port", "0", "--set", threshold)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert "123456789" in line

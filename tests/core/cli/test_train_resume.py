@@ -103,6 +103,7 @@ def test_a_run_that_was_broken_off_goes_on(project, agl, number, strategy):
         time.sleep(0.01)
     os.kill(broken.pid, number)
     assert broken.wait(30) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    assert broken.stderr is not None
     broken.stderr.close()
     begun = len(done.read_text())
     assert begun < 15

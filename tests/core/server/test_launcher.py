@@ -56,7 +56,7 @@ def broken_factory() -> Any:
     raise OSError("the factory has no tools")
 
 
-def launcher(mode: str = "asyncio", made: Any = app, **args: Any) -> PythonServerLauncher:
+def launcher(mode: Any = "asyncio", made: Any = app, **args: Any) -> PythonServerLauncher:
     factory = args.pop("factory", False)
     return PythonServerLauncher(
         made, PythonServerLauncherArgs(launch_mode=mode, **args), factory=factory

@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from agl_core.server.tokens import mint_token
 
@@ -89,7 +90,8 @@ async def test_a_span_is_kept_whole(served):
     span = request.resource_spans[0].scope_spans[0].spans[0]
     span.parent_span_id = (9).to_bytes(8, "big")
     span.end_time_unix_nano = 1_700_000_001_000_000_000
-    span.status.code, span.status.message = 2, "it broke"
+    span.status.code = Status.STATUS_CODE_ERROR
+    span.status.message = "it broke"
     event = span.events.add()
     event.name, event.time_unix_nano = "e", 1_700_000_000_750_000_000
     fill(event.attributes, {"x": True})

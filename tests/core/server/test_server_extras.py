@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -81,6 +82,7 @@ async def test_the_watchdog_runs_by_itself(serve):
             if event.kind == "rollout" and event.status == "failed":
                 assert event.rollout_id == rollout.rollout_id
                 break
+    assert isinstance(events, AsyncGenerator)
     await events.aclose()
 
 

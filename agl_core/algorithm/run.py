@@ -235,9 +235,11 @@ class Run:
                     all_ended = False
                 else:
                     settled[rollout.rollout_id] = rollout
+            if not all_ended:
+                # Before the deadline is looked at: batches wait in slices shorter than a look.
+                await self._fail_orphans({name for name in pending if name not in settled})
             if all_ended or time.monotonic() >= deadline:
                 return [settled[name] for name in dict.fromkeys(rollout_ids) if name in settled]
-            await self._fail_orphans({name for name in pending if name not in settled})
 
     async def _try_again(self, rollout: Rollout) -> bool:
         """Requeue a rollout that failed because its attempt was broken off."""

@@ -118,7 +118,8 @@ class Balancer:
         self._paused = False
         self._idle: asyncio.Event | None = None
         self._in_flight = 0
-        self._versions: dict[str, str] = {}
+        self._versions: dict[str | None, str] = {}
+        """By model; under None, what holds for models that came later."""
         self.update(backends)
 
     # -- control ---------------------------------------------------------------------------------
@@ -152,7 +153,11 @@ class Balancer:
             pool.members = []
         for backend in backends:
             pool = self._pools.setdefault(backend.model_name, _Pool())
-            version = self._versions.get(backend.model_name, backend.version)
+            version = (
+                self._versions.get(backend.model_name)
+                or backend.version
+                or self._versions.get(None)
+            )
             pool.members.append(known.get(backend) or Member(backend, version))
         kept = {id(member) for member in self.members()}
         for key in [key for key, member in self._sticky.items() if id(member) not in kept]:
@@ -165,6 +170,7 @@ class Balancer:
 
     def set_version(self, version: str, model: str | None = None) -> None:
         """Say which weights answer from now on, on all models or on one."""
+        self._versions[model] = version
         for name, pool in self._pools.items():
             if model in (None, name):
                 self._versions[name] = version

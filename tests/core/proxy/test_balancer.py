@@ -188,6 +188,9 @@ async def test_an_update_keeps_those_that_stay_and_lets_the_others_finish():
     members = {host_of(m): m for m in balancer.members()}
     assert members["b"] is taken["b"] and members["b"].in_flight == 1
     assert members["c"].version == "v2"
+    balancer.update([*backends("b", "c"), *backends("d", model="new")])
+    assert {m.version for m in balancer.members()} == {"v2"}
+    balancer.update(backends("b", "c"))
     assert host_of(await take(balancer)) == "c"
     balancer.release(taken["a"], failed=False)
     balancer.release(taken["b"], failed=False)

@@ -80,22 +80,16 @@ async def test_one_that_refuses_connections(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("stream", [False, True])
 async def test_one_that_takes_too_long(
-    serve: Any,
-    backend: Any,
-    post: Post,
-    spans: Any,
-    models: ScriptedModels,
-    path: str,
-    stream: bool,
+    serve: Any, backend: Any, post: Post, spans: Any, models: ScriptedModels, path: str
 ):
     models.script = [Reply("late", delay=30)]
     proxy = await serve(backend(models, timeout=0.2))
-    status, body, _ = await post(proxy, path, stream=stream)
-    assert status == 504
-    assert "did not answer in time" in message_of(body, path)
-    assert (await only(spans)).attributes["error.type"] == "timeout"
+    for stream in (False, True):
+        status, body, _ = await post(proxy, path, stream=stream)
+        assert status == 504
+        assert "did not answer in time" in message_of(body, path)
+    assert [span.attributes["error.type"] for span in await spans()] == ["timeout", "timeout"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -119,24 +113,20 @@ async def test_one_that_breaks_off_a_stream(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("garbage", [b"<html>oops</html>", b"data: {not json\n\n", b"[1, 2]", b""])
 async def test_one_that_sends_garbage(
-    serve: Any,
-    backend: Any,
-    post: Post,
-    spans: Any,
-    models: ScriptedModels,
-    path: str,
-    stream: bool,
-    garbage: bytes,
+    serve: Any, backend: Any, post: Post, spans: Any, models: ScriptedModels, path: str
 ):
-    models.script = [Reply(garbage=garbage)]
     proxy = await serve(backend(models))
-    status, body, _ = await post(proxy, path, stream=stream)
-    assert status == 502
-    assert "backend" in message_of(body, path)
-    assert (await only(spans)).attributes["error.type"] in ("backend_garbage", "stream_cut")
+    garbage = [b"<html>oops</html>", b"data: {not json\n\n", b"[1, 2]", b""]
+    for body in garbage:
+        models.script = [Reply(garbage=body)]
+        for stream in (False, True):
+            status, told, _ = await post(proxy, path, stream=stream)
+            assert status == 502
+            assert "backend" in message_of(told, path)
+    kinds = {span.attributes["error.type"] for span in await spans()}
+    assert kinds == {"backend_garbage", "stream_cut"}
+    assert len(await spans()) == 2 * len(garbage)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -327,22 +317,15 @@ def store() -> TroubledStore:
     return TroubledStore()
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("stream", [False, True])
 async def test_the_span_is_stored_before_the_agent_has_its_answer(
-    serve: Any,
-    backend: Any,
-    post: Post,
-    spans: Any,
-    models: ScriptedModels,
-    store: TroubledStore,
-    path: str,
-    stream: bool,
+    serve: Any, backend: Any, post: Post, spans: Any, models: ScriptedModels, store: TroubledStore
 ):
     store.delay = 0.15
     proxy = await serve(backend(models))
-    assert (await post(proxy, path, stream=stream))[0] == 200
-    assert len(await spans()) == 1  # at once, without a flush
+    cases = [(path, stream) for path in PATHS for stream in (False, True)]
+    for count, (path, stream) in enumerate(cases, start=1):
+        assert (await post(proxy, path, stream=stream))[0] == 200
+        assert len(await spans()) == count  # at once, without a flush
 
 
 async def test_calls_share_the_trips_to_a_slow_store(

@@ -42,7 +42,8 @@ class Suite:
         super().__init_subclass__(**kwargs)
         for name, test in vars(cls).items():
             # On the function, which is inherited: a mark of the kit's modules would be left behind.
-            if name.startswith("test") and inspect.iscoroutinefunction(test):
+            inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
+            if name.startswith("test") and inspect.iscoroutinefunction(inner):
                 pytest.mark.asyncio(test)
         unknown = set(cls.flags) - set(cls.FLAGS)
         if unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 
 from agl_core.tracer import OtelTracer
 from agl_core.tracer.active import _active
@@ -80,13 +81,5 @@ class TakesHalfTheIds(Base):
 class CannotTravel(Base):
     CAUGHT_BY = "test_it_can_be_pickled_before_use"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.handle = lambda: None
-
-
-WRONG_TRACERS = [
-    value
-    for value in list(globals().values())
-    if isinstance(value, type) and issubclass(value, Base) and value is not Base
-]
+    def __getstate__(self):
+        raise pickle.PicklingError("it holds a connection")

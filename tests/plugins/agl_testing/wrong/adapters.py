@@ -1,0 +1,85 @@
+"""Adapters that are wrong in one way each."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+from agl_core.adapter import TracerTraceToTriplet
+
+
+class Base(TracerTraceToTriplet):
+    CAUGHT_BY = ""
+
+
+class RemembersTheLastTrace(Base):
+    CAUGHT_BY = "test_the_same_trace_gives_the_same_result"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list = []
+
+    def adapt_with_report(self, source, /):
+        triplets, report = super().adapt_with_report(source)
+        self.seen = [*self.seen, *triplets]
+        return list(self.seen), report
+
+
+class ChangesItsSource(Base):
+    CAUGHT_BY = "test_it_leaves_its_source_alone"
+
+    def adapt_with_report(self, source, /):
+        result = super().adapt_with_report(source)
+        for span in source:
+            span.attributes.pop("prompt_token_ids", None)
+        return result
+
+
+class GivesTheRewardToTheNextCall(Base):
+    CAUGHT_BY = "test_each_call_becomes_a_triplet_with_its_tokens_and_reward"
+
+    def adapt_with_report(self, source, /):
+        triplets, report = super().adapt_with_report(source)
+        rewards = [None, *(triplet.reward for triplet in triplets)]
+        moved = [
+            t.model_copy(update={"reward": r}) for t, r in zip(triplets, rewards, strict=False)
+        ]
+        return moved, report
+
+
+class DropsSilently(Base):
+    CAUGHT_BY = "test_a_call_that_was_seen_twice_counts_once"
+
+    def adapt_with_report(self, source, /):
+        triplets, report = super().adapt_with_report(source)
+        report = copy.copy(report)
+        report.left_out = {}
+        return triplets, report
+
+
+class ComparesEachWithEach(Base):
+    CAUGHT_BY = "test_its_cost_is_linear"
+
+    def adapt_with_report(self, source, /):
+        ids = [span.span_id for span in source]
+        unique = [span for at, span in enumerate(source) if span.span_id not in ids[:at]]
+        return super().adapt_with_report(unique)
+
+
+class CannotTravel(Base):
+    CAUGHT_BY = "test_it_can_be_pickled"
+
+    def __getstate__(self):
+        raise pickle.PicklingError("it holds a connection")
+
+
+class WorksInItself(Base):
+    CAUGHT_BY = "test_threads_may_share_it"
+
+    def adapt_with_report(self, source, /):
+        self.source = source
+        length = len(source)
+        for _ in range(20_000):
+            if len(self.source) != length:
+                break
+        return super().adapt_with_report(self.source)

@@ -1,0 +1,69 @@
+"""Algorithms that are wrong in one way each."""
+
+from __future__ import annotations
+
+from agl_core.algorithm import Baseline, FastAlgorithm
+
+
+class Base(Baseline):
+    CAUGHT_BY = ""
+
+    def __init__(self) -> None:
+        super().__init__(span_verbosity="none")
+
+
+class LeavesWorkBehind(Base):
+    CAUGHT_BY = "test_a_run_ends_and_leaves_no_rollout_open"
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        for task in [*(train_dataset or []), *(val_dataset or [])]:
+            await self.get_store().enqueue_rollout(task)
+
+
+class DoesNothing(Base):
+    CAUGHT_BY = "test_a_run_ends_and_leaves_no_rollout_open"
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        return None
+
+
+class RunsOnce(Base):
+    CAUGHT_BY = "test_it_can_run_twice"
+    ran = False
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        if self.ran:
+            raise RuntimeError("this algorithm has run")
+        self.ran = True
+        await super().run(train_dataset=train_dataset, val_dataset=val_dataset)
+
+
+class NeedsData(Base):
+    CAUGHT_BY = "test_no_data_is_no_error"
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        if not train_dataset:
+            raise ValueError("no data")
+        await super().run(train_dataset=train_dataset, val_dataset=val_dataset)
+
+
+class KeepsItsResourcesToItself(Base):
+    CAUGHT_BY = "test_it_writes_resources"
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        resources = self.get_initial_resources() or {}
+        others = {f"tuned_{name}": resource for name, resource in resources.items()}
+        await super().run(train_dataset=train_dataset, val_dataset=val_dataset)
+        await self.get_store().add_resources(others)
+
+
+class GivesUpWithoutAWord(FastAlgorithm):
+    CAUGHT_BY = "test_an_agent_that_always_fails_does_not_hang_it"
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        store = self.get_store()
+        await store.add_resources(self.get_initial_resources() or {})
+        ids = [(await store.enqueue_rollout(task)).rollout_id for task in train_dataset or []]
+        done = await store.wait_for_rollouts(rollout_ids=ids, timeout=30)
+        if any(rollout.status == "failed" for rollout in done):
+            raise RuntimeError

@@ -1,0 +1,112 @@
+"""LLM proxies that are wrong in one way each."""
+
+from __future__ import annotations
+
+from agl_core.proxy import DirectProxy
+from agl_core.proxy.app import ProxyApp
+
+
+class Base(DirectProxy):
+    CAUGHT_BY = ""
+
+    async def start(self) -> None:
+        await super().start()
+        assert self._app is not None
+        self._app.__class__ = type("WrappedApp", (type(self._app),), self.overrides())
+
+    def overrides(self) -> dict:
+        """Attributes of the app that serves."""
+        return {}
+
+
+def passing(change):
+    """Make an app whose messages to the client go through ``change``."""
+
+    async def call(self, scope, receive, send):
+        async def changed(message):
+            message = change(scope, message)
+            if message is not None:
+                await send(message)
+
+        await ProxyApp.__call__(self, scope, receive, changed)
+
+    return {"__call__": call}
+
+
+class DropsTheLastChunk(Base):
+    CAUGHT_BY = "test_a_call_passes_whole_and_is_stored"
+
+    def overrides(self):
+        def drop(scope, message):
+            body = message.get("body", b"")
+            return {**message, "body": b""} if b"[DONE]" in body else message
+
+        return passing(drop)
+
+
+class CollectsTheStream(Base):
+    CAUGHT_BY = "test_a_stream_reaches_the_agent_as_it_comes"
+
+    def overrides(self):
+        kept: list[bytes] = []
+
+        def collect(scope, message):
+            if message["type"] != "http.response.body":
+                return message
+            kept.append(message.get("body", b""))
+            if message.get("more_body"):
+                return None
+            whole = b"".join(kept)
+            kept.clear()
+            return {**message, "body": whole}
+
+        return passing(collect)
+
+
+class TurnsErrorsInto500(Base):
+    CAUGHT_BY = "test_the_backends_error_is_the_agents"
+
+    def overrides(self):
+        def hide(scope, message):
+            failed = message["type"] == "http.response.start" and message["status"] >= 400
+            return {**message, "status": 500} if failed else message
+
+        return passing(hide)
+
+
+class ForgetsTheVersion(Base):
+    CAUGHT_BY = "test_spans_carry_the_models_version"
+
+    def set_model_version(self, version, model=None):
+        return None
+
+
+class NeverPauses(Base):
+    CAUGHT_BY = "test_a_paused_proxy_holds_new_calls"
+
+    async def pause(self):
+        return None
+
+
+class TakesNewModelsAtTheNextStart(Base):
+    CAUGHT_BY = "test_a_new_model_list_counts_at_once"
+
+    def update_model_list(self, model_list):
+        self._model_list = [dict(item) for item in model_list]
+
+
+class DrainsByPausing(Base):
+    CAUGHT_BY = "test_draining_waits_for_calls_in_flight"
+
+    async def drain(self, deadline=60.0, *, abort=False):
+        await self.pause()
+        return 0
+
+
+class FilesCallsElsewhere(Base):
+    CAUGHT_BY = "test_calls_of_many_attempts_do_not_mix"
+    first = None
+
+    def as_resource(self, rollout_id=None, attempt_id=None, *args, **kwargs):
+        self.first = self.first or (rollout_id, attempt_id)
+        return super().as_resource(*self.first, *args, **kwargs)

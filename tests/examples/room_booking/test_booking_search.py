@@ -202,7 +202,9 @@ def test_help_shows_examples():
 
 def test_the_train_file_is_the_same_run():
     file = str(EXAMPLE / "train.toml")
-    code, out, err = run("train", file, "--json", "--set", "algorithm.rounds=1", program=AGL)
+    code, out, err = run(
+        "train", file, "--json", "--set", "algorithm.rounds=1", "--set", "store=memory", program=AGL
+    )
     assert code == 0, err
     result = json.loads(out)
     assert result["status"] == "succeeded"
@@ -214,7 +216,7 @@ def test_the_train_file_is_the_same_run():
 
 
 def test_the_train_file_can_be_evaluated():
-    code, out, err = run("eval", str(EXAMPLE / "train.toml"), program=AGL)
+    code, out, err = run("eval", str(EXAMPLE / "train.toml"), "--set", "store=memory", program=AGL)
     assert code == 0, err
     assert dict(line.split(maxsplit=1) for line in out.splitlines())["succeeded"] == "48"
 

@@ -211,7 +211,7 @@ def lowest(arguments: Sequence[str]) -> None:
     oldest = [requirement.replace(">=", "==") for requirement in project["dependencies"]]
     kit = ROOT / "plugins/agl_testing"
     made_from = [ROOT / "pyproject.toml", kit / "pyproject.toml"]
-    test_tools = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis"]
+    test_tools = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "openai"]
     python = environment(
         ENVS / "lowest", ["-e", ".", "-e", str(kit), *oldest, *test_tools], made_from
     )

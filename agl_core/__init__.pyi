@@ -62,6 +62,7 @@ from agl_core.execution import (
     SharedMemoryExecutionStrategy,
     ThreadingEvent,
 )
+from agl_core.llm_server import LLMServer
 from agl_core.logs import (
     configure_logger,
     setup_logging,
@@ -70,6 +71,7 @@ from agl_core.logs import (
 from agl_core.plugins import (
     build_component,
 )
+from agl_core.proxy import DirectProxy, LLMProxy
 from agl_core.runner import (
     LitAgentRunner,
     Runner,
@@ -171,6 +173,7 @@ __all__ = [
     "Baseline",
     "ClientServerExecutionStrategy",
     "Dataset",
+    "DirectProxy",
     "DummyTracer",
     "EnqueueRolloutRequest",
     "Event",
@@ -184,6 +187,8 @@ __all__ = [
     "GenericResponse",
     "Hook",
     "InMemoryLightningStore",
+    "LLMProxy",
+    "LLMServer",
     "LightningEnvVar",
     "LightningStore",
     "LightningStoreCapabilities",

@@ -32,6 +32,8 @@ _BY_MODULE: Final[dict[str, str]] = {
     ),
     "agl_core.logs": "configure_logger setup_logging setup_module_logging",
     "agl_core.plugins": "build_component",
+    "agl_core.llm_server": "LLMServer",
+    "agl_core.proxy": "DirectProxy LLMProxy",
     "agl_core.runner": "LitAgentRunner Runner",
     "agl_core.store": (
         "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreClient"

@@ -49,6 +49,7 @@ CONTRACTS: Final[Mapping[str, str]] = {
     "tracer": "agl_core.tracer:Tracer",
     "adapter": "agl_core.adapter:Adapter",
     "algorithm": "agl_core.algorithm:Algorithm",
+    "proxy": "agl_core.proxy:LLMProxy",
     "execution": "agl_core.execution:ExecutionStrategy",
     "llm_server": "agl_core.llm_server:LLMServer",
 }

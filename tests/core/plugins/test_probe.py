@@ -39,7 +39,11 @@ def plugin(here, spec_source):
             {"module": "probedhook_impl"},
             "from agl_core.plugins import hookimpl\n@hookimpl\ndef run_started(mode): ...",
         ),
-        ("proxy", {"factory": "probedproxy_impl:make"}, "def make(): return object()"),
+        (
+            "adapter",
+            {"factory": "probedadapter_impl:make"},
+            "from agl_core.adapter import Adapter\ndef make(): return Adapter()",
+        ),
     ],
 )
 def test_what_is_in_order(plugin, kind, arguments, module):
@@ -118,8 +122,11 @@ def test_the_report(plugin, tmp_path, arguments, status):
 
 
 def test_the_report_of_a_plugin_that_raises_what_is_no_exception(plugin, tmp_path):
-    module = "class S:\n    def __new__(cls): raise SystemExit(9)\n"
-    record = plugin("proxy", module, factory="probedproxy_impl:S")
+    module = (
+        "from agl_core.adapter import Adapter\n"
+        "class S(Adapter):\n    def __new__(cls): raise SystemExit(9)\n"
+    )
+    record = plugin("adapter", module, factory="probedadapter_impl:S")
     main(str(tmp_path / "r.json"), json.dumps(record.as_json()), "build")
     assert "SystemExit: 9" in json.loads((tmp_path / "r.json").read_text())["note"]
 

@@ -23,8 +23,10 @@ from agl_core.types import (
 
 
 @register_resource_type
-class Checkpoint(Resource):
-    resource_type: Literal["test_checkpoint"] = "test_checkpoint"
+class SavedWeights(Resource):
+    """A resource type of the tests' own."""
+
+    resource_type: Literal["test_saved_weights"] = "test_saved_weights"
     path: str
 
 
@@ -45,7 +47,7 @@ def test_resources_come_back_as_their_own_types_and_in_order():
         b=LLM(endpoint="http://h/v1", model="m"),
         a=PromptTemplate(template="{x}", engine="f-string"),
         c=ProxyLLM(endpoint="http://p/v1", model="m", sampling_parameters={"temperature": 0}),
-        d=Checkpoint(path="file"),
+        d=SavedWeights(path="file"),
     )
     after = ResourcesUpdate.model_validate_json(before.model_dump_json())
     assert list(after.resources) == ["b", "a", "c", "d"]
@@ -53,7 +55,7 @@ def test_resources_come_back_as_their_own_types_and_in_order():
         LLM,
         PromptTemplate,
         ProxyLLM,
-        Checkpoint,
+        SavedWeights,
     ]
     assert after == before
 

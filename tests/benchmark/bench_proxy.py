@@ -302,22 +302,25 @@ async def streams(target: Server, count: int) -> tuple[float, float, list[float]
 
 def case_rate() -> None:
     """Calls whole: bare ASGI, bare relay, proxy without a rollout, proxy routed and captured."""
-    with server("backend") as backend:
-        with server("relay", backend.port) as relay, server("proxy", backend.port) as proxy:
-            plain = Server(proxy.process, proxy.url, "")
-            for concurrency in (1, 16):
-                base = asyncio.run(load(backend, concurrency))
-                bare = asyncio.run(load(relay, concurrency))
-                passed = asyncio.run(load(plain, concurrency))
-                captured = asyncio.run(load(proxy, concurrency))
-                print(f"\n{concurrency} at a time")
-                print(base.line("bare ASGI app (the backend)"))
-                print(bare.line("bare relay"))
-                print(passed.line("proxy, no rollout"))
-                print(captured.line("proxy, routed and captured"))
-                for share in (0.5, 0.99):
-                    added = captured.percentile(share) - base.percentile(share)
-                    print(f"  added at p{share * 100:.0f}: {added:.2f} ms")
+    with (
+        server("backend") as backend,
+        server("relay", backend.port) as relay,
+        server("proxy", backend.port) as proxy,
+    ):
+        plain = Server(proxy.process, proxy.url, "")
+        for concurrency in (1, 16):
+            base = asyncio.run(load(backend, concurrency))
+            bare = asyncio.run(load(relay, concurrency))
+            passed = asyncio.run(load(plain, concurrency))
+            captured = asyncio.run(load(proxy, concurrency))
+            print(f"\n{concurrency} at a time")
+            print(base.line("bare ASGI app (the backend)"))
+            print(bare.line("bare relay"))
+            print(passed.line("proxy, no rollout"))
+            print(captured.line("proxy, routed and captured"))
+            for share in (0.5, 0.99):
+                added = captured.percentile(share) - base.percentile(share)
+                print(f"  added at p{share * 100:.0f}: {added:.2f} ms")
 
 
 def case_streams() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 from agl_core.adapter import TracerTraceToTriplet
 
@@ -19,7 +20,7 @@ class RemembersTheLastTrace(Base):
         super().__init__()
         self.seen: list = []
 
-    def adapt_with_report(self, source, /):
+    def adapt_with_report(self, source: Any, /):
         triplets, report = super().adapt_with_report(source)
         self.seen = [*self.seen, *triplets]
         return list(self.seen), report
@@ -28,7 +29,7 @@ class RemembersTheLastTrace(Base):
 class ChangesItsSource(Base):
     CAUGHT_BY = "test_it_leaves_its_source_alone"
 
-    def adapt_with_report(self, source, /):
+    def adapt_with_report(self, source: Any, /):
         result = super().adapt_with_report(source)
         for span in source:
             span.attributes.pop("prompt_token_ids", None)
@@ -38,7 +39,7 @@ class ChangesItsSource(Base):
 class GivesTheRewardToTheNextCall(Base):
     CAUGHT_BY = "test_each_call_becomes_a_triplet_with_its_tokens_and_reward"
 
-    def adapt_with_report(self, source, /):
+    def adapt_with_report(self, source: Any, /):
         triplets, report = super().adapt_with_report(source)
         rewards = [None, *(triplet.reward for triplet in triplets)]
         moved = [
@@ -50,7 +51,7 @@ class GivesTheRewardToTheNextCall(Base):
 class DropsSilently(Base):
     CAUGHT_BY = "test_a_call_that_was_seen_twice_counts_once"
 
-    def adapt_with_report(self, source, /):
+    def adapt_with_report(self, source: Any, /):
         triplets, report = super().adapt_with_report(source)
         report = copy.copy(report)
         report.left_out = {}
@@ -60,7 +61,7 @@ class DropsSilently(Base):
 class ComparesEachWithEach(Base):
     CAUGHT_BY = "test_its_cost_is_linear"
 
-    def adapt_with_report(self, source, /):
+    def adapt_with_report(self, source: Any, /):
         ids = [span.span_id for span in source]
         unique = [span for at, span in enumerate(source) if span.span_id not in ids[:at]]
         return super().adapt_with_report(unique)
@@ -76,7 +77,7 @@ class CannotTravel(Base):
 class WorksInItself(Base):
     CAUGHT_BY = "test_threads_may_share_it"
 
-    def adapt_with_report(self, source, /):
+    def adapt_with_report(self, source: Any, /):
         self.source = source
         length = len(source)
         for _ in range(20_000):

@@ -1,8 +1,8 @@
-"""The shared-memory strategy under the conformance suite."""
+"""The built-in strategies under the conformance suite."""
 
 import pytest
 
-from agl_core.execution import SharedMemoryExecutionStrategy
+from agl_core.execution import ClientServerExecutionStrategy, SharedMemoryExecutionStrategy
 from agl_testing.execution import ExecutionSuite
 
 
@@ -13,4 +13,14 @@ class TestSharedMemory(ExecutionSuite):
     def make_strategy(self):
         return lambda n_runners: SharedMemoryExecutionStrategy(
             n_runners=n_runners, main_thread="algorithm", graceful_delay=0.5, join_timeout=5
+        )
+
+
+class TestClientServer(ExecutionSuite):
+    flags = frozenset({"fails_open_attempts"})
+
+    @pytest.fixture
+    def make_strategy(self):
+        return lambda n_runners: ClientServerExecutionStrategy(
+            n_runners=n_runners, server_port=0, graceful_timeout=1, terminate_timeout=1
         )

@@ -211,9 +211,9 @@ def lowest(arguments: Sequence[str]) -> None:
     oldest = [requirement.replace(">=", "==") for requirement in project["dependencies"]]
     kit = ROOT / "plugins/agl_testing"
     made_from = [ROOT / "pyproject.toml", kit / "pyproject.toml"]
-    test_tools = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "openai"]
+    test_tools = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis"]
     python = environment(
-        ENVS / "lowest", ["-e", ".", "-e", str(kit), *oldest, *test_tools], made_from
+        ENVS / "lowest", ["-e", ".[demo]", "-e", str(kit), *oldest, *test_tools], made_from
     )
     run(python, "-m", "pip", "check")
     folders = [f"tests/core/{room}" for room in LOWEST_TESTS]

@@ -205,7 +205,8 @@ async def test_the_document_describes_every_endpoint_and_model(served):
     undescribed = [name for name, schema in schemas.items() if not schema.get("description")]
     assert undescribed == []
     for wanted in ("Rollout", "Attempt", "Span", "RolloutUpdate", "AttemptUpdate", "Problem"):
-        assert wanted in schemas
+        # Older versions of pydantic describe what is read and what is written apart.
+        assert {wanted, f"{wanted}-Input", f"{wanted}-Output"} & set(schemas)
     referenced = set()
 
     def walk(node: Any) -> None:

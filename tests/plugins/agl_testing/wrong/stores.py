@@ -306,16 +306,17 @@ class LatestIsTheLastAdded(Base):
 
 
 class HistoriesDrift(Base):
-    """Requeues to the head once a rollout was tried: only a history shows it."""
+    """Frees the worker of a second attempt at once: no single step looks wrong."""
 
     CAUGHT_BY = "test_random_histories_follow_the_lifecycle"
 
-    async def update_rollout(self, rollout_id, **changes):
-        changed = await super().update_rollout(rollout_id, **changes)
-        entry = self._state.entry(rollout_id)
-        if changed.status == "requeuing" and entry.attempts:
-            self._state.queue.move_to_end(rollout_id, last=False)
-        return changed
+    async def start_attempt(self, rollout_id, worker_id=None):
+        started = await super().start_attempt(rollout_id, worker_id)
+        worker = self._state.worker(worker_id)
+        if worker is not None and started.attempt.sequence_id > 1:
+            freed = {"status": "idle", "current_rollout_id": None, "current_attempt_id": None}
+            self._state.put_worker(worker.model_copy(update=freed), time.time())
+        return started
 
 
 class EventsComeTwice(Base):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -245,6 +246,8 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
         print(__doc__)
         sys.exit(0 if {"-h", "--help"} & set(sys.argv) else 2)
+    # A shell starts background jobs with Ctrl+C ignored, and what we start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         COMMANDS[sys.argv[1]](sys.argv[2:])
     except KeyboardInterrupt:

@@ -306,17 +306,25 @@ class LatestIsTheLastAdded(Base):
 
 
 class HistoriesDrift(Base):
-    """Frees the worker of a second attempt at once: no single step looks wrong."""
+    """Leaves the worker idle that starts an attempt or a rollout itself: one step in nine."""
 
     CAUGHT_BY = "test_random_histories_follow_the_lifecycle"
 
     async def start_attempt(self, rollout_id, worker_id=None):
         started = await super().start_attempt(rollout_id, worker_id)
+        self.free(worker_id)
+        return started
+
+    async def start_rollout(self, *args, worker_id=None, **kwargs):
+        started = await super().start_rollout(*args, worker_id=worker_id, **kwargs)
+        self.free(worker_id)
+        return started
+
+    def free(self, worker_id):
         worker = self._state.worker(worker_id)
-        if worker is not None and started.attempt.sequence_id > 1:
+        if worker is not None:
             freed = {"status": "idle", "current_rollout_id": None, "current_attempt_id": None}
             self._state.put_worker(worker.model_copy(update=freed), time.time())
-        return started
 
 
 class EventsComeTwice(Base):

@@ -64,7 +64,11 @@ class ComparesEachWithEach(Base):
 
     def adapt_with_report(self, source: Any, /):
         ids = [span.span_id for span in source]
-        unique = [span for at, span in enumerate(source) if span.span_id not in ids[:at]]
+        unique = [
+            span
+            for at, span in enumerate(source)
+            if not any(known == span.span_id for known in ids[:at])
+        ]
         return super().adapt_with_report(unique)
 
 

@@ -8,6 +8,7 @@
     python3 dev.py cover             the default suite with its coverage gate
     python3 dev.py bench [NAME...]   the benchmarks
     python3 dev.py plugins [NAME...] each plugin's wheel, alone with the core's
+    python3 dev.py heavy [NAME...]   the plugins' tests on real vLLM, torch and agent frameworks
     python3 dev.py lowest            the core with the oldest versions it allows
     python3 dev.py ci                all of it, as CI does
 
@@ -169,24 +170,52 @@ def bench(arguments: Sequence[str]) -> None:
 
 def plugins(arguments: Sequence[str]) -> None:
     """Build every wheel, then test each plugin alone with the core's wheel."""
+    folders = plugin_folders(arguments)
+    wheels = build_wheels()
+    for folder in folders:
+        print(f"-- {folder.name}", flush=True)
+        pytest_alone(folder, alone(folder, wheels), "not benchmark and not heavy")
+
+
+def heavy(arguments: Sequence[str]) -> None:
+    """Run what needs real vLLM, torch or agent frameworks, each in its plugin's environment."""
+    folders = [folder for folder in plugin_folders(arguments) if has_heavy_tests(folder)]
+    vllm = {"AGL_TEST_VLLM_PYTHON": str(vllm_python())}
+    wheels = build_wheels()
+    for folder in folders:
+        print(f"-- {folder.name}", flush=True)
+        path = ENVS / folder.name
+        python = python_of(path) if python_of(path).exists() else alone(folder, wheels)
+        pytest_alone(folder, python, "heavy", vllm)
+
+
+def plugin_folders(names: Sequence[str]) -> list[Path]:
+    """Return the folders of the named plugins, or of all."""
     folders = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-    unknown = set(arguments) - {folder.name for folder in folders}
+    unknown = set(names) - {folder.name for folder in folders}
     if unknown:
         sys.exit(f"no such plugin: {', '.join(sorted(unknown))}")
+    return [folder for folder in folders if not names or folder.name in names]
+
+
+def has_heavy_tests(folder: Path) -> bool:
+    tests = ROOT / "tests/plugins" / folder.name
+    return any("mark.heavy" in path.read_text() for path in tests.rglob("test_*.py"))
+
+
+def build_wheels() -> Path:
+    """Build the core's wheel and every plugin's, since plugins' tests use each other."""
     wheels = ENVS / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    builder = environment(ENVS / "build", ["build>=1.2"], [])
-    chosen = [folder for folder in folders if not arguments or folder.name in arguments]
-    for folder in [ROOT, *sorted({ROOT / "plugins/agl_testing", *chosen})]:
-        run(builder, "-m", "build", "--wheel", "--outdir", wheels, folder)
-    for folder in chosen:
-        test_alone(folder, wheels)
+    builder = environment(ENVS / "build", ["build>=1.2", "hatchling>=1.25"], [])
+    for folder in (ROOT, *plugin_folders([])):
+        run(builder, "-m", "build", "--no-isolation", "--wheel", "--outdir", wheels, folder)
+    return wheels
 
 
-def test_alone(folder: Path, wheels: Path) -> None:
-    """Install one plugin's wheel with the core's in a fresh environment and run its tests there."""
+def alone(folder: Path, wheels: Path) -> Path:
+    """Install one plugin's wheel with the core's in a fresh environment; return its Python."""
     project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    print(f"-- {project['name']}", flush=True)
     path = ENVS / folder.name
     shutil.rmtree(path, ignore_errors=True)
     create(path)
@@ -195,11 +224,33 @@ def test_alone(folder: Path, wheels: Path) -> None:
         *(python_of(path), "-m", "pip", "install", "--quiet", "--find-links", wheels),
         *(f"{project['name']}{extra}", "pytest", "pytest-asyncio", "pytest-timeout"),
     )
+    return python_of(path)
+
+
+def pytest_alone(
+    folder: Path, python: Path, marked: str, env: dict[str, str] | None = None
+) -> None:
     # -P keeps the source tree off the path: what is tested is what was installed.
-    run(
-        *(python_of(path), "-P", "-m", "pytest"),
-        *(f"tests/plugins/{folder.name}", "-m", "not benchmark"),
-    )
+    run(python, "-P", "-m", "pytest", f"tests/plugins/{folder.name}", "-m", marked, env=env)
+
+
+def vllm_python() -> Path:
+    """Return a Python that has vLLM for the CPU, whose pins agree with nobody else's."""
+    path, needs = ENVS / "vllm", ROOT / "tests/envs"
+    requirements, overrides = needs / "vllm.txt", needs / "vllm-overrides.txt"
+    stamp = path / "made-from"
+    wanted = requirements.read_text() + overrides.read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print("making .envs/vllm ...", flush=True)
+        create(path)
+        builder = environment(ENVS / "uv", ["uv>=0.5"], [])
+        found = [f"--find-links={links}" for links in os.environ.get("PIP_FIND_LINKS", "").split()]
+        run(
+            *(builder, "-m", "uv", "pip", "install", "--quiet", "--python", python_of(path)),
+            *("--compile-bytecode", *found, "--override", overrides, "--requirement", requirements),
+        )
+        stamp.write_text(wanted)
+    return python_of(path)
 
 
 # What runs with the oldest versions: the rooms that lean on libraries most, without the slow parts.
@@ -226,7 +277,7 @@ def ci(arguments: Sequence[str]) -> None:
     """Run every check in CI's order, with the time each took."""
     del arguments
     took: list[str] = []
-    for step in (lint, types, cover, slow, plugins, lowest):
+    for step in (lint, types, cover, slow, plugins, heavy, lowest):
         print(f"==== {step.__name__}", flush=True)
         start = time.monotonic()
         step([])
@@ -236,7 +287,7 @@ def ci(arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     function.__name__: function
-    for function in (demo, test, slow, lint, types, cover, bench, plugins, lowest, ci)
+    for function in (demo, test, slow, lint, types, cover, bench, plugins, heavy, lowest, ci)
 }
 
 

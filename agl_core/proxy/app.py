@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from agl_core.ids import generate_id
-from agl_core.proxy.backends import Backend
+from agl_core.proxy.backends import Backend, parse_model_list
 from agl_core.proxy.balancer import Balancer
 from agl_core.proxy.call import Call
 from agl_core.proxy.control import CONTROL_PREFIX, control
 from agl_core.proxy.exchange import Exchange
 from agl_core.proxy.failures import CallError, error_body
+from agl_core.proxy.http import HttpUpstream
 from agl_core.proxy.limits import Limits, RolloutLimits
 from agl_core.proxy.passing import PassedOn
 from agl_core.proxy.protocols import Route, parse_path
@@ -43,7 +44,7 @@ from agl_core.server.messages import (
 from agl_core.server.tokens import Identity, TokenVerifier
 from agl_core.store.base import LightningStore
 
-__all__ = ["HEALTH_PATH", "ProxyApp", "ProxyOptions"]
+__all__ = ["HEALTH_PATH", "Provision", "ProxyApp", "ProxyOptions"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,19 @@ HEALTH_PATH: Final = "/health"
 _NOBODY: Final = Identity("admin")
 """Who calls a proxy without auth: whoever can reach it may do everything."""
 _RETRY_SOON: Final = ((b"retry-after", b"1"),)
+
+
+ModelList = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """What stands behind a proxy: how its model list is read, and who sends its requests."""
+
+    parse: Callable[[ModelList], tuple[Backend, ...]] = parse_model_list
+    """Returns the backends of a model list; raises ConfigError."""
+    connect: Callable[[], Upstream] = HttpUpstream
+    """Called in the loop that serves."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,7 @@ class ProxyApp:
         store: Where spans go.
         backends: Who answers.
         options: See :class:`ProxyOptions`.
+        provision: See :class:`Provision`.
     """
 
     upstream: Upstream
@@ -93,8 +108,10 @@ class ProxyApp:
         store: LightningStore,
         backends: Sequence[Backend],
         options: ProxyOptions | None = None,
+        provision: Provision | None = None,
     ) -> None:
         self.options = options = options or ProxyOptions()
+        self.provision = provision or Provision()
         self.balancer = Balancer(backends, queue_timeout=options.queue_timeout)
         self.limits = Limits(options.limits)
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -256,6 +273,13 @@ class ProxyApp:
         if self.loop is not None:
             self.spool.store = store
 
+    def update(self, backends: Iterable[Backend]) -> None:
+        """Replace the backends at once."""
+        backends = tuple(backends)
+        self.balancer.update(backends)
+        if self.loop is not None:
+            self.upstream.update(backends)
+
     async def drain(self, deadline: float, *, abort: bool = False) -> int:
         """Pause, and wait until no call is in flight.
 
@@ -283,7 +307,8 @@ class ProxyApp:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self.loop = asyncio.get_running_loop()
-                self.upstream = Upstream()
+                self.upstream = self.provision.connect()
+                self.upstream.update(member.backend for member in self.balancer.members())
                 self.spool = Spool(
                     self._store,
                     max_spans=self.options.max_spooled_spans,

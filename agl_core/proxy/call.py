@@ -13,9 +13,8 @@ the spool.
 from __future__ import annotations
 
 import time
+from contextlib import aclosing
 from typing import cast
-
-import aiohttp
 
 from agl_core.proxy.asking import Hidden, ask
 from agl_core.proxy.balancer import Member
@@ -25,12 +24,7 @@ from agl_core.proxy.failures import CallError, translate_error
 from agl_core.proxy.protocols import ENDPOINTS, Protocol
 from agl_core.proxy.relay import StreamRelay
 from agl_core.proxy.streams import Json
-from agl_core.proxy.upstream import (
-    UpstreamError,
-    as_upstream_error,
-    relayed_headers,
-    request_headers,
-)
+from agl_core.proxy.upstream import Answer, Outgoing, UpstreamError
 from agl_core.proxy.wire import dumps, loads
 from agl_core.server.messages import JSON
 
@@ -40,9 +34,7 @@ __all__ = ["Call"]
 class Refused(UpstreamError):
     """A backend answered with an error; it is passed on if no other backend does better."""
 
-    def __init__(
-        self, member: Member, protocol: Protocol, response: aiohttp.ClientResponse, body: bytes
-    ) -> None:
+    def __init__(self, member: Member, protocol: Protocol, response: Answer, body: bytes) -> None:
         status = response.status
         super().__init__(
             status,
@@ -52,7 +44,7 @@ class Refused(UpstreamError):
         )
         self.protocol: Protocol = protocol
         self.body = body
-        self.headers = relayed_headers(response)
+        self.headers = response.headers
 
 
 class Call(Exchange):
@@ -142,20 +134,26 @@ class Call(Exchange):
             except CodecError as error:
                 raise CallError(400, str(error), "not_translatable") from None
         hidden = ask(body, spoken, backend, capture=self._ticket is not None)
-        headers = request_headers(backend, self._headers, forward_key=self._app.forwards_keys)
-        headers["content-type"] = "application/json"
         response = await self._app.upstream.send(
-            backend, ENDPOINTS[spoken], dumps(body), headers, query=self._query
+            Outgoing(
+                backend,
+                ENDPOINTS[spoken],
+                spoken,
+                body,
+                self._headers,
+                query=self._query,
+                forward_key=self._app.forwards_keys,
+            )
         )
         try:
             if response.status >= 400:
-                raise Refused(member, spoken, response, await self._read(response, member))
-            if response.content_type == "text/event-stream":
+                raise Refused(member, spoken, response, await response.read())
+            if response.streamed:
                 await self._stream(member, spoken, response, hidden)
             else:
                 await self._whole(member, spoken, response, hidden)
         finally:
-            response.close()
+            await response.close()
 
     def _backend_protocol(self, member: Member) -> Protocol:
         spoken = member.backend.protocols
@@ -171,18 +169,12 @@ class Call(Exchange):
             "protocol_not_supported",
         )
 
-    async def _read(self, response: aiohttp.ClientResponse, member: Member) -> bytes:
-        try:
-            return await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise as_upstream_error(error, member.backend) from error
-
     # -- answers ---------------------------------------------------------------------------------
 
     async def _whole(
-        self, member: Member, spoken: Protocol, response: aiohttp.ClientResponse, hidden: Hidden
+        self, member: Member, spoken: Protocol, response: Answer, hidden: Hidden
     ) -> None:
-        raw = await self._read(response, member)
+        raw = await response.read()
         self._record.first_token_seconds = time.monotonic() - self._clock
         try:
             answer = loads(raw)
@@ -202,30 +194,23 @@ class Call(Exchange):
             hidden.strip(answer)
             raw = dumps(answer)
         await self._commit(response.status)
-        await self._answer(response.status, raw, relayed_headers(response))
+        await self._answer(response.status, raw, response.headers)
 
     async def _stream(
-        self, member: Member, spoken: Protocol, response: aiohttp.ClientResponse, hidden: Hidden
+        self, member: Member, spoken: Protocol, response: Answer, hidden: Hidden
     ) -> None:
         relay = StreamRelay(spoken, self._protocol, hidden, self._record.request)
         record = self._record
         try:
-            async for chunk in response.content.iter_any():
-                try:
-                    out = relay.feed(chunk)
-                except ValueError as error:
-                    raise UpstreamError(
-                        502,
-                        f"the backend {member.backend.api_base} sent a broken stream: {error}",
-                        "backend_garbage",
-                    ) from None
-                if record.first_token_seconds is None and relay.assembler.started:
-                    record.first_token_seconds = time.monotonic() - self._clock
-                if out:
-                    await self._begin(response.status, relayed_headers(response))
-                    await self._send({"type": "http.response.body", "body": out, "more_body": True})
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise as_upstream_error(error, member.backend) from error
+            async with aclosing(response.chunks()) as chunks:
+                async for chunk in chunks:
+                    out = self._relay(relay, chunk, member)
+                    if record.first_token_seconds is None and relay.assembler.started:
+                        record.first_token_seconds = time.monotonic() - self._clock
+                    if out:
+                        await self._begin(response.status, response.headers)
+                        body = {"type": "http.response.body", "body": out, "more_body": True}
+                        await self._send(body)
         finally:
             if relay.events:
                 self._note(member, spoken, relay.assembler.result())
@@ -237,8 +222,18 @@ class Call(Exchange):
             record.error, record.error_type = relay.assembler.error, "backend_error"
         rest = relay.close()
         await self._commit(response.status)
-        await self._begin(response.status, relayed_headers(response))
+        await self._begin(response.status, response.headers)
         await self._send({"type": "http.response.body", "body": rest})
+
+    def _relay(self, relay: StreamRelay, chunk: bytes, member: Member) -> bytes:
+        try:
+            return relay.feed(chunk)
+        except ValueError as error:
+            raise UpstreamError(
+                502,
+                f"the backend {member.backend.api_base} sent a broken stream: {error}",
+                "backend_garbage",
+            ) from None
 
     def _note(self, member: Member, spoken: Protocol, answer: Json) -> None:
         """Keep what the model answered for the span."""

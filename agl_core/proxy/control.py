@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl_core.errors import ConfigError
-from agl_core.proxy.backends import parse_model_list
 from agl_core.proxy.failures import CallError
 from agl_core.proxy.wire import dumps
 from agl_core.server.messages import Headers, Message, Receive, Send, read_body, send_response
@@ -99,7 +98,7 @@ async def _obey(app: ProxyApp, name: str, order: _Order) -> dict[str, Any]:
     if isinstance(order, _Drain):
         return {"in_flight": await app.drain(order.deadline, abort=order.abort)}
     if isinstance(order, _Models):
-        app.balancer.update(parse_model_list(order.model_list))
+        app.update(app.provision.parse(order.model_list))
     elif isinstance(order, _Version):
         app.balancer.set_version(order.version, order.model)
     elif isinstance(order, _Flush):

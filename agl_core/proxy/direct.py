@@ -15,11 +15,10 @@ import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from agl_core.errors import ConfigError, LaunchError
-from agl_core.proxy.app import HEALTH_PATH, ProxyApp, ProxyOptions
-from agl_core.proxy.backends import parse_model_list
+from agl_core.proxy.app import HEALTH_PATH, Provision, ProxyApp, ProxyOptions
 from agl_core.proxy.base import LLMProxy
 from agl_core.proxy.limits import RolloutLimits
 from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
@@ -63,6 +62,9 @@ class DirectProxy(LLMProxy):
         ConfigError: An argument is wrong.
     """
 
+    provision: ClassVar[Provision] = Provision()
+    """What a subclass replaces to put other backends behind the same app."""
+
     def __init__(
         self,
         port: int | None = None,
@@ -92,7 +94,7 @@ class DirectProxy(LLMProxy):
         if auth_token is not None:
             mint_token(auth_token, "read", lifetime=0)  # complains about a bad secret now
         self._model_list = [dict(item) for item in model_list or ()]
-        self._backends = parse_model_list(self._model_list)
+        self._backends = self.provision.parse(self._model_list)
         self._versions: dict[str | None, str] = {}
         self._store = store
         self._auth_token = auth_token
@@ -149,7 +151,7 @@ class DirectProxy(LLMProxy):
                 f"{type(self._store).__name__} is not {needed}, which launch_mode="
                 f"{self._args.launch_mode!r} needs; wrap it in LightningStoreThreaded"
             )
-        app = ProxyApp(self._store, self._backends, self._options)
+        app = ProxyApp(self._store, self._backends, self._options, self.provision)
         for model, version in self._versions.items():
             app.balancer.set_version(version, model)
         self._launcher = PythonServerLauncher(app, self._args)
@@ -177,11 +179,11 @@ class DirectProxy(LLMProxy):
         return [dict(item) for item in self._model_list]
 
     def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        backends = parse_model_list(model_list)
+        backends = self.provision.parse(model_list)
         self._model_list = [dict(item) for item in model_list]
         self._backends = backends
         if self._app is not None:
-            self._at_once(lambda app: app.balancer.update(backends))
+            self._at_once(lambda app: app.update(backends))
 
     def set_model_version(self, version: str, model: str | None = None) -> None:
         self._versions[model] = version

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any, cast
-
-import aiohttp
 
 from agl_core.proxy.exchange import Exchange
 from agl_core.proxy.failures import CallError
-from agl_core.proxy.upstream import as_upstream_error, relayed_headers, request_headers
+from agl_core.proxy.upstream import Answer, Outgoing
 from agl_core.proxy.wire import dumps, loads
 
 __all__ = ["PassedOn"]
@@ -31,37 +30,39 @@ class PassedOn(Exchange):
         body = self._body or None
         if request is not None and named and model != backend.model:
             body = dumps({**request, "model": backend.model})
-        headers = request_headers(backend, self._headers, forward_key=app.forwards_keys)
         failed: bool | None = None
         try:
             response = await app.upstream.send(
-                backend,
-                self._route.endpoint,
-                body,
-                headers,
-                method=self._method,
-                query=self._query,
+                Outgoing(
+                    backend,
+                    self._route.endpoint,
+                    None,
+                    body,
+                    self._headers,
+                    method=self._method,
+                    query=self._query,
+                    forward_key=app.forwards_keys,
+                )
             )
             try:
                 await self._copy(response)
                 failed = response.status >= 500
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise as_upstream_error(error, backend) from error
             finally:
-                response.close()
+                await response.close()
         except Exception:
             failed = True
             raise
         finally:
             app.balancer.release(member, failed=failed)
 
-    async def _copy(self, response: aiohttp.ClientResponse) -> None:
+    async def _copy(self, response: Answer) -> None:
         if response.status >= 400:
             self._record.error = f"the backend answered {response.status}"
             self._record.error_type = f"backend_{response.status}"
-        await self._begin(response.status, relayed_headers(response))
-        async for chunk in response.content.iter_any():
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._begin(response.status, response.headers)
+        async with aclosing(response.chunks()) as chunks:
+            async for chunk in chunks:
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._commit(response.status)
         await self._send({"type": "http.response.body", "body": b""})
 

@@ -1,54 +1,18 @@
-"""The HTTP client side: one session per event loop, errors that say whether to try elsewhere."""
+"""Who answers: what a proxy asks of its backends, whatever stands behind them."""
 
 from __future__ import annotations
 
-import asyncio
-import io
-import logging
-from typing import Any, Final
-
-import aiohttp
-from yarl import URL
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from agl_core.proxy.backends import Backend
+from agl_core.proxy.protocols import Protocol
 
-__all__ = ["Upstream", "UpstreamError", "as_upstream_error", "relayed_headers", "request_headers"]
+__all__ = ["Answer", "Outgoing", "Upstream", "UpstreamError"]
 
-logger = logging.getLogger(__name__)
-
-_HOP_BY_HOP: Final = frozenset(
-    {
-        "connection",
-        "content-encoding",  # bodies are relayed decoded
-        "content-length",
-        "date",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "server",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-"""RFC 9110, section 7.6.1, and what our own server writes."""
-
-_NOT_FORWARDED: Final = _HOP_BY_HOP | {
-    "accept-encoding",
-    "authorization",
-    "cookie",
-    "expect",
-    "forwarded",
-    "host",
-    "origin",
-    "x-api-key",
-}
-
-# Servers close idle connections after 5 s (uvicorn's default), and a request written just then is
-# lost: connections that might be about to close are not used again.
-_KEEP_ALIVE: Final = 4.0
-_LARGE: Final = 2**20
+HeaderList = list[tuple[bytes, bytes]]
 
 
 class UpstreamError(Exception):
@@ -69,123 +33,80 @@ class UpstreamError(Exception):
         self.backend_fault = backend_fault
 
 
-class Upstream:
-    """Sends requests to backends. Create and close it in the loop that uses it."""
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request on its way to a backend.
 
-    def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,
-                keepalive_timeout=_KEEP_ALIVE,
-                ttl_dns_cache=60,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
-            read_bufsize=2**18,
-            auto_decompress=True,
-            trust_env=False,
-        )
-        self._urls: dict[str, URL] = {}
-        self._timeouts: dict[Backend, aiohttp.ClientTimeout] = {}
+    Attributes:
+        backend: Who gets it.
+        endpoint: Path below ``/v1``.
+        protocol: What the body is written in; None for a call that is only passed on.
+        body: A JSON object, or bytes to be sent as they are.
+        headers: The agent's headers.
+        method: HTTP method.
+        query: Query string, without the question mark.
+        forward_key: Whether a backend without a key of its own is shown the agent's.
+    """
 
+    backend: Backend
+    endpoint: str
+    protocol: Protocol | None
+    body: dict[str, Any] | bytes | None
+    headers: HeaderList
+    method: str = "POST"
+    query: str = ""
+    forward_key: bool = False
+
+
+class Answer(ABC):
+    """A backend's response, as HTTP has it. Its body is read once, and it is closed by its reader.
+
+    Attributes:
+        status: HTTP status.
+        headers: What of the response's headers the agent gets.
+        streamed: Whether the body is a stream of server-sent events.
+    """
+
+    status: int
+    headers: HeaderList
+    streamed: bool
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            UpstreamError: It did not come whole.
+        """
+
+    @abstractmethod
+    def chunks(self) -> AsyncGenerator[bytes]:
+        """Yield the body as it comes.
+
+        Raises:
+            UpstreamError: It did not come whole.
+        """
+
+    @abstractmethod
     async def close(self) -> None:
-        await self._session.close()
+        """Let go of it; a body that is not read to its end ends the call at the backend."""
 
-    async def send(
-        self,
-        backend: Backend,
-        endpoint: str,
-        body: bytes | None,
-        headers: dict[str, str],
-        *,
-        method: str = "POST",
-        query: str = "",
-    ) -> aiohttp.ClientResponse:
-        """Return the response once its headers are there; the caller reads and closes it.
+
+class Upstream(ABC):
+    """Sends requests to backends. Created and closed in the loop that uses it."""
+
+    @abstractmethod
+    async def send(self, request: Outgoing) -> Answer:
+        """Return the response once its headers are there.
 
         Raises:
             UpstreamError: There is none.
         """
-        url = backend.url(endpoint) + (f"?{query}" if query else "")
-        target = self._urls.get(url)
-        if target is None:
-            if len(self._urls) > 1024:
-                self._urls.clear()
-            target = self._urls[url] = URL(url, encoded=True)
-        timeout = self._timeouts.get(backend)
-        if timeout is None:
-            timeout = self._timeouts[backend] = aiohttp.ClientTimeout(
-                total=backend.timeout,
-                sock_connect=backend.connect_timeout,
-                sock_read=backend.read_timeout,
-            )
-        data: Any = body
-        if body is not None and len(body) > _LARGE:
-            data = io.BytesIO(body)  # written in pieces, so that others' calls go on
-        try:
-            return await self._session.request(
-                method, target, data=data, headers=headers, timeout=timeout, allow_redirects=False
-            )
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise as_upstream_error(error, backend) from error
 
+    @abstractmethod
+    def update(self, backends: Iterable[Backend]) -> None:
+        """Take note of the backends that there are from now on; those that go may still be used."""
 
-def as_upstream_error(error: BaseException, backend: Backend) -> UpstreamError:
-    """Say what a failure of the connection means."""
-    where = f"the backend {backend.api_base} of model {backend.model_name!r}"
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        message = f"{where} could not be connected to within {backend.connect_timeout:g} s"
-        return UpstreamError(504, message, "connect_timeout")
-    if isinstance(error, asyncio.TimeoutError):
-        return UpstreamError(504, f"{where} did not answer in time", "timeout")
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return UpstreamError(502, f"{where} refuses connections: {error}", "backend_unreachable")
-    return UpstreamError(
-        502, f"{where} broke the connection: {error or type(error).__name__}", "connection_broken"
-    )
-
-
-def request_headers(
-    backend: Backend, incoming: list[tuple[bytes, bytes]], *, forward_key: bool
-) -> dict[str, str]:
-    """Return the headers to send: the caller's, without its credentials unless they are meant.
-
-    Args:
-        backend: Who gets them.
-        incoming: The caller's headers.
-        forward_key: Whether a backend without a key of its own is shown the caller's.
-    """
-    headers: dict[str, str] = {}
-    key = ""
-    for raw_name, raw_value in incoming:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        if name == "authorization" and value[:7].lower() == "bearer ":
-            key = value[7:].strip() or key
-        elif name == "x-api-key":
-            key = value or key
-        elif name not in _NOT_FORWARDED:
-            headers[name] = value
-    if backend.api_key is not None:
-        key = backend.api_key
-    elif not forward_key:
-        key = ""
-    if key:
-        if backend.provider == "anthropic":
-            headers["x-api-key"] = key
-        else:
-            headers["authorization"] = f"Bearer {key}"
-    if backend.provider == "anthropic":
-        headers.setdefault("anthropic-version", "2023-06-01")
-    headers["accept-encoding"] = "identity"
-    for name, value in backend.headers:
-        headers[name.lower()] = value
-    return headers
-
-
-def relayed_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
-    """Return what of a backend's headers its caller gets."""
-    return [
-        (name.lower(), value)
-        for name, value in response.raw_headers
-        if name.lower().decode("latin-1") not in _HOP_BY_HOP
-    ]
+    @abstractmethod
+    async def close(self) -> None:
+        """Close what is open."""

@@ -13,11 +13,11 @@ from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.ids import new_attempt_id, new_rollout_id
 from agl_core.lifecycle import Change
 from agl_core.store.encoded import EncodedSpan
-from agl_core.store.memory.events import EventBus
+from agl_core.store.events import EventBus
 from agl_core.store.memory.eviction import MemoryBudget
 from agl_core.store.memory.index import RolloutIndexes
 from agl_core.store.memory.spans import SpanLog
-from agl_core.store.memory.waiting import FinishWaits, WorkLine
+from agl_core.store.waiting import FinishWaits, WorkLine
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

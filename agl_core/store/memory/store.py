@@ -20,7 +20,7 @@ from agl_core.store.encoded import EncodedSpan
 from agl_core.store.memory.eviction import MemoryBudget, memory_capacity
 from agl_core.store.memory.reads import MemoryReads
 from agl_core.store.memory.state import Entry, State
-from agl_core.store.memory.waiting import FinishWait
+from agl_core.store.waiting import FinishWait
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

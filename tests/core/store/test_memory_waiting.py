@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agl_core.store import InMemoryLightningStore, StoreEvent
-from agl_core.store.memory.events import EventBus
+from agl_core.store.events import EventBus
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 
 

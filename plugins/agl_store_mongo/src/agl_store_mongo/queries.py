@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -18,7 +17,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
 from agl_core.store import EncodedSpan
-from agl_core.store.query import check_page, filter_options, run_query, sort_key, sortable_fields
+from agl_core.store.query import Page, filter_options, run_query, sort_key, sortable_fields
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -28,7 +27,6 @@ from agl_core.types import (
     Span,
     Worker,
 )
-from agl_core.types.copying import construct
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import (
     Document,
@@ -39,50 +37,10 @@ from agl_store_mongo.documents import (
 )
 from agl_store_mongo.rollouts import Rollouts
 
-__all__ = ["Page", "Queries"]
+__all__ = ["Queries"]
 
 T = TypeVar("T")
 Filter = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The arguments that every query has; checked on creation.
-
-    Raises:
-        InvalidArgumentError: See :func:`agl_core.store.query.check_page`.
-    """
-
-    sort_by: str | None
-    sort_order: str
-    limit: int
-    offset: int
-
-    def __post_init__(self) -> None:
-        check_page(self.limit, self.offset, self.sort_order)
-
-    def result(self, items: Sequence[T], total: int) -> PaginatedResult[T]:
-        values = {"items": items, "limit": self.limit, "offset": self.offset, "total": total}
-        return construct(PaginatedResult[Any], values)
-
-    def parts(self, model: type[BaseModel], where: Filter) -> list[tuple[Filter, str | None]]:
-        """Return the query's parts in order: what each matches and what it is sorted by.
-
-        Raises:
-            InvalidArgumentError: The model cannot be sorted by this field.
-        """
-        field = self.sort_by
-        if field is None:
-            return [(where, None)]
-        sort_key(model, field)
-        missing = sortable_fields(model)[field]
-        if not model.model_fields[field].is_required():
-            absent = [None, missing] if missing == "" else [None]
-            without = ({"$and": [where, {field: {"$in": absent}}]}, None)
-            having = ({"$and": [where, {field: {"$nin": absent}}]}, field)
-            last = field.endswith("_time") == (self.sort_order == "asc")
-            return [having, without] if last else [without, having]
-        return [(where, field)]
 
 
 class Queries:
@@ -100,7 +58,7 @@ class Queries:
         return await _find(
             self._db.rollouts,
             page,
-            page.parts(Rollout, where),
+            _parts(page, Rollout, where),
             lambda document: record_from(document).attached(),
         )
 
@@ -123,12 +81,12 @@ class Queries:
     async def workers(self, page: Page, logic: str, **conditions: Any) -> PaginatedResult[Worker]:
         """Return a page of workers."""
         where = self._where(logic, conditions)
-        return await _find(self._db.workers, page, page.parts(Worker, where), worker_from)
+        return await _find(self._db.workers, page, _parts(page, Worker, where), worker_from)
 
     async def resources(self, page: Page, **conditions: Any) -> PaginatedResult[ResourcesUpdate]:
         """Return a page of snapshots."""
         where = self._where("and", conditions)
-        parts = page.parts(ResourcesUpdate, where)
+        parts = _parts(page, ResourcesUpdate, where)
         return await _find(self._db.resources, page, parts, resources_from)
 
     async def spans(
@@ -143,7 +101,7 @@ class Queries:
         if attempt_id is not None:
             scope["attempt_id"] = attempt_id
         where = self._where(logic, conditions, scope)
-        return await _find(self._db.spans, page, page.parts(Span, where), span_from)
+        return await _find(self._db.spans, page, _parts(page, Span, where), span_from)
 
     async def counts(self) -> dict[str, int]:
         """Count everything, by collection; ``attempts`` as well."""
@@ -176,6 +134,26 @@ def _condition(operator: str, value: Any) -> Any:
         return {"$in": list(value)}
     # BSON ends a regular expression at a null character.
     return {"$regex": re.escape(value).replace("\0", r"\x00")}
+
+
+def _parts(page: Page, model: type[BaseModel], where: Filter) -> list[tuple[Filter, str | None]]:
+    """Return the query's parts in order: what each matches and what it is sorted by.
+
+    Raises:
+        InvalidArgumentError: The model cannot be sorted by this field.
+    """
+    field = page.sort_by
+    if field is None:
+        return [(where, None)]
+    sort_key(model, field)
+    missing = sortable_fields(model)[field]
+    if not model.model_fields[field].is_required():
+        absent = [None, missing] if missing == "" else [None]
+        without = ({"$and": [where, {field: {"$in": absent}}]}, None)
+        having = ({"$and": [where, {field: {"$nin": absent}}]}, field)
+        last = field.endswith("_time") == (page.sort_order == "asc")
+        return [having, without] if last else [without, having]
+    return [(where, field)]
 
 
 async def _find(

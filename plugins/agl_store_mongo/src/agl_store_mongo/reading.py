@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
 from agl_core.store import EncodedSpan, FilterLogic, LightningStore, LightningStoreStatistics
-from agl_core.store.query import renamed_filter
+from agl_core.store.query import Page, renamed_filter
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -22,7 +22,6 @@ from agl_core.types import (
 )
 from agl_store_mongo.config import MongoConfig
 from agl_store_mongo.engine import Engine
-from agl_store_mongo.queries import Page
 
 __all__ = ["Reading"]
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from agl_core.store import StoreEvent
-from agl_core.store.memory.events import EventBus, Subscription
-from agl_core.store.memory.waiting import FinishWait, FinishWaits, WorkLine
+from agl_core.store.events import EventBus, Subscription
+from agl_core.store.waiting import FinishWait, FinishWaits, WorkLine
 from agl_core.types import FINISHED_STATUSES, QUEUING_STATUSES
 from agl_store_mongo.database import Database
 from agl_store_mongo.feed import Feed, Told

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from agl_core.store.memory.events import EventBus, Subscription
-from agl_core.store.memory.waiting import FinishWait, FinishWaits, WorkLine
+from agl_core.store.events import EventBus, Subscription
+from agl_core.store.waiting import FinishWait, FinishWaits, WorkLine
 from agl_core.store.wakeup import Wakeup
 from agl_core.types import FINISHED_STATUSES
 from agl_store_sqlite.tables import Tables

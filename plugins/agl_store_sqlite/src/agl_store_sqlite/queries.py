@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from agl_core.store import EncodedSpan
-from agl_core.store.query import check_page, filter_options, sort_key, sortable_fields
+from agl_core.store.query import Page, filter_options, sort_key, sortable_fields
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -20,7 +20,7 @@ from agl_core.types import (
     Span,
     Worker,
 )
-from agl_core.types.copying import attach_attempt, construct
+from agl_core.types.copying import attach_attempt
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
     ROLLOUT_COLUMNS,
@@ -35,7 +35,6 @@ from agl_store_sqlite.records import (
 from agl_store_sqlite.tables import Tables
 
 __all__ = [
-    "Page",
     "find_attempts",
     "find_resources",
     "find_rollouts",
@@ -46,48 +45,6 @@ __all__ = [
 T = TypeVar("T")
 _MANY: Final = 500
 """More values than this in an ``IN`` go through JSON, whose size SQLite does not bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The arguments that every query has; checked on creation.
-
-    Raises:
-        InvalidArgumentError: See :func:`agl_core.store.query.check_page`.
-    """
-
-    sort_by: str | None
-    sort_order: str
-    limit: int
-    offset: int
-
-    def __post_init__(self) -> None:
-        check_page(self.limit, self.offset, self.sort_order)
-
-    def result(self, items: Sequence[T], total: int) -> PaginatedResult[T]:
-        values = {"items": items, "limit": self.limit, "offset": self.offset, "total": total}
-        return construct(PaginatedResult[Any], values)
-
-    def order(self, model: type[BaseModel], insertion: str) -> str:
-        """Return the ORDER BY clause; equal keys keep insertion order in both directions.
-
-        Raises:
-            InvalidArgumentError: The model cannot be sorted by this field.
-        """
-        if self.sort_by is None:
-            return f"ORDER BY {insertion}"
-        sort_key(model, self.sort_by)
-        direction = self.sort_order.upper()
-        if self.sort_by == "start_time" and model is Rollout:  # never null: the index serves it
-            return f"ORDER BY start_time {direction}, {insertion}"
-        if self.sort_by.endswith("_time"):
-            return (
-                f"ORDER BY {self.sort_by} IS NULL {direction}, {self.sort_by} {direction}, "
-                f"{insertion}"
-            )
-        if sortable_fields(model)[self.sort_by] == "":
-            return f"ORDER BY coalesce({self.sort_by}, '') {direction}, {insertion}"
-        return f"ORDER BY {self.sort_by} {direction}, {insertion}"
 
 
 @dataclass(slots=True)
@@ -131,6 +88,27 @@ class Where:
         return "WHERE " + " AND ".join(parts) if parts else ""
 
 
+def _order(page: Page, model: type[BaseModel], insertion: str) -> str:
+    """Return a page's ORDER BY clause; equal keys keep insertion order in both directions.
+
+    Raises:
+        InvalidArgumentError: The model cannot be sorted by this field.
+    """
+    if page.sort_by is None:
+        return f"ORDER BY {insertion}"
+    sort_key(model, page.sort_by)
+    direction = page.sort_order.upper()
+    if page.sort_by == "start_time" and model is Rollout:  # never null: the index serves it
+        return f"ORDER BY start_time {direction}, {insertion}"
+    if page.sort_by.endswith("_time"):
+        return (
+            f"ORDER BY {page.sort_by} IS NULL {direction}, {page.sort_by} {direction}, {insertion}"
+        )
+    if sortable_fields(model)[page.sort_by] == "":
+        return f"ORDER BY coalesce({page.sort_by}, '') {direction}, {insertion}"
+    return f"ORDER BY {page.sort_by} {direction}, {insertion}"
+
+
 def _select(
     tables: Tables,
     columns: str,
@@ -156,7 +134,7 @@ def find_rollouts(
     tables: Tables, page: Page, logic: str, **conditions: Any
 ) -> PaginatedResult[Rollout | AttemptedRollout]:
     """Return a page of rollouts with their latest attempts."""
-    order = page.order(Rollout, "r.ordinal")
+    order = _order(page, Rollout, "r.ordinal")
     where = Where.of(logic, **conditions)
     found, total = _select(tables, ROLLOUT_COLUMNS, "rollouts r", where, order, page, rollout_from)
     attempts = tables.attempts_of(rollout.rollout_id for rollout in found)
@@ -171,7 +149,7 @@ def find_rollouts(
 
 def find_attempts(tables: Tables, page: Page, rollout_id: str) -> PaginatedResult[Attempt]:
     """Return a page of a rollout's attempts."""
-    order = page.order(Attempt, "a.sequence_id")
+    order = _order(page, Attempt, "a.sequence_id")
     where = Where(must=["a.rollout_id = ?"], values=[rollout_id])
     return page.result(
         *_select(tables, ATTEMPT_COLUMNS, "attempts a", where, order, page, attempt_from)
@@ -182,7 +160,7 @@ def find_workers(
     tables: Tables, page: Page, logic: str, **conditions: Any
 ) -> PaginatedResult[Worker]:
     """Return a page of workers."""
-    order = page.order(Worker, "ordinal")
+    order = _order(page, Worker, "ordinal")
     where = Where.of(logic, **conditions)
     return page.result(*_select(tables, WORKER_COLUMNS, "workers", where, order, page, worker_from))
 
@@ -191,7 +169,7 @@ def find_resources(
     tables: Tables, page: Page, **conditions: Any
 ) -> PaginatedResult[ResourcesUpdate]:
     """Return a page of snapshots."""
-    order = page.order(ResourcesUpdate, "ordinal")
+    order = _order(page, ResourcesUpdate, "ordinal")
     where = Where.of("and", **conditions)
     columns = "resources_id, create_time, update_time, version, resources"
     return page.result(*_select(tables, columns, "resources", where, order, page, resources_from))
@@ -208,7 +186,7 @@ def find_spans(
     """Return a page of a rollout's spans: one range of an index."""
     # The rollout is in scope by definition, so sorting by it keeps insertion order.
     by_rollout = page.sort_by == "rollout_id"
-    order = "ORDER BY ordinal" if by_rollout else page.order(Span, "ordinal")
+    order = "ORDER BY ordinal" if by_rollout else _order(page, Span, "ordinal")
     where = Where.of(logic, **conditions)
     scope: list[Any] = [tables.rollout_ordinal(rollout_id)]
     where.must.append("rollout = ?")

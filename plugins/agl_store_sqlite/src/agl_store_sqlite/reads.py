@@ -15,7 +15,7 @@ from agl_core.store import (
     LightningStoreCapabilities,
     LightningStoreStatistics,
 )
-from agl_core.store.query import renamed_filter
+from agl_core.store.query import Page, renamed_filter
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -31,7 +31,6 @@ from agl_core.types.copying import attach_attempt
 from agl_store_sqlite import operations, queries
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.engine import Engine
-from agl_store_sqlite.queries import Page
 from agl_store_sqlite.tables import Tables
 
 __all__ = ["SqliteReads"]

@@ -23,9 +23,9 @@ from agl_core.store.arguments import (
     rollout_changes,
     worker_changes,
 )
-from agl_core.store.memory.waiting import FinishWait
 from agl_core.store.request_key import current_request_key
 from agl_core.store.transfer import Record
+from agl_core.store.waiting import FinishWait
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
+from agl_core._lazy import lazy_names
 from agl_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl_core.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
 
@@ -26,20 +26,10 @@ __all__ = [
     "ThreadingEvent",
 ]
 
-_LAZY: Final = {
-    "ClientServerExecutionStrategy": "agl_core.execution.client_server",
-    "SharedMemoryExecutionStrategy": "agl_core.execution.shared_memory",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ClientServerExecutionStrategy": "agl_core.execution.client_server",
+        "SharedMemoryExecutionStrategy": "agl_core.execution.shared_memory",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agl_core._lazy import lazy_names
 from agl_core.proxy.base import LLMProxy
 
 if TYPE_CHECKING:
@@ -11,11 +12,5 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectProxy", "LLMProxy"]
 
-
-def __getattr__(name: str) -> Any:
-    # Serving needs the HTTP client and the server; the contract does not.
-    if name == "DirectProxy":
-        from agl_core.proxy.direct import DirectProxy
-
-        return DirectProxy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Serving needs the HTTP client and the server; the contract does not.
+__getattr__, __dir__ = lazy_names(__name__, {"DirectProxy": "agl_core.proxy.direct"})

@@ -6,8 +6,9 @@ ASGI app; :mod:`agl_core.server.launcher` runs any ASGI app in a loop, a thread 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from agl_core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_core.server.app import StoreApp, StoreAppOptions
@@ -25,24 +26,14 @@ __all__ = [
 ]
 
 # The launcher serves apps that are no store; it must not load the store's API with it.
-_LAZY: Final = {
-    "LightningStoreServer": "agl_core.server.store_server",
-    "PythonServerLauncher": "agl_core.server.launcher",
-    "PythonServerLauncherArgs": "agl_core.server.launcher",
-    "StoreApp": "agl_core.server.app",
-    "StoreAppOptions": "agl_core.server.app",
-    "mint_token": "agl_core.server.tokens",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "LightningStoreServer": "agl_core.server.store_server",
+        "PythonServerLauncher": "agl_core.server.launcher",
+        "PythonServerLauncherArgs": "agl_core.server.launcher",
+        "StoreApp": "agl_core.server.app",
+        "StoreAppOptions": "agl_core.server.app",
+        "mint_token": "agl_core.server.tokens",
+    },
+)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
+from agl_core._lazy import lazy_names
 from agl_core.store.base import (
     UNSET,
     FilterLogic,
@@ -42,22 +42,12 @@ __all__ = [
     "encode_span",
 ]
 
-_LAZY: Final = {
-    "InMemoryLightningStore": "agl_core.store.memory",
-    "LightningStoreClient": "agl_core.store.client",
-    "LightningStoreServer": "agl_core.server",
-    "LightningStoreThreaded": "agl_core.store.threaded",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "InMemoryLightningStore": "agl_core.store.memory",
+        "LightningStoreClient": "agl_core.store.client",
+        "LightningStoreServer": "agl_core.server",
+        "LightningStoreThreaded": "agl_core.store.threaded",
+    },
+)

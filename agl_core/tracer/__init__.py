@@ -3,8 +3,9 @@
 The OpenTelemetry tracer is imported when it is first used, so that emitters stay light.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agl_core._lazy import lazy_names
 from agl_core.tracer.active import clear_active_tracer, get_active_tracer, set_active_tracer
 from agl_core.tracer.base import Tracer
 from agl_core.tracer.dummy import DummyTracer
@@ -21,10 +22,4 @@ __all__ = [
     "set_active_tracer",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "OtelTracer":
-        from agl_core.tracer.otel import OtelTracer
-
-        return OtelTracer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"OtelTracer": "agl_core.tracer.otel"})

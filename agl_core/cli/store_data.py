@@ -6,51 +6,23 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
+from agl_core.cli.stores import open_store, store_options
 from agl_core.errors import ConfigError
-from agl_core.plugins import build_component
 from agl_core.store.base import LightningStore
 
 __all__ = ["export_command", "import_command", "vacuum_command"]
 
-F = TypeVar("F", bound=Callable[..., Any])
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-
-
-def _store_options(command: F) -> F:
-    """Add the options that say which store is meant."""
-    options = [
-        click.option("--backend", help="Store plugin; by default the one of `agl store`."),
-        click.option("--path", help="Where the backend keeps its data."),
-        click.option("--url", help="A store server instead, e.g. http://127.0.0.1:4747."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _open(backend: str | None, path: str | None, url: str | None) -> LightningStore:
-    from agl_core.store.client import LightningStoreClient
-    from agl_core.store.default import default_store
-
-    if url is not None:
-        if backend or path:
-            raise ConfigError("--url and --backend or --path mean different stores")
-        return LightningStoreClient(url)
-    spec = default_store(Path.cwd()) if backend is None else {"type": backend}
-    if path is not None:
-        spec["path"] = path
-    return build_component("store", spec)
 
 
 @click.command("export", epilog="Example: agl store export night.jsonl --path runs.db")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@_store_options
+@store_options
 def export_command(file: Path, backend: str | None, path: str | None, url: str | None) -> None:
     """Write everything in a store to FILE: .jsonl, or .parquet if pyarrow is installed."""
     from agl_core.store.transfer import export_records, writing
@@ -66,14 +38,14 @@ def export_command(file: Path, backend: str | None, path: str | None, url: str |
             await store.close()
         return counts
 
-    counts = asyncio.run(run(_open(backend, path, url)))
+    counts = asyncio.run(run(open_store(backend, path, url, reading=True)))
     listed = ", ".join(f"{counts[kind]} {kind}" for kind in counts) or "nothing"
     click.echo(f"{file}: {listed}")
 
 
 @click.command("import", epilog="Example: agl store import night.jsonl --path other.db")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@_store_options
+@store_options
 def import_command(file: Path, backend: str | None, path: str | None, url: str | None) -> None:
     """Take what `agl store export` wrote to FILE into a store.
 
@@ -88,14 +60,14 @@ def import_command(file: Path, backend: str | None, path: str | None, url: str |
         finally:
             await store.close()
 
-    taken = asyncio.run(run(_open(backend, path, url)))
+    taken = asyncio.run(run(open_store(backend, path, url)))
     click.echo(f"{file}: {taken} records were taken in")
 
 
 @click.command("vacuum", epilog="Example: agl store vacuum --path runs.db --keep 7d")
 @click.option("--keep", metavar="TIME", help="Drop what ended longer ago: 30m, 12h, 7d, 4w.")
 @click.option("--keep-last", type=click.IntRange(min=0), help="Keep so many of the last rollouts.")
-@_store_options
+@store_options
 def vacuum_command(
     keep: str | None, keep_last: int | None, backend: str | None, path: str | None, url: str | None
 ) -> None:
@@ -104,13 +76,13 @@ def vacuum_command(
     With both options a rollout is dropped if neither keeps it; resources and runs stay. Without
     any, only space is given back.
     """
-    store = _open(backend, path, url)
+    before = None if keep is None else time.time() - _duration(keep)
+    store = open_store(backend, path, url, reading=True)
     vacuum = getattr(store, "vacuum", None)
     if vacuum is None:
         raise ConfigError(
             f"{type(store).__name__} cannot be vacuumed; name the file: --backend sqlite --path …"
         )
-    before = None if keep is None else time.time() - _duration(keep)
 
     async def run() -> int:
         try:

@@ -233,7 +233,10 @@ def test_vacuum_drops_what_is_finished_and_old(tmp_path, monkeypatch, capsys, op
     ("arguments", "message"),
     [
         (["vacuum", "--keep", "soon"], "--keep: 'soon' is no length of time"),
-        (["vacuum", "--backend", "memory"], "InMemoryLightningStore cannot be vacuumed"),
+        (["vacuum", "--url", "http://127.0.0.1:1"], "LightningStoreClient cannot be vacuumed"),
+        (["vacuum", "--backend", "memory"], "a store in memory is gone with its process"),
+        (["vacuum", "--path", "gone.db"], "there is no store gone.db: name its file with --path"),
+        (["export", "x.jsonl"], "agl.db: name its file with --path, or its server with --url"),
         (
             ["export", "x.jsonl", "--url", "http://127.0.0.1:1", "--path", "y"],
             "--url and --backend",
@@ -246,6 +249,7 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, arguments, message
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@
     │   ├── AgentSignatureError           (also ValueError, NotImplementedError)
     │   └── AgentTimeoutError
     ├── ResourceMissingError              (RuntimeError)
+    ├── TraceExportError                  (RuntimeError)
     ├── TracerError                       (RuntimeError)
     ├── LaunchError                       (RuntimeError)
     ├── LLMServerError                    (RuntimeError)
@@ -70,6 +71,7 @@ __all__ = [
     "SpansEvictedError",
     "StoreDataError",
     "StoreUnavailableError",
+    "TraceExportError",
     "TracerError",
     "error_class",
 ]
@@ -153,6 +155,10 @@ class TracerError(AglError, RuntimeError):
     """A tracer was used outside its contract."""
 
 
+class TraceExportError(AglError, RuntimeError):
+    """A backend for traces refused spans, or could not be reached."""
+
+
 class LaunchError(AglError, RuntimeError):
     """A server did not start, did not become ready in time, or did not stop."""
 
@@ -211,11 +217,13 @@ class MissingDependencyError(AglError, ImportError):
     Args:
         feature: What was asked for, as the user would call it.
         pip: What to pass to ``pip install``.
+        python: The interpreter that lacks it; None is the running one.
     """
 
-    def __init__(self, feature: str, *, pip: str) -> None:
+    def __init__(self, feature: str, *, pip: str, python: str | None = None) -> None:
         self.pip = pip
-        super().__init__(f"{feature} needs a package that is not installed: pip install '{pip}'")
+        command = "pip install" if python is None else f"{python} -m pip install"
+        super().__init__(f"{feature} needs a package that is not installed: {command} '{pip}'")
 
 
 def error_class(name: str) -> type[AglError]:

@@ -52,3 +52,5 @@ def test_a_missing_dependency_names_the_command():
     assert str(errors.MissingDependencyError("the x engine", pip="x>=2")) == (
         "the x engine needs a package that is not installed: pip install 'x>=2'"
     )
+    elsewhere = errors.MissingDependencyError("the x engine", pip="x>=2", python="/env/bin/python")
+    assert str(elsewhere).endswith(": /env/bin/python -m pip install 'x>=2'")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl_core.algorithm.batch import BatchOutcome, run_batch
 from agl_core.algorithm.fast import FastAlgorithm
-from agl_core.algorithm.utils import LLMProxyLike, with_llm_proxy
+from agl_core.algorithm.utils import LLMProxyLike, add_llm, with_llm_proxy
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset, NamedResources, RolloutMode
 
@@ -21,7 +21,8 @@ class Evaluation(FastAlgorithm):
 
     Args:
         resources: What to run with, or the id of a stored snapshot; by default the latest snapshot
-            in the store, or else the initial resources.
+            in the store, or else the initial resources. Resources that are no stored snapshot get
+            the model behind the trainer's proxy besides, if they name none.
         mode: What the rollouts are for.
         timeout: Seconds for the whole dataset; what is not done by then is cancelled.
 
@@ -61,15 +62,18 @@ class Evaluation(FastAlgorithm):
         self.outcome = await run_batch(
             store,
             tasks,
-            resources=await self._choose_resources(store),
+            resources=await self._choose_resources(store, llm_proxy),
             mode=self._mode,
             adapter=self._adapter,
             timeout=self._timeout,
             description="evaluation",
         )
 
-    async def _choose_resources(self, store: LightningStore) -> NamedResources | str | None:
-        if self._resources is not None:
-            return self._resources
-        latest = await store.get_latest_resources()
-        return self.get_initial_resources() if latest is None else latest.resources_id
+    async def _choose_resources(
+        self, store: LightningStore, llm_proxy: LLMProxyLike | None
+    ) -> NamedResources | str | None:
+        chosen = self._resources
+        if chosen is None:
+            latest = await store.get_latest_resources()
+            chosen = self.get_initial_resources() if latest is None else latest.resources_id
+        return chosen if chosen is None or isinstance(chosen, str) else add_llm(chosen, llm_proxy)

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import Dataset
+from agl_core.types import LLM, Dataset, NamedResources
 
 if TYPE_CHECKING:
     from agl_core.algorithm.base import Algorithm
     from agl_core.store.base import LightningStore
 
-__all__ = ["LLMProxyLike", "batch_iter_over_dataset", "with_llm_proxy", "with_store"]
+__all__ = ["LLMProxyLike", "add_llm", "batch_iter_over_dataset", "with_llm_proxy", "with_store"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +40,25 @@ class LLMProxyLike(Protocol):
     async def stop(self) -> None:
         """Stop serving."""
         ...
+
+    def as_resource(self) -> LLM:
+        """Return what agents get; the proxy serves."""
+        ...
+
+
+def add_llm(resources: NamedResources, llm_proxy: LLMProxyLike | None) -> NamedResources:
+    """Return resources for agents that call their model through a proxy.
+
+    Args:
+        resources: What the agents get besides; if a model is among it, they keep to that.
+        llm_proxy: A proxy that serves, or None, which adds nothing.
+
+    Raises:
+        ValueError: The proxy has several models to choose from.
+    """
+    if llm_proxy is None or any(isinstance(one, LLM) for one in resources.values()):
+        return resources
+    return {**resources, "llm": llm_proxy.as_resource()}
 
 
 def with_store(

@@ -21,9 +21,10 @@ from agl_core.algorithm import (
     with_llm_proxy,
     with_store,
 )
+from agl_core.algorithm.utils import add_llm
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import InMemoryLightningStore, LightningStore
-from agl_core.types import PromptTemplate
+from agl_core.types import LLM, PromptTemplate
 
 
 class Length(Adapter[Any, int]):
@@ -51,6 +52,17 @@ class Proxy:
     async def stop(self) -> None:
         self.running = False
         self.diary.append("stop")
+
+    def as_resource(self) -> LLM:
+        assert self.running
+        return LLM(endpoint="http://127.0.0.1:9/v1", model="proxied")
+
+
+def test_agents_get_the_model_behind_the_proxy_unless_they_have_one() -> None:
+    proxy, other = Proxy(running=True), LLM(endpoint="http://127.0.0.1:8/v1", model="own")
+    assert add_llm({}, None) == {}
+    assert add_llm({}, proxy) == {"llm": proxy.as_resource()}
+    assert add_llm({"model": other}, proxy) == {"model": other}
 
 
 def test_getters_say_what_is_missing() -> None:

@@ -34,7 +34,7 @@ class Editor:
         self.chat = self.completions = self
         self.calls = 0
         self.dies_at = dies_at
-        self.victim: asyncio.Task[Any] | None = None
+        self.victim: asyncio.Future[Any] | None = None
 
     async def create(self, *, messages: Any, seed: int, **_: Any) -> Any:
         self.calls += 1
@@ -89,7 +89,7 @@ async def run(store: InMemoryLightningStore, editor: Editor, prompt: str = "{que
     apo.set_initial_resources({"prompt": PromptTemplate(template=prompt, engine="f-string")})
     apo.set_run(await Run.open(store, "rooms"))
     worker = asyncio.create_task(work(store))
-    editor.victim = search = asyncio.create_task(apo.run(list(range(8)), list(range(6))))
+    editor.victim = search = asyncio.ensure_future(apo.run(list(range(8)), list(range(6))))
     try:
         await asyncio.wait((search,))
         if not search.cancelled():

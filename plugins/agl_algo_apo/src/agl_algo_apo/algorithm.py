@@ -16,24 +16,30 @@ EMNLP 2023 (https://arxiv.org/abs/2305.03495).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Generic, TypeVar
 
-import anyio
-
-from agl_algo_apo.budget import Budget
-from agl_algo_apo.config import Price
-from agl_algo_apo.proposals import Proposer
-from agl_algo_apo.report import Reporter, write_files
+from agl_algo_apo.proposals import Proposer, read_prompts
 from agl_algo_apo.search import BeamSearch, Settings
 from agl_algo_apo.state import APOState, Candidate
-from agl_algo_apo.templates import PromptFiles, placeholders
-from agl_core.adapter import TraceToMessages
-from agl_core.algorithm import Algorithm, Run, show_progress
+from agl_core.algorithm import Algorithm, LLMProxyLike, Run, show_progress, with_llm_proxy
 from agl_core.algorithm.chat import ChatClient
+from agl_core.algorithm.prompt_search import (
+    Budget,
+    MeteredModel,
+    Price,
+    Reporter,
+    Snapshots,
+    open_client,
+    placeholders,
+    prompt_templates,
+    require_messages,
+    require_tasks,
+    write_files,
+)
+from agl_core.algorithm.utils import add_llm
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset, NamedResources, PromptTemplate
 
@@ -75,7 +81,8 @@ class APO(Algorithm, Generic[T]):
         run_initial_validation: Whether the seed prompt is measured on all validation tasks first.
         seed: Makes a run repeatable, as far as agent and models are. With it, requests to the
             models carry a seed, too.
-        prompts_dir: A folder with prompt files of your own, see :mod:`agl_algo_apo.templates`.
+        prompts_dir: A folder with prompt files of your own, see
+            :mod:`agl_core.algorithm.prompt_search.prompt_files`.
         max_rollouts: Most rollouts; a round that may not fit is not begun.
         max_calls: Most calls of the two models; the search stops when they are made.
         max_tokens: Tokens of the two models, in and out, after which it stops.
@@ -126,22 +133,27 @@ class APO(Algorithm, Generic[T]):
             run_initial_validation=run_initial_validation,
         )
         self.seed = seed
-        self.prompts = PromptFiles(prompts_dir)
-        self.budget = Budget(
+        self.prompts = read_prompts(prompts_dir)
+        self.budget = Budget.of(
+            gradient_model,
+            apply_edit_model,
             rollouts=max_rollouts,
             calls=max_calls,
             tokens=max_tokens,
             cost=max_cost,
-            prices={name: Price.model_validate(price) for name, price in (prices or {}).items()},
+            prices=prices,
         )
-        self.budget.check_prices(gradient_model, apply_edit_model)
         self.call_timeout = call_timeout
         self.output_dir = None if output_dir is None else Path(output_dir)
         self.state: APOState | None = None
         self._engine: Any = "f-string"
 
+    @with_llm_proxy()
     async def run(
-        self, train_dataset: Dataset[T] | None = None, val_dataset: Dataset[T] | None = None
+        self,
+        llm_proxy: LLMProxyLike | None,
+        train_dataset: Dataset[T] | None = None,
+        val_dataset: Dataset[T] | None = None,
     ) -> None:
         """Search, and write the best prompt back to the store.
 
@@ -149,36 +161,38 @@ class APO(Algorithm, Generic[T]):
             ValueError: A dataset is missing or empty, the adapter is no ``TraceToMessages``, or the
                 initial resources hold no prompt template or a malformed one.
         """
-        store, adapter = self.get_store(), self.get_adapter()
-        train, val = _tasks("train_dataset", train_dataset), _tasks("val_dataset", val_dataset)
-        if not isinstance(adapter, TraceToMessages):
-            raise ValueError(
-                f'APO reads conversations: give the trainer adapter="messages", '
-                f"not a {type(adapter).__qualname__}"
-            )
+        store, run = self.get_store(), self.get_run()
+        train = require_tasks("APO", "train_dataset", train_dataset)
+        val = require_tasks("APO", "val_dataset", val_dataset)
+        adapter = require_messages("APO", self.get_adapter())
         initial = self.get_initial_resources() or {}
-        key, template = _first_template(initial)
+        key, template = next(iter(prompt_templates("APO", initial).items()))
         placeholders(template)
         self._engine = template.engine
-        run = self.get_run()
         self.state = state = self._state_of(run, template)
+        others = add_llm(initial, llm_proxy)
 
-        def resources_of(prompt: str) -> NamedResources:
+        def resources_of(version: str) -> NamedResources:
             # The others come along: the agent may need them, too.
-            return {**initial, key: template.model_copy(update={"template": prompt})}
+            prompt = state.candidate(version).prompt
+            return {**others, key: template.model_copy(update={"template": prompt})}
 
-        async with self._client() as client:
+        snapshots = Snapshots(store, run, resources_of)
+        async with open_client(self.async_openai_client) as client:
             with show_progress("APO", self.settings.beam_rounds) as progress:
-                proposer = Proposer(
+                model = MeteredModel(
                     client,
-                    gradient_model=self.gradient_model,
-                    edit_model=self.apply_edit_model,
+                    self.budget,
+                    state.spent,
                     temperature=self.diversity_temperature,
                     timeout=self.call_timeout,
+                )
+                proposer = Proposer(
+                    model,
+                    gradient_model=self.gradient_model,
+                    edit_model=self.apply_edit_model,
                     prompts=self.prompts,
                     seed=template,
-                    budget=self.budget,
-                    spent=state.spent,
                     send_seed=self.seed is not None,
                 )
                 search = BeamSearch(
@@ -189,16 +203,15 @@ class APO(Algorithm, Generic[T]):
                     adapter=adapter,
                     train=train,
                     val=val,
-                    resources_of=resources_of,
+                    snapshots=snapshots,
                     proposer=proposer,
                     budget=self.budget,
-                    reporter=Reporter(progress, self.report_step),
+                    reporter=Reporter(progress, self.report_step, "apo"),
                 )
                 try:
                     await search.run()
                 finally:  # also when it was stopped: what was found is kept
-                    with anyio.CancelScope(shield=True):
-                        await search.write_back()
+                    await snapshots.write_back(state.best)
                     if self.output_dir is not None:
                         write_files(state, self.output_dir)
 
@@ -241,33 +254,3 @@ class APO(Algorithm, Generic[T]):
         if self.state is None:
             raise ValueError("APO has not run yet: call Trainer.fit first")
         return self.state
-
-    @asynccontextmanager
-    async def _client(self) -> AsyncGenerator[ChatClient]:
-        if self.async_openai_client is not None:
-            yield self.async_openai_client
-            return
-        from openai import AsyncOpenAI, OpenAIError
-
-        try:
-            client = AsyncOpenAI()
-        except OpenAIError as error:
-            raise ConfigError(
-                f"set OPENAI_API_KEY (and OPENAI_BASE_URL), or pass a client: {error}",
-                path="algorithm.async_openai_client",
-            ) from error
-        async with client:
-            yield client
-
-
-def _tasks(name: str, dataset: Dataset[Any] | None) -> Dataset[Any]:
-    if dataset is None or not len(dataset):
-        raise ValueError(f"APO needs tasks in {name}")
-    return dataset
-
-
-def _first_template(resources: NamedResources) -> tuple[str, PromptTemplate]:
-    for key, resource in resources.items():
-        if isinstance(resource, PromptTemplate):
-            return key, resource
-    raise ValueError("APO needs a PromptTemplate among the initial resources")

@@ -6,16 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["APOConfig", "Price"]
+from agl_core.algorithm.prompt_search.budget import Price
 
-
-class Price(BaseModel):
-    """What a model costs, in money per million tokens."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
+__all__ = ["APOConfig"]
 
 
 class APOConfig(BaseModel):

@@ -6,64 +6,67 @@ Pryzant et al., "Automatic Prompt Optimization with 'Gradient Descent' and Beam 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
+from typing import Literal
 
-from agl_algo_apo.budget import Budget
-from agl_algo_apo.experiments import Experiment
-from agl_algo_apo.state import Candidate, Spending
-from agl_algo_apo.templates import PromptFiles, Purpose, find_mistake, placeholders, unwrap
-from agl_core.algorithm.chat import ChatClient, ask_model
+from agl_algo_apo.state import Candidate
+from agl_core.algorithm.prompt_search import (
+    Experiment,
+    MeteredModel,
+    PromptFiles,
+    find_mistake,
+    placeholders,
+    unwrap,
+)
 from agl_core.types import PromptTemplate
 
-__all__ = ["Proposer"]
+__all__ = ["Proposer", "read_prompts"]
+
+Purpose = Literal["gradient", "edit"]
+
+
+def read_prompts(folder: str | Path | None = None) -> PromptFiles:
+    """Return the questions: ``gradient*.jinja`` for critiques, ``edit*.jinja`` for edits.
+
+    Args:
+        folder: A folder whose files replace the packaged ones of the same purpose.
+
+    Raises:
+        ConfigError: The folder cannot be used.
+    """
+    sample = {"critique": "- It does not say how."}
+    return PromptFiles("agl_algo_apo", {"gradient": {}, "edit": sample}, folder)
 
 
 class Proposer:
     """Asks one model for critiques and another for edits.
 
     Args:
-        client: Whom to ask.
+        model: Whom to ask.
         gradient_model: Model for critiques.
         edit_model: Model for edits.
-        temperature: Of both.
-        timeout: Seconds for one call.
         prompts: The questions.
         seed: The template that the search started from; an edit keeps its placeholders.
-        budget: Limits; a call that they forbid is not made.
-        spent: What is used up; calls are added.
         send_seed: Whether requests carry a seed, for endpoints that repeat themselves then.
-
-    Attributes:
-        failures: Calls that brought no text, since this proposer was made.
-        answers: Calls that did.
     """
 
     def __init__(
         self,
-        client: ChatClient,
+        model: MeteredModel,
         *,
         gradient_model: str,
         edit_model: str,
-        temperature: float,
-        timeout: float,
         prompts: PromptFiles,
         seed: PromptTemplate,
-        budget: Budget,
-        spent: Spending,
         send_seed: bool,
     ) -> None:
-        self._client = client
-        self._models: dict[Purpose, str] = {"gradient": gradient_model, "edit": edit_model}
-        self._temperature = temperature
-        self._timeout = timeout
+        self.model = model
+        self._names: dict[Purpose, str] = {"gradient": gradient_model, "edit": edit_model}
         self._prompts = prompts
         self._seed = seed
         self._wanted = placeholders(seed)
-        self._budget = budget
-        self._spent = spent
         self._send_seed = send_seed
-        self.failures = 0
-        self.answers = 0
 
     async def propose(
         self, candidate: Candidate, parent: str, experiments: Sequence[Experiment], dice: Random
@@ -84,33 +87,16 @@ class Proposer:
             return
         edit, problem = await self._ask("edit", dice, **shown, critique=critique)
         candidate.prompt = unwrap(edit)
+        edited = self._seed.model_copy(update={"template": candidate.prompt})
         if problem:
             candidate.rejected = f"no edit: {problem}"
-        elif not candidate.prompt:
-            candidate.rejected = "no edit: the answer is empty"
         else:
-            edited = self._seed.model_copy(update={"template": candidate.prompt})
             candidate.rejected = find_mistake(edited, self._wanted)
 
     async def _ask(self, purpose: Purpose, dice: Random, **values: object) -> tuple[str, str]:
         """Return the answer to a question, and why there is none."""
         variant = dice.randrange(len(self._prompts.variants(purpose)))
-        options = {"seed": dice.getrandbits(31)} if self._send_seed else {}
-        if limit := self._budget.exceeded_by(self._spent, calls=1):
-            return "", limit
-        self._spent.calls += 1
-        model = self._models[purpose]
-        reply = await ask_model(
-            self._client,
-            model,
-            self._prompts.render(purpose, variant, **values),
-            timeout=self._timeout,
-            temperature=self._temperature,
-            **options,
-        )
-        self._budget.charge(self._spent, model, reply)
-        if reply.problem:
-            self.failures += 1
-        else:
-            self.answers += 1
+        seed = dice.getrandbits(31) if self._send_seed else None
+        messages = self._prompts.render(purpose, variant, **values)
+        reply = await self.model.ask(self._names[purpose], messages, seed)
         return reply.text, reply.problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -10,15 +10,13 @@ from typing import Any
 
 import anyio
 
-from agl_algo_apo.budget import Budget
-from agl_algo_apo.experiments import Experiment, describe
 from agl_algo_apo.proposals import Proposer
-from agl_algo_apo.report import Reporter
 from agl_algo_apo.state import APOState, Candidate
 from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset, run_batch
+from agl_core.algorithm.prompt_search import Budget, Experiment, Reporter, Snapshots, describe
 from agl_core.store.base import LightningStore
-from agl_core.types import Dataset, NamedResources, RolloutMode
+from agl_core.types import Dataset, RolloutMode
 
 __all__ = ["BeamSearch", "Settings"]
 
@@ -57,7 +55,7 @@ class BeamSearch:
         adapter: Turns spans into conversations.
         train: Tasks to criticise a prompt by.
         val: Tasks to score prompts on.
-        resources_of: Turns a template into what the agent runs with.
+        snapshots: What the agent runs with, by version.
         proposer: Makes candidates.
         budget: Limits.
         reporter: Told of every step.
@@ -73,7 +71,7 @@ class BeamSearch:
         adapter: TraceToMessages,
         train: Dataset[Any],
         val: Dataset[Any],
-        resources_of: Callable[[str], NamedResources],
+        snapshots: Snapshots,
         proposer: Proposer,
         budget: Budget,
         reporter: Reporter,
@@ -81,16 +79,15 @@ class BeamSearch:
         self._settings = settings
         self._state = state
         self._run = run
-        self._saving, self._storing = anyio.Lock(), anyio.Lock()
+        self._saving = anyio.Lock()
         self._store = store
         self._adapter = adapter
         self._train = train
         self._val = val
-        self._resources_of = resources_of
+        self._snapshots = snapshots
         self._proposer = proposer
         self._budget = budget
         self._reporter = reporter
-        self._snapshots: dict[str, str] = {}
 
     async def run(self) -> None:
         """Search until the last round is over, the budget is spent, or the models do not answer."""
@@ -112,9 +109,10 @@ class BeamSearch:
                 self._budget.exceeded_by(state.spent, rollouts=self._most_rollouts(number), calls=2)
             ):
                 return
-            answers, failures = self._proposer.answers, self._proposer.failures
+            model = self._proposer.model
+            answers, failures = model.answers, model.failures
             await self._propose(number)
-            if self._proposer.failures > failures and self._proposer.answers == answers:
+            if model.failures > failures and model.answers == answers:
                 reason = next(one.rejected for one in state.proposed_in(number) if one.rejected)
                 self._stop_if(f"the models answered nothing in round {number}: {reason}")
                 return
@@ -259,7 +257,7 @@ class BeamSearch:
         outcomes = await run_batch(
             self._store,
             tasks,
-            resources=await self._snapshot(candidate),
+            resources=await self._snapshots.get(candidate.version),
             mode=mode,
             # Batches that run at the same time share the runners, and so their time.
             timeout=self._settings.rollout_batch_timeout * side_by_side,
@@ -269,25 +267,6 @@ class BeamSearch:
         )
         self._state.count_batch(name, len(outcomes))
         return outcomes
-
-    async def _snapshot(self, candidate: Candidate) -> str:
-        """Return the id of the resources that hold this prompt, which are stored once."""
-        version = candidate.version
-        async with self._storing:
-            if version not in self._snapshots:
-                resources = self._resources_of(candidate.prompt)
-                if self._run.name:
-                    self._snapshots[version] = await self._run.put_resources(version, resources)
-                else:
-                    stored = await self._store.update_resources(version, resources)
-                    self._snapshots[version] = stored.resources_id
-            return self._snapshots[version]
-
-    async def write_back(self) -> None:
-        """Make the best prompt the latest resources in the store."""
-        best = self._state.candidate(self._state.best)
-        snapshot = await self._snapshot(best)
-        await self._store.update_resources(snapshot, self._resources_of(best.prompt))
 
     async def _save(self) -> None:
         if self._run.name:

@@ -1,4 +1,4 @@
-"""Rollouts as a critic is shown them."""
+"""Rollouts as a model is shown them that is to criticise or improve a prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from agl_core.adapter import TraceToMessages
-from agl_core.algorithm import RolloutOutcome
+from agl_core.algorithm.batch import RolloutOutcome
 from agl_core.emitter import get_message_value
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
@@ -39,7 +39,7 @@ class Experiment(TypedDict):
         final_reward: Its reward; None if it has none.
         messages: Its conversations in OpenAI's chat format, each without what a later one repeats.
         conversation: The same as text, without system messages: the prompt is shown by itself.
-        feedback: Texts that the agent emitted.
+        feedback: Texts that the agent emitted, and the reasons that judges gave.
         spans: Its spans, long attributes cut, without ids and times.
     """
 
@@ -64,7 +64,7 @@ def describe(outcome: RolloutOutcome, adapter: TraceToMessages) -> Experiment:
         final_reward=outcome.reward,
         messages=conversations,
         conversation="\n\n".join(_as_text(one) for one in conversations),
-        feedback=[text for span in outcome.spans if (text := get_message_value(span))],
+        feedback=[text for span in outcome.spans if (text := _feedback(span))],
         spans=[_view(span) for span in outcome.spans[:_MOST_SPANS]],
     )
 
@@ -88,10 +88,15 @@ def _as_text(messages: Sequence[Mapping[str, Any]]) -> str:
             text = content if isinstance(content, str) else json.dumps(content)
             lines.append(f"{message['role']}: {_cut(text)}")
         for call in message.get("tool_calls") or ():
-            function = call.get("function") or {}
+            function: Mapping[str, Any] = call.get("function") or {}
             arguments = _cut(str(function.get("arguments")))
             lines.append(f"{message['role']} calls {function.get('name')}({arguments})")
     return "\n".join(lines)
+
+
+def _feedback(span: Span) -> str | None:
+    reason = span.attributes.get("judge.reason")
+    return f"judge: {reason}" if reason else get_message_value(span)
 
 
 def _view(span: Span) -> SpanView:

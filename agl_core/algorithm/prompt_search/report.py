@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agl_algo_apo.state import APOState, Candidate
-from agl_core.algorithm import Estimate
 from agl_core.algorithm.progress import ProgressReporter
+from agl_core.algorithm.prompt_search.state import Candidate, SearchState
+from agl_core.algorithm.stats import Estimate
 
 __all__ = ["Reporter", "write_files"]
 
@@ -28,21 +28,28 @@ class Reporter:
     Args:
         progress: The bar that counts rounds.
         report_step: Called with the figures of each round, for whoever listens.
+        name: What the figures' names begin with.
     """
 
     def __init__(
         self,
         progress: ProgressReporter,
         report_step: Callable[[int, Mapping[str, float]], None],
+        name: str,
     ) -> None:
         self._progress = progress
         self._report_step = report_step
+        self._name = name
         self._terminal = sys.stderr.isatty()
 
-    def started(self, state: APOState) -> None:
-        """The seed prompt was measured."""
+    def started(self, state: SearchState[Any]) -> None:
+        """The seed was measured."""
         self._tell(f"start: {_standing(state)}")
         self._step(state)
+
+    def resumed(self, state: SearchState[Any]) -> None:
+        """A run goes on where it was."""
+        self._tell(f"resumed after round {state.rounds}: {_standing(state)}")
 
     def proposed(self, candidate: Candidate) -> None:
         """A candidate was proposed, or rejected."""
@@ -56,9 +63,9 @@ class Reporter:
         if not self._terminal:
             logger.info("%s scores %s", candidate.version, candidate.score(rows))
 
-    def round_ended(self, state: APOState) -> None:
+    def round_ended(self, state: SearchState[Any]) -> None:
         """A round is over."""
-        if self._terminal:
+        if self._terminal and any(not one.rejected for one in state.proposed_in(state.rounds)):
             _print_table(state)
         self._tell(f"round {state.rounds}: {_standing(state)}")
         self._step(state)
@@ -74,21 +81,21 @@ class Reporter:
         else:
             logger.info("%s", line)
 
-    def _step(self, state: APOState) -> None:
+    def _step(self, state: SearchState[Any]) -> None:
         self._progress.update(state.rounds, _standing(state))
         point = state.curve[-1]
         metrics: dict[str, float] = {
-            "apo/rollouts": point.rollouts,
-            "apo/calls": point.calls,
-            "apo/tokens": point.tokens,
-            "apo/cost": point.cost,
+            f"{self._name}/rollouts": point.rollouts,
+            f"{self._name}/calls": point.calls,
+            f"{self._name}/tokens": point.tokens,
+            f"{self._name}/cost": point.cost,
         }
         if point.score is not None:
             metrics["val/reward"] = point.score
         self._report_step(state.rounds, metrics)
 
 
-def _standing(state: APOState) -> str:
+def _standing(state: SearchState[Any]) -> str:
     """Say in a line where a search stands."""
     spent = state.spent
     parts = [
@@ -106,16 +113,17 @@ def _score(score: Estimate | None) -> str:
     return "not measured" if score is None else str(score)
 
 
-def _print_table(state: APOState) -> None:
+def _print_table(state: SearchState[Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"round {state.rounds}", title_justify="left")
     for heading in _HEADINGS:
         table.add_column(heading)
-    shown = dict.fromkeys([*state.beam, *(one.version for one in state.proposed_in(state.rounds))])
+    proposed = (one.version for one in state.proposed_in(state.rounds))
+    shown = dict.fromkeys([*state.survivors, *proposed])
     for one in map(state.candidate, shown):
-        fate = one.rejected or ("kept" if one.version in state.beam else "dropped")
+        fate = one.rejected or ("kept" if one.version in state.survivors else "dropped")
         style = "bold" if one.version == state.best else "dim" if fate != "kept" else None
         score = one.score()
         table.add_row(
@@ -133,7 +141,7 @@ def _print_table(state: APOState) -> None:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def write_files(state: APOState, folder: Path) -> list[Path]:
+def write_files(state: SearchState[Any], folder: Path) -> list[Path]:
     """Write ``history.csv``, ``curve.csv`` and, if matplotlib is installed, ``curve.png``.
 
     Returns:
@@ -145,7 +153,7 @@ def write_files(state: APOState, folder: Path) -> list[Path]:
     _write_csv(history, rows)
     _write_csv(curve, [point.model_dump() for point in state.curve])
     if importlib.util.find_spec("matplotlib") is None:
-        logger.info("No %s: pip install 'agl-algo-apo[plot]' draws the curve", picture.name)
+        logger.info("No %s: pip install matplotlib draws the curve", picture.name)
         return [history, curve]
     _draw(state, picture)
     return [history, curve, picture]
@@ -163,7 +171,7 @@ def _history_row(candidate: Candidate) -> dict[str, object]:
         "n": score.n if score else 0,
         "rejected": candidate.rejected,
         "critique": candidate.critique,
-        "prompt": candidate.prompt,
+        **candidate.texts(),
     }
 
 
@@ -174,14 +182,12 @@ def _write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def _draw(state: APOState, path: Path) -> None:
+def _draw(state: SearchState[Any], path: Path) -> None:
     # Not pyplot: that has global state and may open a window.
     figure_module: Any = importlib.import_module("matplotlib.figure")
     points = [point for point in state.curve if point.score is not None]
     figure = figure_module.Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot(
-        xlabel="rollouts", ylabel="validation score", title="the best prompt so far"
-    )
+    axes = figure.add_subplot(xlabel="rollouts", ylabel="validation score", title="the best so far")
     used = [point.rollouts for point in points]
     axes.fill_between(
         used, [p.low or 0.0 for p in points], [p.high or 0.0 for p in points], alpha=0.2

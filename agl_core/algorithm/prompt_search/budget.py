@@ -1,16 +1,49 @@
-"""How much a search may use up."""
+"""How much a search may use up, and what it has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from agl_algo_apo.config import Price
-from agl_algo_apo.state import Spending
+from pydantic import BaseModel, ConfigDict, Field
+
 from agl_core.algorithm.chat import ChatReply
 from agl_core.errors import ConfigError
 
-__all__ = ["Budget"]
+__all__ = ["Budget", "Price", "Spending"]
+
+
+class Price(BaseModel):
+    """What a model costs, in money per million tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+
+
+class Spending(BaseModel):
+    """What a search has used up.
+
+    Attributes:
+        rollouts: Rollouts of the agent.
+        calls: Calls of the models that the search asks.
+        input_tokens: Tokens of these calls, in.
+        output_tokens: Tokens of these calls, out.
+        cost: What these calls cost, as far as prices were given.
+    """
+
+    rollouts: int = 0
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in and out."""
+        return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True)
@@ -22,7 +55,7 @@ class Budget:
 
     Attributes:
         rollouts: Of the agent.
-        calls: Of the critic and the editor.
+        calls: Of the models that the search asks.
         tokens: Of these calls, in and out.
         cost: Of these calls.
         prices: By model.
@@ -32,17 +65,36 @@ class Budget:
     calls: int | None = None
     tokens: int | None = None
     cost: float | None = None
-    prices: Mapping[str, Price] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
 
-    def check_prices(self, *models: str) -> None:
-        """Insist on a price for each of these models if the cost is limited.
+    @classmethod
+    def of(
+        cls,
+        *models: str,
+        rollouts: int | None,
+        calls: int | None,
+        tokens: int | None,
+        cost: float | None,
+        prices: Mapping[str, Any] | None,
+    ) -> Budget:
+        """Make a budget of what a user gave.
+
+        Args:
+            *models: What the search will ask.
+            rollouts: See the class.
+            calls: See the class.
+            tokens: See the class.
+            cost: See the class; needs the price of each of the models.
+            prices: A :class:`Price`, or a dict with its fields, by model.
 
         Raises:
-            ConfigError: One has none, so the limit would never be reached.
+            ConfigError: The cost is limited and a price is missing, so that it would not be known.
         """
+        known = {name: Price.model_validate(price) for name, price in (prices or {}).items()}
         for model in models:
-            if self.cost is not None and model not in self.prices:
+            if cost is not None and model not in known:
                 raise ConfigError(f"max_cost needs the price of {model!r}", path="prices")
+        return cls(rollouts, calls, tokens, cost, known)
 
     def exceeded_by(self, spent: Spending, *, rollouts: int = 0, calls: int = 0) -> str:
         """Tell which limit forbids that many more rollouts and calls; empty if none does."""

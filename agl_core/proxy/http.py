@@ -14,7 +14,7 @@ from agl_core.proxy.backends import Backend
 from agl_core.proxy.upstream import Answer, Outgoing, Upstream, UpstreamError
 from agl_core.proxy.wire import dumps
 
-__all__ = ["HttpUpstream"]
+__all__ = ["HttpUpstream", "relayed"]
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -124,11 +124,7 @@ class HttpUpstream(Upstream):
 class _HttpAnswer(Answer):
     def __init__(self, response: aiohttp.ClientResponse, backend: Backend) -> None:
         self.status = response.status
-        self.headers = [
-            (name.lower(), value)
-            for name, value in response.raw_headers
-            if name.lower().decode("latin-1") not in _HOP_BY_HOP
-        ]
+        self.headers = relayed(response.raw_headers)
         self.streamed = response.content_type == "text/event-stream"
         self._response = response
         self._backend = backend
@@ -148,6 +144,15 @@ class _HttpAnswer(Answer):
 
     async def close(self) -> None:
         self._response.close()
+
+
+def relayed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return what of a backend's headers its caller gets."""
+    return [
+        (name.lower(), value)
+        for name, value in headers
+        if name.lower().decode("latin-1") not in _HOP_BY_HOP
+    ]
 
 
 def _as_upstream_error(error: BaseException, backend: Backend) -> UpstreamError:

@@ -1,0 +1,217 @@
+"""LiteLLM's results as HTTP responses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Final
+
+import httpx
+
+from agl_core.proxy.failures import error_body
+from agl_core.proxy.http import relayed
+from agl_core.proxy.protocols import Protocol
+from agl_core.proxy.upstream import Answer, UpstreamError
+from agl_core.proxy.wire import DONE, dumps, loads, named_event
+from agl_core.server.messages import JSON
+from agl_proxy_litellm.backends import LiteLLMBackend
+from agl_proxy_litellm.library import library
+from agl_proxy_litellm.tap import Tap
+
+__all__ = ["RawStream", "TranslatedStream", "failed", "whole"]
+
+_EVENTS: Final = [(b"content-type", b"text/event-stream")]
+
+
+class WrittenAnswer(Answer):
+    """An answer that is here."""
+
+    streamed = False
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self._body = body
+
+    async def read(self) -> bytes:
+        return self._body
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        yield self._body
+
+    async def close(self) -> None:
+        pass
+
+
+def whole(result: Any, tap: Tap, backend: LiteLLMBackend) -> Answer:
+    """Return a result that came in one piece."""
+    if tap.status and backend.speaks_openai:
+        return WrittenAnswer(tap.status, relayed(tap.headers), tap.take())
+    return WrittenAnswer(200, [JSON], _json(result))
+
+
+class RawStream(Answer):
+    """A stream as the server sends it; LiteLLM has only sent the request.
+
+    Args:
+        result: LiteLLM's stream, which nobody reads.
+        tap: What the server sends.
+        backend: Who answers.
+    """
+
+    status = 200
+    streamed = True
+
+    def __init__(self, result: Any, tap: Tap, backend: LiteLLMBackend) -> None:
+        self.headers = relayed(tap.headers)
+        self._result = result
+        self._tap = tap
+        self._backend = backend
+        self._deadline = _Deadline(backend)
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        piece = self._tap.take()
+        while piece or not self._tap.whole:
+            if piece:
+                yield piece
+            try:
+                async with self._deadline.next():
+                    piece = await self._tap.next()
+            except Exception as error:
+                raise broken(error, self._tap, self._backend) from error
+
+    async def close(self) -> None:
+        await self._tap.close()
+        await _close(self._result)
+
+
+class TranslatedStream(Answer):
+    """A stream of LiteLLM's objects.
+
+    Args:
+        result: It.
+        tap: What the server sends, if LiteLLM was given a tapped client.
+        backend: Who answers.
+        protocol: What the call is written in.
+    """
+
+    status = 200
+    streamed = True
+
+    def __init__(self, result: Any, tap: Tap, backend: LiteLLMBackend, protocol: Protocol) -> None:
+        self.headers = list(_EVENTS)
+        self._result = result
+        self._stream: AsyncIterator[Any] = aiter(result)
+        self._tap = tap
+        self._backend = backend
+        self._responses = protocol == "responses"
+        self._deadline = _Deadline(backend)
+        self._first: Any = None
+
+    async def start(self) -> None:
+        """Wait for the first chunk: errors of some providers come with it."""
+        self._first = await anext(self._stream, None)
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        chunk = self._first
+        while chunk is not None:
+            if self._responses:
+                yield named_event(loads(_json(chunk)))
+            else:
+                yield b"data: " + _json(chunk) + b"\n\n"
+            try:
+                async with self._deadline.next():
+                    chunk = await anext(self._stream, None)
+            except Exception as error:
+                raise broken(error, self._tap, self._backend) from error
+        if not self._responses:
+            yield DONE
+
+    async def close(self) -> None:
+        await self._tap.close()
+        await _close(self._result)
+
+
+class _Deadline:
+    """The longest wait for the next piece of a stream."""
+
+    def __init__(self, backend: LiteLLMBackend) -> None:
+        self._silence = backend.read_timeout
+        self._end = time.monotonic() + backend.timeout
+
+    def next(self) -> asyncio.Timeout:
+        return asyncio.timeout(min(self._silence, self._end - time.monotonic()))
+
+
+async def _close(result: Any) -> None:
+    close = getattr(result, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def broken(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamError:
+    """Say why an answer that had begun does not go on."""
+    litellm, where = library(), _where(backend)
+    cause = tap.error or error
+    if isinstance(cause, (TimeoutError, litellm.Timeout, httpx.TimeoutException)):
+        return UpstreamError(504, f"{where} did not answer in time", "timeout")
+    if isinstance(cause, httpx.ConnectError):
+        message = f"{where} refuses connections: {cause}"
+        return UpstreamError(502, message, "backend_unreachable")
+    if tap.error is not None:
+        message = f"{where} broke the connection: {cause or type(cause).__name__}"
+        return UpstreamError(502, message, "connection_broken")
+    return UpstreamError(502, f"{where} failed: {_message(error)}", "backend_error")
+
+
+async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> Answer:
+    """Return an error of the backend's as its answer.
+
+    Args:
+        error: What LiteLLM raised.
+        tap: What the server sent.
+        backend: Who it is.
+
+    Raises:
+        UpstreamError: It is no answer of the backend's.
+    """
+    litellm = library()
+    if isinstance(tap.error, httpx.ConnectTimeout):
+        limit = f"within {backend.connect_timeout:g} s"
+        message = f"{_where(backend)} could not be connected to {limit}"
+        raise UpstreamError(504, message, "connect_timeout") from error
+    if tap.error is not None or isinstance(error, (TimeoutError, litellm.Timeout)):
+        raise broken(error, tap, backend) from error
+    if tap.status and backend.speaks_openai:
+        # Also where LiteLLM could not make anything of a 200: the proxy looks for itself.
+        body = tap.take() + b"".join([piece async for piece in tap.pieces()])
+        return WrittenAnswer(tap.status, relayed(tap.headers), body)
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int) or isinstance(error, litellm.APIConnectionError):
+        raise broken(error, tap, backend) from error
+    headers: list[tuple[bytes, bytes]] = [JSON]
+    sent = getattr(getattr(error, "response", None), "headers", None) or {}
+    if "retry-after" in sent:
+        headers.append((b"retry-after", str(sent["retry-after"]).encode("latin-1")))
+    code = getattr(error, "code", None)
+    body = error_body("chat", status, _message(error), None if code is None else str(code))
+    return WrittenAnswer(status, headers, dumps(body))
+
+
+def _where(backend: LiteLLMBackend) -> str:
+    return f"the backend {backend.api_base} of model {backend.model_name!r}"
+
+
+def _message(error: Exception) -> str:
+    return str(getattr(error, "message", None) or error)[:2000]
+
+
+def _json(result: Any) -> bytes:
+    return result.model_dump_json(exclude_none=True, exclude_unset=True).encode()

@@ -1,0 +1,140 @@
+"""Backends of a model list that LiteLLM's router calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from agl_core.errors import ConfigError
+from agl_core.proxy.backends import (
+    PROVIDERS,
+    Backend,
+    ModelEntry,
+    ModelParams,
+    read_entries,
+    secret,
+)
+from agl_core.proxy.protocols import Protocol
+from agl_proxy_litellm.library import library
+
+__all__ = ["OPENAI_LIKE", "LiteLLMBackend", "parse_model_list"]
+
+OPENAI_LIKE: Final = frozenset({"openai", "hosted_vllm"})
+"""Providers whose servers speak OpenAI's protocols themselves, so that nothing is translated."""
+
+_ANY: Final[tuple[Protocol, ...]] = ("chat", "completions", "embeddings")
+_PROTOCOLS: Final[Mapping[str, tuple[Protocol, ...]]] = {
+    "openai": (*_ANY, "responses"),
+    "azure": (*_ANY, "responses"),
+    "anthropic": (*_ANY, "messages"),
+}
+_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+"""Where keys are that LiteLLM would find itself; calls that go past it need them, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteLLMBackend(Backend):
+    """A deployment of LiteLLM's router."""
+
+    params: tuple[tuple[str, Any], ...] = ()
+    """``litellm_params`` of the deployment."""
+
+    def __hash__(self) -> int:
+        return Backend.__hash__(self)
+
+    @property
+    def speaks_openai(self) -> bool:
+        """Whether what the server sends is what the agent is to see, byte by byte."""
+        return self.provider in OPENAI_LIKE
+
+
+def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, ...]:
+    """Return the backends of a model list.
+
+    ``model`` is written as LiteLLM has it, with the provider first. A name that begins with no
+    provider that LiteLLM knows, but has an ``api_base``, is a model of a server that speaks
+    OpenAI's protocols.
+
+    Raises:
+        ConfigError: An entry is wrong; the message starts with where.
+    """
+    return tuple(_backend(entry, where) for entry, where in read_entries(model_list))
+
+
+def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
+    params, extra = entry.litellm_params, entry.litellm_params.model_extra or {}
+    given = params.api_base or params.base_url
+    provider, model = _provider(params, given, where)
+    home = PROVIDERS[provider].api_base if provider in PROVIDERS else ""
+    base = _base_url(given or home, provider, f"{where}.api_base")
+    key = secret(params.api_key, f"{where}.api_key")
+    if key is None and provider in _KEYS:
+        key = os.environ.get(_KEYS[provider])
+    deployment: dict[str, Any] = {
+        **{name: _resolved(value, f"{where}.{name}") for name, value in extra.items()},
+        "model": f"{provider}/{model}",
+        "api_key": key,
+        # What LiteLLM adds for Anthropic is in the base URL here.
+        "api_base": base.removesuffix("/v1") if provider == "anthropic" else base or None,
+    }
+    version = entry.model_info.get("version")
+    is_vllm = provider == "hosted_vllm"
+    return LiteLLMBackend(
+        model_name=entry.model_name,
+        model=model,
+        provider=provider,
+        api_base=base or provider,
+        api_key=key,
+        headers=tuple(params.extra_headers.items()),
+        protocols=params.protocols or _PROTOCOLS.get(provider, _ANY),
+        token_ids=is_vllm if params.token_ids is None else params.token_ids,
+        logprobs=is_vllm if params.logprobs is None else params.logprobs,
+        stream_usage=True,
+        timeout=params.timeout,
+        read_timeout=params.stream_timeout or params.timeout,
+        connect_timeout=params.connect_timeout,
+        max_parallel=params.max_parallel_requests,
+        defaults=(),  # the router completes requests with its deployment's parameters
+        version=None if version is None else str(version),
+        params=tuple((name, value) for name, value in deployment.items() if value is not None),
+    )
+
+
+def _resolved(value: Any, where: str) -> Any:
+    return secret(value, where) if isinstance(value, str) else value
+
+
+def _provider(params: ModelParams, base: str | None, where: str) -> tuple[str, str]:
+    """Return LiteLLM's names of provider and model."""
+    litellm = library()
+    try:
+        model, provider, _, _ = litellm.get_llm_provider(
+            params.model, (params.model_extra or {}).get("custom_llm_provider"), base
+        )
+    except litellm.BadRequestError:
+        if base is not None:
+            return "openai", params.model
+        known = "see https://docs.litellm.ai/docs/providers for the providers that there are"
+        raise ConfigError(
+            f"LiteLLM knows no provider of {params.model!r}: write PROVIDER/MODEL ({known}), or "
+            "add the api_base of a server that speaks OpenAI's protocols",
+            path=f"{where}.model",
+        ) from None
+    return str(provider), str(model)
+
+
+def _base_url(base: str, provider: str, where: str) -> str:
+    """Return where a provider's endpoints are; empty for one whose address LiteLLM knows."""
+    if not base:
+        if provider == "hosted_vllm":
+            raise ConfigError("say where the model is served, e.g. http://gpu0:8000/v1", path=where)
+        return ""
+    parts = urlsplit(base)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"{base!r} is no URL, e.g. http://127.0.0.1:8000/v1", path=where)
+    base = base.rstrip("/")
+    in_v1 = provider in OPENAI_LIKE or provider == "anthropic"
+    return base + "/v1" if in_v1 and not parts.path.rstrip("/") else base

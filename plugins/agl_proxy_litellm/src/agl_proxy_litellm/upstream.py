@@ -1,0 +1,184 @@
+"""Sends requests through LiteLLM's router."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import aiohttp
+import httpx
+
+from agl_core.proxy.failures import CallError
+from agl_core.proxy.http import HttpUpstream
+from agl_core.proxy.protocols import Protocol
+from agl_core.proxy.upstream import Answer, Outgoing, Upstream
+from agl_proxy_litellm.answers import RawStream, TranslatedStream, failed, whole
+from agl_proxy_litellm.arguments import arguments
+from agl_proxy_litellm.backends import Backend, LiteLLMBackend
+from agl_proxy_litellm.library import library
+from agl_proxy_litellm.tap import Tap, TapTransport
+
+__all__ = ["LiteLLMUpstream"]
+
+Json = dict[str, Any]
+
+_METHODS: Final[dict[Protocol, str]] = {
+    "chat": "acompletion",
+    "completions": "atext_completion",
+    "embeddings": "aembedding",
+    "responses": "aresponses",
+}
+_FORWARDED: Final = ("anthropic-beta", "openai-", "traceparent", "tracestate", "x-")
+"""Beginnings of the names of an agent's headers that go to its model's provider."""
+_KEPT_BACK: Final = ("x-api-key", "x-forwarded", "x-real-ip", "x-stainless")
+_KEEP_ALIVE: Final = 4.0
+"""Seconds; servers close idle connections after 5."""
+
+
+class LiteLLMUpstream(Upstream):
+    """Sends requests through LiteLLM's router, one deployment per backend.
+
+    Retries, health and the choice of a backend are the proxy's: the router has one deployment per
+    group and tries once. What needs no translation goes past it: Anthropic's protocol to Anthropic,
+    and calls that the proxy only passes on.
+    """
+
+    def __init__(self) -> None:
+        litellm = library()
+        self._litellm = litellm
+        self._router = litellm.Router(num_retries=0, disable_cooldowns=True, max_fallbacks=0)
+        self._http = HttpUpstream()
+        self._numbers = itertools.count()
+        self._deployments: dict[Backend, str] = {}
+        self._sdks: dict[Backend, Any] = {}
+        handlers = litellm.llms.custom_httpx
+        inner = handlers.aiohttp_transport.LiteLLMAiohttpTransport(client=_session)
+        self._transport = TapTransport(inner)
+        self._handler = handlers.http_handler.AsyncHTTPHandler(transport=self._transport)
+        self._client = httpx.AsyncClient(transport=self._transport)
+
+    async def close(self) -> None:
+        await self._handler.close()
+        await self._client.aclose()
+        await self._http.close()
+        await self._litellm.close_litellm_async_clients()
+
+    def update(self, backends: Iterable[Backend]) -> None:
+        kept = set(backends)
+        self._http.update(kept)
+        for backend in kept - self._deployments.keys():
+            self._add(backend)
+        for backend in self._deployments.keys() - kept:
+            # A call under way has been given its parameters.
+            self._router.delete_deployment(id=self._deployments.pop(backend))
+            self._sdks.pop(backend, None)
+
+    def _add(self, backend: Backend) -> str:
+        assert isinstance(backend, LiteLLMBackend)
+        name = self._deployments[backend] = f"agl-{next(self._numbers)}"
+        params = {**dict(backend.params), "max_retries": 0}
+        deployment = self._litellm.types.router.Deployment(
+            model_name=name, litellm_params=params, model_info={"id": name}
+        )
+        self._router.add_deployment(deployment)
+        return name
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    async def send(self, request: Outgoing) -> Answer:
+        backend = request.backend
+        assert isinstance(backend, LiteLLMBackend)
+        if request.protocol is None or request.protocol == "messages":
+            return await self._straight(request)
+        tap = Tap(backend.connect_timeout)
+        tap.open()
+        try:
+            async with asyncio.timeout(backend.timeout):
+                return await self._answer(request, request.protocol, backend, tap)
+        except CallError:
+            raise
+        except Exception as error:
+            return await failed(error, tap, backend)
+        except BaseException:  # the agent left
+            await tap.close()
+            raise
+
+    async def _answer(
+        self, request: Outgoing, protocol: Protocol, backend: LiteLLMBackend, tap: Tap
+    ) -> Answer:
+        result = await self._call(request, protocol, backend)
+        if not _is_stream(result):
+            return whole(result, tap, backend)
+        if backend.speaks_openai:
+            if not tap.status:  # LiteLLM sends some calls when their stream is first read
+                await anext(aiter(result), None)
+            return RawStream(result, tap, backend)
+        stream = TranslatedStream(result, tap, backend, protocol)
+        await stream.start()
+        return stream
+
+    async def _straight(self, request: Outgoing) -> Answer:
+        if not request.backend.api_base.startswith("http"):
+            raise CallError(
+                404,
+                f"LiteLLM has no call {request.method} {request.endpoint} of the provider "
+                f"{request.backend.provider}",
+                "not_found",
+            )
+        return await self._http.send(request)
+
+    def _call(
+        self, request: Outgoing, protocol: Protocol, backend: LiteLLMBackend
+    ) -> Awaitable[Any]:
+        assert isinstance(request.body, dict)
+        openai = backend.speaks_openai
+        said = arguments(request.body, openai=openai)
+        said["model"] = self._deployments.get(backend) or self._add(backend)
+        said["timeout"] = backend.timeout
+        headers = {**_forwarded(request), **dict(backend.headers)}
+        if headers:
+            said["extra_headers"] = headers
+        client = self._client_for(backend, protocol) if openai else None
+        if client is not None:
+            said["client"] = client
+        method: Callable[..., Awaitable[Any]] = getattr(self._router, _METHODS[protocol])
+        return method(**said)
+
+    def _client_for(self, backend: LiteLLMBackend, protocol: Protocol) -> Any:
+        """Return what LiteLLM sends the call with: for some calls OpenAI's SDK, for others HTTP."""
+        vllm = backend.provider == "hosted_vllm"
+        if protocol == "responses" or (vllm and protocol in ("chat", "embeddings")):
+            return self._handler
+        sdk = self._sdks.get(backend)
+        if sdk is None:
+            from openai import AsyncOpenAI
+
+            sdk = self._sdks[backend] = AsyncOpenAI(
+                base_url=backend.api_base,
+                api_key=backend.api_key or "none",
+                http_client=self._client,
+                max_retries=0,
+            )
+        return sdk
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE, ttl_dns_cache=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+def _is_stream(result: Any) -> bool:
+    return hasattr(result, "__aiter__") and not hasattr(result, "model_dump")
+
+
+def _forwarded(request: Outgoing) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for raw_name, value in request.headers:
+        name = raw_name.decode("latin-1")
+        if name.startswith(_FORWARDED) and not name.startswith(_KEPT_BACK):
+            headers[name] = value.decode("latin-1")
+    return headers

@@ -16,7 +16,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import psutil
@@ -110,7 +110,7 @@ class Peers:
             tx.forget_requests(tx.now - _KEEP_SECONDS * 60)
         return ports
 
-    def wake(self, ports: list[int]) -> None:
+    def wake(self, ports: Iterable[int]) -> None:
         """Wake the others, after the commit."""
         for port in ports:
             try:

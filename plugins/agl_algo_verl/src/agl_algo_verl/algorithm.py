@@ -1,0 +1,411 @@
+"""VERL: a language model learns from what agents did, on verl's trainer.
+
+::
+
+    trainer = Trainer(
+        algorithm=VERL({
+            "data": {"train_batch_size": 32},
+            "actor_rollout_ref": {"model": {"path": "Qwen/Qwen3-1.7B"}, "rollout": {"n": 8}},
+            "algorithm": {"adv_estimator": "grpo"},
+        }),
+        n_runners=16,
+    )
+    trainer.fit(agent, train_tasks, val_dataset=val_tasks)
+
+The agent finds the model as the resource ``main_llm``. verl: Sheng et al., "HybridFlow: A Flexible
+and Efficient RLHF Framework", EuroSys 2025 (https://arxiv.org/abs/2409.19256).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from uuid import uuid4
+
+import anyio
+from anyio import to_thread
+
+from agl_algo_verl.bridge import Bridge
+from agl_algo_verl.checkpoints import RunKeeper, cancel_leftovers
+from agl_algo_verl.config import VERLConfig
+from agl_algo_verl.feeder import Feeder, FeederSettings, Prompt
+from agl_algo_verl.gate import Gate
+from agl_algo_verl.health import HealthWatch
+from agl_algo_verl.judging import Limits
+from agl_algo_verl.requirements import check_requirements
+from agl_algo_verl.rows import RowBuilder
+from agl_algo_verl.settings import compose, is_cpu
+from agl_core.algorithm import Algorithm, Run
+from agl_core.errors import ConfigError
+from agl_core.types import Dataset
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+__all__ = ["RESOURCE", "VERL"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RESOURCE = "main_llm"
+"""Name of the resource that agents find the model under."""
+
+
+class VERL(Algorithm, Generic[T]):
+    """Trains a language model with verl's V1 trainer.
+
+    Tasks go to the store, runners anywhere do them, and the spans of their model calls come back as
+    rows of tokens. Agents call the model through a proxy, which stands before the servers that verl
+    itself starts, and which keeps them waiting while weights change.
+
+    In a run with a name (``Trainer(run=…)``, ``agl train --resume``), and wherever there is a
+    checkpoint in ``trainer.default_local_dir``, it goes on from the last checkpoint.
+
+    Args:
+        config: verl's own configuration, as a plain dict over its Hydra defaults. A key it does not
+            know is an error; ``+key`` adds one, as on its command line.
+        config_name: Which of verl's configurations gives the defaults.
+        model_name: What agents call the model; None: the last part of its path.
+        aggregation: Rows to train on: ``transition``, one per model call, or ``trajectory``, one
+            per chain of calls that continue each other token by token.
+        advantage_level: What counts once in a group's mean reward: ``rollout``, or ``row``.
+        loss_level: What weighs the same in the loss: ``token`` leaves it to verl's
+            ``loss_agg_mode``; ``rollout`` takes the mean over rollouts of their tokens' mean.
+        on_failed: What becomes of a rollout that failed, ran out of time, or has nothing to train
+            on: ``retry``, ``drop`` or ``penalise``.
+        on_overlong: What becomes of rows over ``data.max_prompt_length`` or
+            ``data.max_response_length``: ``retry`` the rollout, ``drop`` the rows, or cut responses
+            and ``penalise`` the rollout.
+        penalty: Reward of a rollout that is penalised.
+        missing_reward: Reward of a rollout that gave none; None: it counts as failed.
+        max_retries: How often a rollout is tried again before it is dropped.
+        min_group_size: A group with fewer rollouts left is dropped as a whole, and another task
+            takes its place.
+        max_failed_groups: How many groups may be dropped in a row before the run is given up.
+        rollout_timeout: Seconds that one attempt of a rollout may take; None is no limit.
+        drain_timeout: Seconds that calls in flight may take to end before weights change.
+        health_interval: Seconds between two looks at the rollout servers.
+        max_restarts: How often a trainer or a server that died is started again, from the last
+            checkpoint.
+
+    Raises:
+        ConfigError: An option is out of its range.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        config_name: str = "ppo_trainer",
+        model_name: str | None = None,
+        aggregation: Literal["transition", "trajectory"] = "transition",
+        advantage_level: Literal["rollout", "row"] = "rollout",
+        loss_level: Literal["token", "rollout"] = "token",
+        on_failed: Literal["retry", "drop", "penalise"] = "retry",
+        on_overlong: Literal["retry", "drop", "penalise"] = "drop",
+        penalty: float = 0.0,
+        missing_reward: float | None = 0.0,
+        max_retries: int = 2,
+        min_group_size: int = 2,
+        max_failed_groups: int = 64,
+        rollout_timeout: float | None = 1200.0,
+        drain_timeout: float = 60.0,
+        health_interval: float = 10.0,
+        max_restarts: int = 2,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name in VERLConfig.model_fields}
+        given["config"] = dict(config or {})
+        self.options = _options(given)
+
+    async def run(
+        self, train_dataset: Dataset[T] | None = None, val_dataset: Dataset[T] | None = None
+    ) -> None:
+        """Train to the end.
+
+        Raises:
+            MissingDependencyError: A library is missing or of a wrong version.
+            ConfigError: The configuration is wrong, or the checkpoints are another run's.
+            ValueError: There are no tasks, or the adapter makes no rows.
+            AgentError: Nothing that agents do can be trained on.
+            LLMServerError: A rollout server died more often than it may.
+        """
+        if train_dataset is None or not len(train_dataset):
+            raise ValueError("VERL needs tasks in train_dataset")
+        check_requirements()
+        builder = RowBuilder(self.options.aggregation, self.get_adapter())
+        run = self.get_run()
+        environment = _environment(self.options.config)
+        # Importing verl takes many seconds, in which the loop must go on.
+        config = await to_thread.run_sync(compose, self.options, run.name)
+        datasets: dict[str, Dataset[Any]] = {
+            "train": train_dataset,
+            "val": () if val_dataset is None else val_dataset,
+        }
+        _fit_to_tasks(config, datasets)
+        keeper = RunKeeper(
+            run,
+            _checkpoint_folder(config),
+            config.actor_rollout_ref.model.path,
+            resumes=config.trainer.resume_mode == "auto",
+        )
+        generation = await keeper.open()
+        if run.name:
+            await cancel_leftovers(self.get_store(), run.name)
+        for restart in range(self.options.max_restarts + 1):
+            session = _Session(
+                self, config, datasets, builder, run, keeper, f"{generation}.{restart}", environment
+            )
+            if await session.train(last=restart == self.options.max_restarts):
+                return
+
+
+class _Session:
+    """One life of trainer and servers."""
+
+    def __init__(
+        self,
+        algorithm: VERL[Any],
+        config: DictConfig,
+        datasets: Mapping[str, Dataset[Any]],
+        builder: RowBuilder,
+        run: Run,
+        keeper: RunKeeper,
+        batch: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._algorithm = algorithm
+        self._options = algorithm.options
+        self._config = config
+        self._datasets = datasets
+        self._builder = builder
+        # Rollouts of a run are looked after: one whose runner died is tried again.
+        self._run = run if run.name else Run(algorithm.get_store(), f"verl-{uuid4().hex[:8]}")
+        self._keeper = keeper
+        self._batch = batch
+        self._environment = environment
+        self._store = algorithm.get_store()
+        self._failure: BaseException | None = None
+
+    async def train(self, *, last: bool) -> bool:
+        """Train to the end; tell whether that was reached, or a process died and may be replaced.
+
+        Raises:
+            Exception: What ended the training early, unless it is worth another try.
+        """
+        rollout = self._config.actor_rollout_ref.rollout
+        gate = Gate(
+            self._algorithm.get_llm_proxy(),
+            self._store,
+            name=self._options.model_name,
+            path=self._config.actor_rollout_ref.model.path,
+            train=_sampling(rollout),
+            val=_sampling(rollout.val_kwargs),
+            drain_timeout=self._options.drain_timeout,
+        )
+        await gate.start()
+        try:
+            return await self._train(gate, last)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await gate.stop()
+
+    async def _train(self, gate: Gate, last: bool) -> bool:
+        # Imported here, and in a thread: this is what brings torch and verl along.
+        lost, publisher, run_session = await to_thread.run_sync(_load, self._datasets)
+        resources = {name: await self._put_resources(gate, name) for name in ("val", "train")}
+        health = HealthWatch(self._options.health_interval)
+        queue: asyncio.Queue[Prompt] = asyncio.Queue()
+
+        def submit(prompts: Sequence[Prompt]) -> None:
+            for prompt in prompts:
+                queue.put_nowait(prompt)
+
+        def serve(addresses: Sequence[str]) -> None:
+            gate.serve(addresses)
+            health.watch(addresses)
+
+        feeder = Feeder(
+            self._store,
+            self._run,
+            self._options,
+            self._feeder_settings(),
+            datasets=self._datasets,
+            resources=resources,
+            builder=self._builder,
+            publisher=publisher,
+            changed=lambda: bridge.notify(),
+            suspect=health.suspect,
+        )
+        bridge = Bridge(
+            asyncio.get_running_loop(),
+            submit=submit,
+            serve=serve,
+            close=gate.close,
+            open=gate.open,
+            take_metrics=feeder.take_metrics,
+            step_done=self._algorithm.report_step,
+            saved=self._keeper.saved,
+        )
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._work, bridge, feeder, queue)
+                group.start_soon(self._guard, bridge, health)
+                try:
+                    await to_thread.run_sync(
+                        run_session,
+                        self._config,
+                        self._options,
+                        bridge,
+                        _data_sources(self._datasets),
+                        self._environment,
+                    )
+                except Exception as error:
+                    self._failure = error
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await feeder.cancel()
+        if self._failure is None:
+            return True
+        if last or not isinstance(self._failure, lost):
+            raise self._failure
+        step = self._keeper.state["step"]
+        logger.warning(
+            "training broke off, and goes on from %s: %s",
+            f"the checkpoint of step {step}" if step else "the beginning (no checkpoint yet)",
+            str(self._failure).strip().split("\n", 1)[0],
+        )
+        return False
+
+    async def _work(self, bridge: Bridge, feeder: Feeder, queue: asyncio.Queue[Prompt]) -> None:
+        """Run a task per group, until cancelled."""
+
+        async def work(prompt: Prompt) -> None:
+            try:
+                await feeder.run_group(prompt)
+            except Exception as error:
+                bridge.fail(error)
+
+        async with anyio.create_task_group() as groups:
+            while True:
+                groups.start_soon(work, await queue.get())
+
+    async def _guard(self, bridge: Bridge, health: HealthWatch) -> None:
+        """Have the trainer stop waiting when a server is gone, or when the run is stopped."""
+        try:
+            await health.run()
+        except Exception as error:
+            bridge.fail(error)
+        finally:
+            bridge.fail(asyncio.CancelledError("the run was stopped"))
+
+    async def _put_resources(self, gate: Gate, partition: str) -> str:
+        resources = {
+            **(self._algorithm.get_initial_resources() or {}),
+            RESOURCE: gate.resource(partition),
+        }
+        return await self._run.put_resources(f"{self._batch}-{partition}", resources)
+
+    def _feeder_settings(self) -> FeederSettings:
+        config = self._config
+        rollout = config.actor_rollout_ref.rollout
+        correction = config.algorithm.get("rollout_correction") or {}
+        return FeederSettings(
+            n_train=rollout.n,
+            n_val=rollout.val_kwargs.n,
+            limits=Limits(
+                max_prompt=config.data.max_prompt_length,
+                max_response=config.data.max_response_length,
+                needs_logprobs=bool(
+                    rollout.calculate_log_probs or correction.get("bypass_mode", False)
+                ),
+            ),
+            batch=self._batch,
+        )
+
+
+def _options(given: Mapping[str, Any]) -> VERLConfig:
+    from pydantic import ValidationError
+
+    try:
+        return VERLConfig.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(first["msg"], path=".".join(map(str, first["loc"]))) from None
+
+
+def _environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what workers need in their environment, and set it here, before verl is imported.
+
+    Raises:
+        ConfigError: verl was imported for another device.
+    """
+    if not is_cpu(config):
+        return {}
+    from agl_algo_verl.cpu.settings import ENVIRONMENT
+
+    wanted = ENVIRONMENT["VERL_PLATFORM"]
+    if "verl" in sys.modules and os.environ.get("VERL_PLATFORM") != wanted:
+        raise ConfigError(
+            "verl was imported for another device already: import nothing of verl before, or set "
+            + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()),
+            path="config.trainer.device",
+        )
+    os.environ.update(ENVIRONMENT)
+    return dict(ENVIRONMENT)
+
+
+def _fit_to_tasks(config: DictConfig, datasets: Mapping[str, Dataset[Any]]) -> None:
+    """Check batch sizes, and leave out validation without tasks.
+
+    Raises:
+        ConfigError: A batch is larger than the dataset.
+    """
+    wanted, there = config.data.train_batch_size, len(datasets["train"])
+    if wanted > there:
+        raise ConfigError(
+            f"a batch of {wanted} cannot be made of {there} tasks",
+            path="config.data.train_batch_size",
+        )
+    if not len(datasets["val"]):
+        config.trainer.val_before_train = False
+        config.trainer.test_freq = -1
+
+
+def _checkpoint_folder(config: DictConfig) -> Path:
+    """Return where checkpoints go, which is made absolute: workers have other current folders."""
+    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
+    config.trainer.default_local_dir = str(folder)
+    return folder
+
+
+def _data_sources(datasets: Mapping[str, Dataset[Any]]) -> dict[str, list[str]]:
+    """Return the ``data_source`` of each task, by which validation is reported; else ``agent``."""
+    found: dict[str, list[str]] = {}
+    for name, dataset in datasets.items():
+        tasks = (dataset[index] for index in range(len(dataset)))
+        found[name] = [
+            str(task.get("data_source", "agent")) if isinstance(task, Mapping) else "agent"
+            for task in tasks
+        ]
+    return found
+
+
+def _sampling(section: Any) -> dict[str, Any]:
+    """Return sampling parameters as OpenAI's protocol has them."""
+    parameters: dict[str, Any] = {"temperature": float(section.temperature)}
+    if section.top_p < 1:
+        parameters["top_p"] = float(section.top_p)
+    return parameters
+
+
+def _load(datasets: Mapping[str, Dataset[Any]]) -> tuple[Any, Any, Any]:
+    from agl_algo_verl.session import LOST, QueuePublisher, run_session
+
+    return LOST, QueuePublisher(_data_sources(datasets), filler=0), run_session

@@ -1,0 +1,50 @@
+"""Settings of verl that a CPU needs, and the environment that selects the platform."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+__all__ = ["ENVIRONMENT", "FORCED", "cpu_defaults"]
+
+ENVIRONMENT: Final = {
+    "VERL_PLATFORM": "cpu",
+    "VERL_USE_EXTERNAL_MODULES": "agl_algo_verl.cpu.platform",
+}
+"""Must be set before verl is imported, in this process and in every worker."""
+
+FORCED: Final = {
+    "actor_rollout_ref.rollout.name": "agl_transformers",
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "critic.strategy": "fsdp2",
+}
+"""What has no alternative on a CPU."""
+
+_FP32: Final = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+_ENGINE: Final = {"+mixed_precision": _FP32, "use_torch_compile": False}
+
+
+def cpu_defaults() -> dict[str, Any]:
+    """Return what differs from verl's defaults; a user's configuration goes over it.
+
+    Everything is in fp32: in bf16 a CPU's log-probabilities are off by some 3e-2.
+    """
+    model = {
+        "use_remove_padding": False,  # needs flash attention
+        "enable_gradient_checkpointing": False,
+        "override_config": {"+attn_implementation": "sdpa"},
+    }
+    return {
+        "actor_rollout_ref": {
+            "model": dict(model),
+            "actor": {"use_torch_compile": False, "fsdp_config": dict(_ENGINE)},
+            "ref": {"use_torch_compile": False, "fsdp_config": dict(_ENGINE)},
+            "rollout": {"tensor_model_parallel_size": 1},
+        },
+        "critic": {"model": dict(model), "fsdp": dict(_ENGINE)},
+        "data": {"dataloader_num_workers": 0},
+        "reward": {"num_workers": 1},
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
+        # Actors mostly wait: Ray's accounting of CPUs must not keep them from starting.
+        "ray_kwargs": {"ray_init": {"num_cpus": 16, "+num_gpus": 4, "+include_dashboard": False}},
+    }

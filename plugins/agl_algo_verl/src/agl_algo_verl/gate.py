@@ -1,0 +1,128 @@
+"""The proxy before the rollout servers: which they are, and when agents may call them.
+
+While weights change no call may be in flight: it would be answered by two models, or by none. New
+calls wait at the proxy meanwhile, so agents notice nothing but the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from agl_core.errors import ConfigError
+from agl_core.proxy import DirectProxy
+from agl_core.proxy.base import LLMProxy
+from agl_core.store.base import LightningStore
+from agl_core.types import LLM
+
+__all__ = ["Gate", "model_list"]
+
+logger = logging.getLogger(__name__)
+
+_QUEUE_SECONDS = 3600.0
+"""How long a call waits for the end of a pause: longer than any step takes."""
+
+
+def model_list(
+    name: str, path: str, addresses: Sequence[str], sampling: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the backends: every server under every name.
+
+    Args:
+        name: What agents call the model.
+        path: What the servers call it.
+        addresses: ``host:port`` of each server.
+        sampling: Sampling parameters by suffix of the name; requests without them get these.
+    """
+    return [
+        {
+            "model_name": name + suffix,
+            "litellm_params": {
+                "model": f"hosted_vllm/{path}",
+                "api_base": f"http://{address}/v1",
+                **parameters,
+            },
+        }
+        for suffix, parameters in sampling.items()
+        for address in addresses
+    ]
+
+
+class Gate:
+    """Opens and closes the way from the agents to the rollout servers; used in the loop.
+
+    Args:
+        proxy: The run's proxy; None makes one on this machine.
+        store: Where spans go.
+        name: What agents call the model; None: the last part of its path.
+        path: The model's path, which is what verl's servers call it.
+        train: Sampling parameters of training.
+        val: Sampling parameters of validation.
+        drain_timeout: Seconds that calls in flight may take to end.
+    """
+
+    VAL_SUFFIX = "-val"
+
+    def __init__(
+        self,
+        proxy: Any | None,
+        store: LightningStore,
+        *,
+        name: str | None,
+        path: str,
+        train: Mapping[str, Any],
+        val: Mapping[str, Any],
+        drain_timeout: float,
+    ) -> None:
+        if proxy is not None and not isinstance(proxy, LLMProxy):
+            raise ConfigError(
+                f"VERL pauses and redirects the proxy, which {type(proxy).__qualname__} cannot do",
+                path="llm_proxy",
+            )
+        self.proxy: LLMProxy = proxy or DirectProxy(store=store, queue_timeout=_QUEUE_SECONDS)
+        self.name = name or PurePosixPath(path.rstrip("/")).name
+        self._path = path
+        self._sampling = {"": dict(train), self.VAL_SUFFIX: dict(val)}
+        self._drain_timeout = drain_timeout
+        self._started = False
+
+    async def start(self) -> None:
+        """Have the proxy run. Its calls wait until :meth:`serve`."""
+        if not self.proxy.is_running():
+            await self.proxy.start()
+            self._started = True
+        await self.proxy.pause()
+
+    async def stop(self) -> None:
+        """Stop the proxy if it was started here; else have it work on."""
+        if self._started:
+            self._started = False
+            await self.proxy.stop()
+        elif self.proxy.is_running():
+            await self.proxy.resume()
+
+    def resource(self, partition: str) -> LLM:
+        """Return what agents get: the model for training or for validation."""
+        suffix = self.VAL_SUFFIX if partition == "val" else ""
+        return self.proxy.as_resource(
+            model=self.name + suffix, sampling_parameters=self._sampling[suffix]
+        )
+
+    def serve(self, addresses: Sequence[str]) -> None:
+        """Send calls to these servers from now on."""
+        backends = model_list(self.name, self._path, addresses, self._sampling)
+        self.proxy.update_model_list(backends)
+
+    async def close(self) -> int:
+        """Let new calls wait, and wait until none is in flight; return how many were aborted."""
+        aborted = await self.proxy.drain(self._drain_timeout, abort=True)
+        if aborted:
+            logger.warning("%d model calls were aborted for new weights", aborted)
+        return aborted
+
+    async def open(self, version: int) -> None:
+        """Let calls through, to weights of this version."""
+        self.proxy.set_model_version(str(version))
+        await self.proxy.resume()

@@ -1,0 +1,14 @@
+"""The door to VERL."""
+
+from agl_core.plugins.spec import ComponentSpec, hookimpl
+
+
+@hookimpl
+def agl_algorithm() -> ComponentSpec:
+    return ComponentSpec(
+        kind="algorithm",
+        name="verl",
+        factory="agl_algo_verl.algorithm:VERL",
+        config="agl_algo_verl.config:VERLConfig",
+        summary="trains a language model by reinforcement learning, on verl's trainer",
+    )

@@ -1,0 +1,248 @@
+"""Rows to train on, from the spans of a rollout, token for token.
+
+Two aggregations. ``transition``: each model call is a row. ``trajectory``: calls that continue each
+other token by token are one row, in which what the agent inserted between them is context (mask 0).
+Both read what the core's adapters make of the spans, so that a row holds the very tokens that the
+server saw and sampled, and nothing that was tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from agl_core import semconv
+from agl_core.adapter import (
+    Adapter,
+    AdapterReport,
+    TracerTraceToTriplet,
+    TraceToTrajectory,
+    TraceToTripletBase,
+    TrajectoryRow,
+)
+from agl_core.errors import ConfigError
+from agl_core.types import Span, Triplet
+
+__all__ = ["Fit", "Row", "RowBuilder", "fit_rows"]
+
+Aggregation = Literal["transition", "trajectory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence to train on.
+
+    Attributes:
+        prompt_ids: Tokens before the first sampled one; at least one.
+        response_ids: What follows: sampled tokens, and what was inserted between them.
+        mask: As long as ``response_ids``; 1 where the token was sampled, else 0.
+        logprobs: As long as ``response_ids``; the natural log-probability each token was sampled
+            with, 0.0 where ``mask`` is 0. None if they were not captured.
+        versions: The oldest and the newest weights that sampled its tokens; None if the proxy did
+            not say.
+        turns: Model calls in the row.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    logprobs: list[float] | None
+    versions: tuple[int, int] | None
+    turns: int = 1
+
+
+class RowBuilder:
+    """Makes rows of the spans of one attempt.
+
+    Args:
+        aggregation: What a row is.
+        adapter: The run's adapter. One for triplets or trajectories is used as it is, and its
+            choice of calls also for the other aggregation.
+
+    Raises:
+        ConfigError: The adapter makes neither triplets nor trajectories.
+    """
+
+    def __init__(self, aggregation: Aggregation, adapter: Adapter[Any, Any]) -> None:
+        self.adapter: Adapter[Any, Any]
+        self._whole = aggregation == "trajectory"
+        if isinstance(adapter, TraceToTrajectory):
+            self.adapter = adapter
+        elif not isinstance(adapter, TraceToTripletBase):
+            raise ConfigError(
+                "VERL trains on token ids: give the trainer the adapter 'triplet' or 'trajectory', "
+                f"not a {type(adapter).__qualname__}",
+                path="adapter",
+            )
+        elif isinstance(adapter, TracerTraceToTriplet):
+            self.adapter = _trajectory_like(adapter) if self._whole else adapter
+        else:
+            # Triplets of a proxy's spans carry no log-probabilities; trajectories do.
+            self.adapter = TraceToTrajectory()
+
+    def build(self, spans: Sequence[Span]) -> tuple[list[Row], AdapterReport]:
+        """Return the rows, in order of their first calls, and what was left out.
+
+        Calls without token ids are left out and counted in the report.
+        """
+        if not spans:
+            return [], AdapterReport()
+        found, report = self.adapter.adapt_with_report(spans)
+        if isinstance(self.adapter, TraceToTrajectory):
+            versions = {span.span_id: _versions(span) for span in spans}
+            rows = [_row(trajectory, versions) for trajectory in found]
+            if not self._whole:
+                rows = [part for trajectory in found for part in _split(trajectory, versions)]
+            return rows, report
+        by_response = {
+            span.attributes["gen_ai.response.id"]: _versions(span)
+            for span in spans
+            if "gen_ai.response.id" in span.attributes
+        }
+        return list(_from_triplets(found, by_response, report)), report
+
+
+def _trajectory_like(adapter: TracerTraceToTriplet) -> TraceToTrajectory:
+    """Return an adapter that makes trajectories of the calls that another makes triplets of."""
+    made = TraceToTrajectory(
+        reward_match=adapter.reward_match, repair_hierarchy=adapter.repair_hierarchy
+    )
+    made.rules = adapter.rules
+    return made
+
+
+# -- rows of trajectories --------------------------------------------------------------------------
+
+Versions = tuple[int, int] | None
+
+
+def _row(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> Row:
+    start = trajectory.prompt_length
+    captured = trajectory.certificate.logprobs_present
+    return Row(
+        prompt_ids=trajectory.token_ids[:start],
+        response_ids=trajectory.token_ids[start:],
+        mask=trajectory.mask[start:],
+        logprobs=trajectory.logprobs[start:] if captured else None,
+        versions=_span_of(versions.get(span_id) for span_id in trajectory.span_ids),
+        turns=len(trajectory.responses),
+    )
+
+
+def _split(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> list[Row]:
+    """Return one row per call: what came before its response is its prompt."""
+    captured = trajectory.certificate.logprobs_present
+    return [
+        Row(
+            prompt_ids=trajectory.token_ids[:start],
+            response_ids=trajectory.token_ids[start:end],
+            mask=[1] * (end - start),
+            logprobs=trajectory.logprobs[start:end] if captured else None,
+            versions=versions.get(span_id),
+        )
+        for (start, end), span_id in zip(trajectory.responses, trajectory.span_ids, strict=True)
+    ]
+
+
+# -- rows of triplets ------------------------------------------------------------------------------
+
+
+def _from_triplets(
+    triplets: Sequence[Triplet], versions: dict[Any, Versions], report: AdapterReport
+) -> Iterable[Row]:
+    for triplet in triplets:
+        prompt: list[int] = triplet.prompt.get("token_ids") or []
+        response: list[int] = triplet.response.get("token_ids") or []
+        if not prompt or not response:
+            report.leave_out("row", "no token ids")
+            continue
+        yield Row(
+            prompt_ids=prompt,
+            response_ids=response,
+            mask=[1] * len(response),
+            logprobs=_logprobs(triplet.response.get("logprobs"), len(response)),
+            versions=versions.get(triplet.metadata.get("response_id")),
+        )
+
+
+def _logprobs(entries: Any, length: int) -> list[float] | None:
+    if not isinstance(entries, list) or len(entries) != length:
+        return None
+    found = [entry.get("logprob") if isinstance(entry, dict) else entry for entry in entries]
+    numbers = [float(number) for number in found if isinstance(number, (int, float))]
+    return numbers if len(numbers) == length else None
+
+
+# -- versions of the weights -----------------------------------------------------------------------
+
+
+def _versions(span: Span) -> Versions:
+    first = str(span.attributes.get(semconv.MODEL_VERSION, ""))
+    last = str(span.attributes.get(semconv.MODEL_VERSION + ".end", first))
+    # Ours are numbers of steps; another proxy may have words of its own.
+    return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else None
+
+
+def _span_of(versions: Iterable[Versions]) -> Versions:
+    known = [version for version in versions if version is not None]
+    if not known:
+        return None
+    return min(first for first, _ in known), max(last for _, last in known)
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Rows under the limits, and how many were not.
+
+    Attributes:
+        rows: The rows that can be trained on.
+        prompt_too_long: Rows left out because their prompt is too long.
+        response_too_long: Rows left out, or cut, because their response is too long.
+    """
+
+    rows: list[Row]
+    prompt_too_long: int = 0
+    response_too_long: int = 0
+
+    @property
+    def over(self) -> int:
+        """How many rows were over a limit."""
+        return self.prompt_too_long + self.response_too_long
+
+
+def fit_rows(rows: Iterable[Row], max_prompt: int, max_response: int, *, cut: bool = False) -> Fit:
+    """Keep rows within the limits.
+
+    Args:
+        rows: The rows of a rollout.
+        max_prompt: Most tokens of a prompt. A longer one cannot be cut: the model saw all of it.
+        max_response: Most tokens of a response.
+        cut: Whether a longer response is cut instead of left out.
+    """
+    kept: list[Row] = []
+    prompts = responses = 0
+    for row in rows:
+        if len(row.prompt_ids) > max_prompt:
+            prompts += 1
+            continue
+        if len(row.response_ids) > max_response:
+            responses += 1
+            if not cut:
+                continue
+            row = _cut(row, max_response)
+        if any(row.mask):
+            kept.append(row)
+    return Fit(kept, prompts, responses)
+
+
+def _cut(row: Row, length: int) -> Row:
+    return replace(
+        row,
+        response_ids=row.response_ids[:length],
+        mask=row.mask[:length],
+        logprobs=None if row.logprobs is None else row.logprobs[:length],
+    )

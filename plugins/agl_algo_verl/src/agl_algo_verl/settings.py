@@ -1,0 +1,138 @@
+"""verl's configuration: its Hydra defaults, with a plain dict merged over them.
+
+A key that verl does not know is an error, as on its command line, and as there a ``+`` before a key
+adds it: ``{"ray_kwargs": {"ray_init": {"+address": "auto"}}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from agl_algo_verl.config import VERLConfig
+from agl_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+__all__ = ["compose", "is_cpu"]
+
+_DEFAULTS: Final = {
+    "actor_rollout_ref": {"rollout": {"name": "vllm"}},
+    # A group without a row would shrink the batch in silence: verl gives out another task instead.
+    "trainer": {"v1": {"sampler": {"sync_refill_failed_groups": True}}},
+}
+_MODES: Final = ("sync", "colocate_async", "separate_async")
+
+
+def is_cpu(config: Mapping[str, Any]) -> bool:
+    """Tell whether a configuration selects the CPU platform."""
+    trainer = config.get("trainer") or {}
+    return trainer.get("device") == "cpu"
+
+
+def compose(options: VERLConfig, run_name: str = "") -> DictConfig:
+    """Return verl's configuration, resolved and checked by verl.
+
+    Args:
+        options: Whose ``config`` goes over verl's defaults.
+        run_name: Name of the run: the experiment's, if that is not configured.
+
+    Raises:
+        ConfigError: A key is unknown or a value is wrong.
+    """
+    from hydra import compose as compose_defaults
+    from hydra import initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose_defaults(options.config_name)
+    except HydraException as error:
+        raise ConfigError(_line(error), path="config_name") from error
+    _merge(config, _DEFAULTS, "")
+    if run_name:
+        _merge(config, {"trainer": {"experiment_name": run_name}}, "")
+    if is_cpu(options.config):
+        from agl_algo_verl.cpu.settings import FORCED, cpu_defaults
+
+        _merge(config, cpu_defaults(), "")
+        _merge(config, options.config, "config")
+        for path, value in FORCED.items():
+            OmegaConf.update(config, path, value)
+    else:
+        _merge(config, options.config, "config")
+    config.transfer_queue.enable = True
+    _check(config, options)
+    return config
+
+
+def _merge(node: DictConfig, values: Mapping[str, Any], path: str) -> None:
+    """Merge a plain dict into a configuration in place."""
+    from omegaconf import DictConfig, open_dict
+    from omegaconf.errors import OmegaConfBaseException
+
+    for key, value in values.items():
+        name = str(key)
+        where = f"{path}.{name}" if path else name
+        adds = name.startswith("+") or not len(node)
+        name = name.removeprefix("+")
+        try:
+            known = node.get(name) if name in node else None
+            if isinstance(value, Mapping) and isinstance(known, DictConfig):
+                _merge(known, value, where)
+            elif adds:
+                with open_dict(node):
+                    node[name] = _plain(value)
+            else:
+                node[name] = _plain(value)
+        except OmegaConfBaseException as error:
+            raise ConfigError(_line(error), path=where) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key).removeprefix("+"): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _check(config: DictConfig, options: VERLConfig) -> None:
+    """Let verl check what it can, and refuse what would be wrong in silence."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    mode = config.trainer.v1.trainer_mode
+    if mode not in _MODES:
+        raise ConfigError(
+            f"{mode!r} is none of {', '.join(_MODES)}", path="config.trainer.v1.trainer_mode"
+        )
+    if not config.trainer.use_v1:
+        raise ConfigError("VERL is built on the V1 trainer", path="config.trainer.use_v1")
+    if config.trainer.v1.separate_async.hybrid_rollout.enable_switch:
+        raise ConfigError(
+            "agents reach the standalone rollout servers only; set it to false",
+            path="config.trainer.v1.separate_async.hybrid_rollout.enable_switch",
+        )
+    if options.loss_level == "rollout":
+        if config.actor_rollout_ref.actor.loss_agg_mode != "token-mean":
+            raise ConfigError(
+                "loss_level='rollout' weighs tokens, which asks for token-mean",
+                path="config.actor_rollout_ref.actor.loss_agg_mode",
+            )
+        if config.algorithm.rollout_correction.bypass_mode:
+            raise ConfigError(
+                "its loss makes weights of its own, so loss_level='rollout' cannot be had with it",
+                path="config.algorithm.rollout_correction.bypass_mode",
+            )
+    try:
+        validate_config(config, need_reference_policy(config), need_critic(config))
+        OmegaConf.resolve(config)
+    except (AssertionError, ValueError, TypeError, OmegaConfBaseException) as error:
+        raise ConfigError(_line(error), path="config") from error
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -1,0 +1,107 @@
+"""Rows as verl's trainer stores them, in TransferQueue.
+
+Keys are ``{uid}_{session}_{index}``: group, rollout of the group, row of the rollout. Tensors have
+no padding; verl pads where it needs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from agl_algo_verl.feeder import GroupRow, Prompt
+from agl_algo_verl.rows import Row
+
+__all__ = ["QueuePublisher", "row_fields", "row_tags"]
+
+
+def row_fields(prompt: Prompt, row: GroupRow, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row.
+
+    With P prompt and R response tokens: ``prompts`` (P,), ``responses`` (R,) and ``input_ids``,
+    ``position_ids`` (P+R,) are int64; ``response_mask`` and ``loss_mask`` (R,) int64, 1 on sampled
+    tokens; ``rm_scores`` (R,) float32, the rollout's reward at the last token, else 0;
+    ``rollout_log_probs`` (R,) float32, if they were captured.
+    """
+    prompts = torch.tensor(row.row.prompt_ids, dtype=torch.int64)
+    responses = torch.tensor(row.row.response_ids, dtype=torch.int64)
+    mask = torch.tensor(row.row.mask, dtype=torch.int64)
+    scores = torch.zeros(len(mask), dtype=torch.float32)
+    scores[-1] = row.reward
+    fields: dict[str, Any] = {
+        "uid": prompt.uid,
+        "session_id": row.session,
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": torch.cat([prompts, responses]),
+        "position_ids": torch.arange(len(prompts) + len(responses)),
+        "response_mask": mask,
+        "loss_mask": mask.clone(),
+        "rm_scores": scores,
+        "num_turns": row.turns,
+        "multi_modal_inputs": {},
+        "extra_fields": {"reward_extra_info": {}},
+        "reward_model": {"ground_truth": None},
+        **extra,
+    }
+    if row.row.logprobs is not None:
+        fields["rollout_log_probs"] = torch.tensor(row.row.logprobs, dtype=torch.float32)
+    return fields
+
+
+def row_tags(prompt: Prompt, row: GroupRow) -> dict[str, Any]:
+    """Return the tags of a row: lengths in tokens, and the weights that sampled it."""
+    # Weights are named by the step that made them; a proxy that does not say serves the latest.
+    oldest, newest = row.row.versions or (prompt.step - 1, prompt.step - 1)
+    prompt_length, response_length = len(row.row.prompt_ids), len(row.row.response_ids)
+    return {
+        "status": "success",
+        "prompt_len": prompt_length,
+        "response_len": response_length,
+        "seq_len": prompt_length + response_length,
+        "global_steps": prompt.step,
+        "min_global_steps": oldest,
+        "max_global_steps": newest,
+    }
+
+
+class QueuePublisher:
+    """Writes groups to TransferQueue. Thread-safe.
+
+    Args:
+        data_sources: Name of the data source of each task, by partition and index.
+        filler: Id of a token that stands for a response, in validation only.
+    """
+
+    def __init__(self, data_sources: Mapping[str, Sequence[str]], filler: int) -> None:
+        self._data_sources = data_sources
+        self._filler = filler
+
+    def begin(self, prompt: Prompt) -> None:
+        """Note that a group is being worked on."""
+        self._status(prompt, "running")
+
+    def end(self, prompt: Prompt, rows: Sequence[GroupRow], *, usable: bool) -> None:
+        """Write the rows of a group, then that it has ended: the trainer never sees half of it."""
+        if rows:
+            source = self._data_sources[prompt.partition][prompt.index]
+            extra = {"data_source": source, "index": prompt.index}
+            tq.kv_batch_put(
+                keys=[f"{prompt.uid}_{row.session}_{row.index}" for row in rows],
+                fields=list_of_dict_to_tensordict([row_fields(prompt, row, extra) for row in rows]),
+                tags=[row_tags(prompt, row) for row in rows],
+                partition_id=prompt.partition,
+            )
+        self._status(prompt, "finished" if usable else "failure")
+
+    def placeholder(self) -> Row:
+        """Return a row that says nothing, for a rollout of which only the reward counts."""
+        return Row([self._filler], [self._filler], [0], [0.0], None, turns=0)
+
+    def _status(self, prompt: Prompt, status: str) -> None:
+        tag = {"is_prompt": True, "status": status, "global_steps": prompt.step}
+        tq.kv_put(key=prompt.uid, partition_id=prompt.partition, tag=tag)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agl_core.adapter import Adapter
     from agl_core.algorithm.run import Run
     from agl_core.algorithm.utils import LLMProxyLike
+    from agl_core.llm_server import LLMServer
     from agl_core.store.base import LightningStore
     from agl_core.trainer import Trainer
 
@@ -43,6 +44,7 @@ class Algorithm:
     _store: LightningStore | None = None
     _adapter: Adapter[Any, Any] | None = None
     _llm_proxy: LLMProxyLike | None = None
+    _llm_server: LLMServer | None = None
     _initial_resources: NamedResources | None = None
     _run: Run | None = None
 
@@ -131,6 +133,14 @@ class Algorithm:
     def get_llm_proxy(self) -> LLMProxyLike | None:
         """Return the proxy, or None if the run has none."""
         return self._llm_proxy
+
+    def set_llm_server(self, llm_server: LLMServer | None) -> None:
+        """Called with the server of the model that is trained, which runs by then, or None."""
+        self._llm_server = llm_server
+
+    def get_llm_server(self) -> LLMServer | None:
+        """Return the server, whose weights an algorithm may update, or None if there is none."""
+        return self._llm_server
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
         """Called with the resources to start from, or None."""

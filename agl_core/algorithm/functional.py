@@ -17,6 +17,7 @@ _INJECTED: Final[dict[str, Callable[[Algorithm], Any]]] = {
     "store": Algorithm.get_store,
     "adapter": Algorithm.get_adapter,
     "llm_proxy": Algorithm.get_llm_proxy,
+    "llm_server": Algorithm.get_llm_server,
     "initial_resources": Algorithm.get_initial_resources,
     "run": Algorithm.get_run,
 }
@@ -27,7 +28,8 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, sync or async.
 
     Its parameters are filled by name: ``store``, ``adapter``, ``llm_proxy``,
-    ``initial_resources``, ``run``, ``train_dataset``, ``val_dataset``; any of them, in any order::
+    ``llm_server``, ``initial_resources``, ``run``, ``train_dataset``, ``val_dataset``; any of them,
+    in any order::
 
         @algo
         async def search(*, store, train_dataset, val_dataset):

@@ -20,7 +20,14 @@ from agl_core.cli.train import train
 
 __all__ = ["algorithm", "runner"]
 
-_NOT_FOR_RUNNERS: Final = ("train_dataset", "val_dataset", "algorithm", "proxy", "resources")
+_NOT_FOR_RUNNERS: Final = (
+    "train_dataset",
+    "val_dataset",
+    "algorithm",
+    "proxy",
+    "llm_server",
+    "resources",
+)
 """Keys that a runner does not need, and that may name what its machine does not have."""
 
 

@@ -3,10 +3,10 @@
 ::
 
     async with server:
-        proxy.update_model_list(server.model_list())
+        put_behind(proxy, server)
         ...
         await server.update_weights("checkpoints/step-10", version="step-10")
-        proxy.set_model_version(server.model_version)
+        put_behind(proxy, server)
 
 Rules that hold for every server:
 

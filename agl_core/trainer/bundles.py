@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl_core.algorithm.announce import AnnouncingStore
 from agl_core.algorithm.run import Run
+from agl_core.llm_server import serving_behind
 from agl_core.plugins.events import has_listeners
 from agl_core.runner.sync_calls import SyncCalls
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from agl_core.adapter import Adapter
     from agl_core.agent import LitAgent
     from agl_core.algorithm import Algorithm
-    from agl_core.algorithm.utils import LLMProxyLike
     from agl_core.execution import ExecutionEvent
+    from agl_core.llm_server import LLMServer
+    from agl_core.proxy import LLMProxy
     from agl_core.runner import Runner
     from agl_core.store.base import LightningStore
     from agl_core.trainer.trainer import Trainer
@@ -43,10 +45,11 @@ class AlgorithmSide:
     trainer: Trainer
     algorithm: Algorithm | None
     adapter: Adapter[Any, Any]
-    llm_proxy: LLMProxyLike | None
+    llm_proxy: LLMProxy | None
     initial_resources: NamedResources | None
     train_dataset: Dataset[Any] | None
     val_dataset: Dataset[Any] | None
+    llm_server: LLMServer | None = None
     run: str = ""
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
@@ -72,13 +75,15 @@ class AlgorithmSide:
         algorithm.set_store(store)
         algorithm.set_adapter(self.adapter)
         algorithm.set_llm_proxy(self.llm_proxy)
+        algorithm.set_llm_server(self.llm_server)
         if self.initial_resources is not None:
             algorithm.set_initial_resources(self.initial_resources)
         datasets = {"train_dataset": self.train_dataset, "val_dataset": self.val_dataset}
-        if algorithm.is_async():
-            await algorithm.run(**datasets)  # pyright: ignore[reportGeneralTypeIssues]
-        else:
-            await _run_sync(partial(algorithm.run, **datasets))
+        async with serving_behind(self.llm_proxy, self.llm_server):
+            if algorithm.is_async():
+                await algorithm.run(**datasets)  # pyright: ignore[reportGeneralTypeIssues]
+            else:
+                await _run_sync(partial(algorithm.run, **datasets))
         await run.finish()
 
 

@@ -8,6 +8,8 @@
     algorithm = "apo"                   # a name, or a table with a type and its options
     store = { type = "sqlite", path = "runs.db" }   # see agl_core.store.default
 
+    llm_server = { type = "vllm", path = "Qwen/Qwen3-8B" }   # behind the proxy
+
     [trainer]
     n_runners = 8
 
@@ -98,6 +100,7 @@ class TrainFile(_Table):
     adapter: Spec | None = None
     strategy: Spec | None = None
     proxy: Spec | None = None
+    llm_server: Spec | None = None
     runner: Spec | None = None
     hooks: list[str] = Field(default_factory=list)
     resources: dict[str, dict[str, Any]] | None = None
@@ -119,6 +122,7 @@ _PARTS: Final[Mapping[str, _Part]] = {
     "adapter": _Part("adapter", "adapter", "triplet"),
     "strategy": _Part("execution", "strategy", "cs", ("n_runners", "server_port")),
     "proxy": _Part("proxy", "llm_proxy", "direct", ("store",)),
+    "llm_server": _Part("llm_server", "llm_server"),
     "runner": _Part(
         "runner", "runner", "agl_core.runner:LitAgentRunner", ("tracer", "max_rollouts")
     ),

@@ -30,7 +30,8 @@ from agl_core.types import Dataset, Hook, NamedResources
 
 if TYPE_CHECKING:
     from agl_core.algorithm.batch import BatchOutcome
-    from agl_core.algorithm.utils import LLMProxyLike
+    from agl_core.llm_server import LLMServer
+    from agl_core.proxy import LLMProxy
 
 __all__ = ["Trainer"]
 
@@ -57,6 +58,8 @@ class Trainer:
         algorithm: Improves the resources. None: the runners serve what others put in the store.
         llm_proxy: Stands between agents and models; ``direct`` by default, if a dict without a
             type is given.
+        llm_server: Serves the model that is trained, behind the proxy (``direct``, unless
+            ``llm_proxy`` says otherwise); it runs while the algorithm does.
         hooks: Callbacks around each rollout.
         proxy: Another name of ``llm_proxy``.
         run: Name of the run. The run of this name in the store goes on where it was (and does
@@ -90,6 +93,7 @@ class Trainer:
         port: int | None = None,
         algorithm: Any = None,
         llm_proxy: Any = None,
+        llm_server: Any = None,
         hooks: Hook | Sequence[Hook] | None = None,
         proxy: Any = None,
         run: str | None = None,
@@ -129,8 +133,13 @@ class Trainer:
         self.algorithm: Algorithm | None = (
             None if algorithm is None else build_component("algorithm", algorithm)
         )
+        self.llm_server: LLMServer | None = (
+            None if llm_server is None else build_component("llm_server", llm_server)
+        )
         spec = llm_proxy if proxy is None else proxy
-        self.llm_proxy: LLMProxyLike | None = (
+        if spec is None and self.llm_server is not None:
+            spec = "direct"
+        self.llm_proxy: LLMProxy | None = (
             None
             if spec is None
             else build_component("proxy", spec, default="direct", inject={"store": self.store})
@@ -237,6 +246,7 @@ class Trainer:
             algorithm=algorithm,
             adapter=self.adapter,
             llm_proxy=self.llm_proxy,
+            llm_server=self.llm_server,
             initial_resources=self.initial_resources,
             train_dataset=check_dataset("train_dataset", train_dataset),
             val_dataset=check_dataset("val_dataset", val_dataset),
@@ -268,6 +278,7 @@ class Trainer:
             "tracer": self.tracer,
             "adapter": self.adapter,
             "llm_proxy": self.llm_proxy,
+            "llm_server": self.llm_server,
         }
         names = {k: type(v).__qualname__ for k, v in parts.items() if v is not None}
         return {**names, "n_runners": self.n_runners}

@@ -11,9 +11,8 @@ import httpx
 
 from agl_core.proxy.failures import error_body
 from agl_core.proxy.http import relayed
-from agl_core.proxy.protocols import Protocol
 from agl_core.proxy.upstream import Answer, UpstreamError
-from agl_core.proxy.wire import DONE, dumps, loads, named_event
+from agl_core.proxy.wire import DONE, dumps
 from agl_core.server.messages import JSON
 from agl_proxy_litellm.backends import LiteLLMBackend
 from agl_proxy_litellm.library import library
@@ -96,19 +95,17 @@ class TranslatedStream(Answer):
         result: It.
         tap: What the server sends, if LiteLLM was given a tapped client.
         backend: Who answers.
-        protocol: What the call is written in.
     """
 
     status = 200
     streamed = True
 
-    def __init__(self, result: Any, tap: Tap, backend: LiteLLMBackend, protocol: Protocol) -> None:
+    def __init__(self, result: Any, tap: Tap, backend: LiteLLMBackend) -> None:
         self.headers = list(_EVENTS)
         self._result = result
         self._stream: AsyncIterator[Any] = aiter(result)
         self._tap = tap
         self._backend = backend
-        self._responses = protocol == "responses"
         self._deadline = _Deadline(backend)
         self._first: Any = None
 
@@ -122,17 +119,13 @@ class TranslatedStream(Answer):
     async def chunks(self) -> AsyncGenerator[bytes]:
         chunk = self._first
         while chunk is not None:
-            if self._responses:
-                yield named_event(loads(_json(chunk)))
-            else:
-                yield b"data: " + _json(chunk) + b"\n\n"
+            yield b"data: " + _json(chunk) + b"\n\n"
             try:
                 async with self._deadline.next():
                     chunk = await anext(self._stream, None)
             except Exception as error:
                 raise broken(error, self._tap, self._backend) from error
-        if not self._responses:
-            yield DONE
+        yield DONE
 
     async def close(self) -> None:
         await self._tap.close()
@@ -210,7 +203,9 @@ def _where(backend: LiteLLMBackend) -> str:
 
 
 def _message(error: Exception) -> str:
-    return str(getattr(error, "message", None) or error)[:2000]
+    # What follows is about the router's group, which is one backend here.
+    told, _, _ = str(getattr(error, "message", None) or error).partition("\n\nLiteLLM: model group")
+    return told[:2000]
 
 
 def _json(result: Any) -> bytes:

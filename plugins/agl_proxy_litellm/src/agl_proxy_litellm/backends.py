@@ -28,8 +28,7 @@ OPENAI_LIKE: Final = frozenset({"openai", "hosted_vllm"})
 _ANY: Final[tuple[Protocol, ...]] = ("chat", "completions", "embeddings")
 _PROTOCOLS: Final[Mapping[str, tuple[Protocol, ...]]] = {
     "openai": (*_ANY, "responses"),
-    "azure": (*_ANY, "responses"),
-    "anthropic": (*_ANY, "messages"),
+    "anthropic": ("chat", "completions", "messages"),
 }
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 """Where keys are that LiteLLM would find itself; calls that go past it need them, too."""

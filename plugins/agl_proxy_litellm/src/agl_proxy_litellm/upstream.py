@@ -28,7 +28,6 @@ _METHODS: Final[dict[Protocol, str]] = {
     "chat": "acompletion",
     "completions": "atext_completion",
     "embeddings": "aembedding",
-    "responses": "aresponses",
 }
 _FORWARDED: Final = ("anthropic-beta", "openai-", "traceparent", "tracestate", "x-")
 """Beginnings of the names of an agent's headers that go to its model's provider."""
@@ -41,8 +40,9 @@ class LiteLLMUpstream(Upstream):
     """Sends requests through LiteLLM's router, one deployment per backend.
 
     Retries, health and the choice of a backend are the proxy's: the router has one deployment per
-    group and tries once. What needs no translation goes past it: Anthropic's protocol to Anthropic,
-    and calls that the proxy only passes on.
+    group and tries once. What LiteLLM serves only with the dependencies of its proxy, or not at
+    all, goes past it: Messages and Responses to servers that speak them, and calls that are only
+    passed on.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class LiteLLMUpstream(Upstream):
     async def send(self, request: Outgoing) -> Answer:
         backend = request.backend
         assert isinstance(backend, LiteLLMBackend)
-        if request.protocol is None or request.protocol == "messages":
+        if request.protocol is None or request.protocol not in _METHODS:
             return await self._straight(request)
         tap = Tap(backend.connect_timeout)
         tap.open()
@@ -115,7 +115,7 @@ class LiteLLMUpstream(Upstream):
             if not tap.status:  # LiteLLM sends some calls when their stream is first read
                 await anext(aiter(result), None)
             return RawStream(result, tap, backend)
-        stream = TranslatedStream(result, tap, backend, protocol)
+        stream = TranslatedStream(result, tap, backend)
         await stream.start()
         return stream
 
@@ -149,7 +149,7 @@ class LiteLLMUpstream(Upstream):
     def _client_for(self, backend: LiteLLMBackend, protocol: Protocol) -> Any:
         """Return what LiteLLM sends the call with: for some calls OpenAI's SDK, for others HTTP."""
         vllm = backend.provider == "hosted_vllm"
-        if protocol == "responses" or (vllm and protocol in ("chat", "embeddings")):
+        if vllm and protocol != "completions":
             return self._handler
         sdk = self._sdks.get(backend)
         if sdk is None:

@@ -27,8 +27,11 @@ __all__ = ["Engine"]
 T = TypeVar("T")
 
 _READERS: Final = 4
-_CACHE_KIB: Final = 32 * 1024
-_MMAP_BYTES: Final = 256 * 1024 * 1024
+_WRITER_CACHE_KIB: Final = 32 * 1024
+_READER_CACHE_KIB: Final = 16 * 1024
+"""Page caches of the connections: with four readers at most 96 MB, however large the file. The file
+is not mapped into memory: each connection's mapping would count as memory of the process, and a
+disk that fails to deliver a mapped page kills the process instead of failing the read."""
 _CHECKPOINT_PAGES: Final = 4000
 """Length of the log (16 MB) at which it is copied into the file, which takes two syncs."""
 
@@ -90,8 +93,7 @@ class Engine:
                 "write-ahead log needs; choose a path on a local file system"
             )
         connection.execute(f"PRAGMA synchronous = {self.config.durability.upper()}")
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        connection.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+        connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         return connection
@@ -148,6 +150,7 @@ class Engine:
                 raise StoreDataError(f"{self.path}: the store is closed")
             # Closed by close(), from another thread than the one that uses it.
             connection = self._connect(check_same_thread=False)
+            connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
             connection.execute("PRAGMA query_only = 1")
             tables = self._local.tables = Tables(connection)
             with self._readers_lock:

@@ -6,7 +6,9 @@ transaction; a file written by a newer version is refused, never guessed at.
 * ``rollouts.ordinal`` is the insertion order, and what spans refer to. ``queue_position`` is set
   exactly while the rollout is in the queue.
 * ``spans`` holds each span as the JSON it arrived as, with the fields that queries look at beside
-  it. A query by rollout is one range of ``spans_order``.
+  it. ``spans.ordinal`` is the rollout's ordinal times 2**32, plus a number that grows within the
+  rollout: so a rollout's spans lie together in the file however many rollouts write at a time, and
+  reading them reads few pages. A query by rollout is one range of ``spans_order``.
 * ``changes`` and ``peers`` let several processes wake each other (:mod:`agl_store_sqlite.peers`).
 * ``requests`` remembers creating calls by idempotency key, so that a retry after a crash of the
   server does not do them twice.
@@ -14,15 +16,21 @@ transaction; a file written by a newer version is refused, never guessed at.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from typing import Final
 
 from agl_core.errors import StoreDataError
 
-__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "migrate"]
+__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "SPANS_PER_ROLLOUT", "migrate"]
+
+logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C31
 """Written into the file's header ("agl1"), so that a foreign database is not taken for ours."""
+
+SPANS_PER_ROLLOUT: Final = 2**32
+"""Distance between the ordinals of the first spans of two rollouts."""
 
 _V1: Final = """
 CREATE TABLE rollouts (
@@ -115,7 +123,30 @@ CREATE TABLE changes (
 );
 """
 
-_MIGRATIONS: Final = (_V1,)
+_V2: Final = """
+CREATE TABLE clustered (
+    ordinal INTEGER PRIMARY KEY,
+    rollout INTEGER NOT NULL,
+    attempt_id TEXT NOT NULL,
+    sequence_id INTEGER NOT NULL,
+    trace_id TEXT NOT NULL,
+    span_id TEXT NOT NULL,
+    parent_id TEXT,
+    name TEXT NOT NULL,
+    start_time REAL,
+    end_time REAL,
+    payload BLOB NOT NULL
+);
+INSERT INTO clustered SELECT (rollout << 32) + ordinal, rollout, attempt_id, sequence_id, trace_id,
+    span_id, parent_id, name, start_time, end_time, payload FROM spans;
+DROP TABLE spans;
+ALTER TABLE clustered RENAME TO spans;
+CREATE UNIQUE INDEX spans_key ON spans (rollout, span_id, attempt_id);
+CREATE INDEX spans_order ON spans (rollout, sequence_id);
+"""
+"""Puts the spans of a rollout together; until then they lay in the order they came in."""
+
+_MIGRATIONS: Final = (_V1, _V2)
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
 
@@ -137,6 +168,13 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         # Read again under the lock: another process may just have done it.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         _check_origin(connection, path, version)
+        if version:
+            logger.warning(
+                "%s has schema version %d and is brought to %d; this rewrites all spans",
+                path,
+                version,
+                SCHEMA_VERSION,
+            )
         for number in range(version, SCHEMA_VERSION):
             for statement in _MIGRATIONS[number].split(";"):
                 connection.execute(statement)

@@ -29,6 +29,7 @@ from agl_store_sqlite.records import (
     rollout_from,
     worker_from,
 )
+from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 
 __all__ = ["StoredRollout", "Tables"]
 
@@ -301,7 +302,11 @@ class Tables:
 
     def insert_spans(self, spans: Sequence[tuple[int, EncodedSpan]]) -> list[EncodedSpan]:
         """Store spans, each with its rollout's ordinal; return those that were new."""
-        rows = [_span_row(ordinal, span) for ordinal, span in spans]
+        ordinals = {rollout: self._last_span(rollout) for rollout in {pair[0] for pair in spans}}
+        rows: list[tuple[Any, ...]] = []
+        for rollout, span in spans:
+            ordinals[rollout] += 1
+            rows.append(_span_row(ordinals[rollout], rollout, span))
         if len(rows) > 1:
             before = self.connection.total_changes
             self.execute("SAVEPOINT spans")
@@ -317,6 +322,16 @@ class Tables:
             for row, (_, span) in zip(rows, spans, strict=True)
             if self.execute(_INSERT_SPAN, row).rowcount == 1
         ]
+
+    def _last_span(self, rollout: int) -> int:
+        """Return the ordinal of the rollout's newest span, or the one before its first."""
+        first = rollout * SPANS_PER_ROLLOUT
+        (last,) = self.one(
+            "SELECT max(ordinal) FROM spans WHERE ordinal > ? AND ordinal < ?",
+            first,
+            first + SPANS_PER_ROLLOUT,
+        )
+        return first if last is None else last
 
     def raise_sequence_id(self, rollout_id: str, at_least: int) -> None:
         if at_least > 0:
@@ -367,7 +382,8 @@ class Tables:
 
 _STORED_ROLLOUT: Final = f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r"
 _INSERT_SPAN: Final = (
-    f"INSERT OR IGNORE INTO spans (rollout, {SPAN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    f"INSERT OR IGNORE INTO spans (ordinal, rollout, {SPAN_COLUMNS}) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _UPSERT_WORKER: Final = (
     f"INSERT INTO workers ({WORKER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
@@ -376,8 +392,9 @@ _UPSERT_WORKER: Final = (
 )
 
 
-def _span_row(rollout: int, span: EncodedSpan) -> tuple[Any, ...]:
+def _span_row(ordinal: int, rollout: int, span: EncodedSpan) -> tuple[Any, ...]:
     return (
+        ordinal,
         rollout,
         span.attempt_id,
         span.sequence_id,

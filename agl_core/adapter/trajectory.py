@@ -29,7 +29,7 @@ from agl_core.adapter.rewards import match_rewards
 from agl_core.adapter.tree import CallRules, MatchedCall, TraceTree
 from agl_core.types import RewardMatchPolicy, Span, SpanLike
 
-__all__ = ["BreakCause", "Certificate", "TraceToTrajectory", "TrajectoryRow"]
+__all__ = ["BreakCause", "Certificate", "TraceToTrajectory", "TrajectoryRow", "read_logprobs"]
 
 
 @dataclass(slots=True)
@@ -266,12 +266,26 @@ def _logprobs(call: ModelCall, length: int, report: AdapterReport) -> list[float
     entries = call.logprobs
     if entries is None:
         return None
+    numbers = read_logprobs(entries, length)
+    if numbers is None:
+        report.repair("call", Repair.BAD_LOGPROBS)
+    return numbers
+
+
+def read_logprobs(entries: Sequence[Any] | None, length: int) -> list[float] | None:
+    """Return the log-probability of each sampled token; None if one is missing.
+
+    Args:
+        entries: Numbers, or OpenAI's form with a ``logprob`` each; None if they were not captured.
+        length: How many tokens were sampled.
+    """
+    if entries is None:
+        return None
     numbers = [
         cast("dict[str, Any]", entry).get("logprob") if isinstance(entry, dict) else entry
         for entry in entries
     ]
     if len(numbers) != length or not all(isinstance(number, (int, float)) for number in numbers):
-        report.repair("call", Repair.BAD_LOGPROBS)
         return None
     return [float(cast("float", number)) for number in numbers]
 

@@ -20,7 +20,15 @@ from agl_core.store.base import LightningStore
 from agl_core.store.encoded import encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
 
-__all__ = ["Record", "Restorable", "export_records", "import_records", "read_records", "writing"]
+__all__ = [
+    "Record",
+    "Restorable",
+    "export_records",
+    "import_records",
+    "load_parquet",
+    "read_records",
+    "writing",
+]
 
 Kind = Literal["resources", "worker", "rollout", "attempt", "span"]
 _KINDS: Final = get_args(Kind)
@@ -196,7 +204,7 @@ def _open(path: Path, suffix: str) -> Generator[RecordWriter]:
         with path.open("wb") as file:
             yield lambda record: _write_line(file, record)
         return
-    pyarrow, parquet = _parquet()
+    pyarrow, parquet = load_parquet()
     schema = pyarrow.schema([("kind", pyarrow.string()), ("record", pyarrow.string())])
     rows: list[Record] = []
 
@@ -227,7 +235,7 @@ def read_records(path: Path) -> Iterator[Record]:
         InvalidArgumentError: A line is no record; the message names it.
     """
     if path.suffix == ".parquet":
-        _, parquet = _parquet()
+        _, parquet = load_parquet()
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=_BATCH):
             for row in batch.to_pylist():
                 yield Record(row["kind"], row["record"].encode())
@@ -247,7 +255,12 @@ def read_records(path: Path) -> Iterator[Record]:
             yield Record(kind, json)
 
 
-def _parquet() -> tuple[Any, Any]:
+def load_parquet() -> tuple[Any, Any]:
+    """Return the modules ``pyarrow`` and ``pyarrow.parquet``.
+
+    Raises:
+        MissingDependencyError: They are not installed.
+    """
     import importlib
 
     try:

@@ -1,0 +1,226 @@
+"""Rows in files: JSON Lines (``.jsonl``), or Parquet (``.parquet``, with pyarrow).
+
+In JSON Lines a row is an object with the columns it has. In Parquet every column has one type, so
+that what is of any shape (tools, arguments of tool calls, content in parts) is JSON text there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pydantic_core import from_json, to_json
+
+from agl_core.errors import ConfigError, InvalidArgumentError
+from agl_core.store.transfer import load_parquet
+
+__all__ = ["FORMATS", "RowWriter", "check_format", "read_rows", "writing_rows"]
+
+FORMATS: Final = (".jsonl", ".parquet")
+_BATCH: Final = 1000
+
+_INTEGER_LISTS: Final = frozenset(
+    {"input_ids", "labels", "mask", "prompt_ids", "response_ids", "chosen_ids", "rejected_ids"}
+)
+_FLOAT_LISTS: Final = frozenset({"logprobs", "call_rewards"})
+_STRING_LISTS: Final = frozenset({"models", "model_versions"})
+_FLOATS: Final = frozenset({"reward", "call_reward", "reward_chosen", "reward_rejected"})
+_FLAGS: Final = frozenset({"ids_present", "logprobs_present"})
+_MESSAGES: Final = frozenset({"messages", "prompt", "chosen", "rejected"})
+
+
+class RowWriter(Protocol):
+    """Takes the rows of a file, one after the other."""
+
+    def __call__(self, row: Mapping[str, Any]) -> None: ...
+
+
+def check_format(path: Path) -> None:
+    """Check that a file can be written, before anything is read for it.
+
+    Raises:
+        ConfigError: Its suffix is neither of the two, or its folder does not exist.
+        MissingDependencyError: It is a Parquet file and pyarrow is not installed.
+    """
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"{path}: its name must end in .jsonl or .parquet")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}")
+    if path.suffix == ".parquet":
+        load_parquet()
+
+
+@contextmanager
+def writing_rows(path: Path) -> Generator[RowWriter]:
+    """Open a file for rows; it is there once the context has ended well.
+
+    A file without rows is not made, and one of the same name then stays as it was.
+
+    Raises:
+        ConfigError: Neither suffix, or no such folder.
+        MissingDependencyError: It is a Parquet file and pyarrow is not installed.
+    """
+    check_format(path)
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with _open(unfinished, path.suffix) as write:
+            yield write
+        if unfinished.exists():
+            unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _open(path: Path, suffix: str) -> Generator[RowWriter]:
+    rows: list[Mapping[str, Any]] = []
+    sink = _JsonLines(path) if suffix == ".jsonl" else _Parquet(path)
+
+    def write(row: Mapping[str, Any]) -> None:
+        rows.append(row)
+        if len(rows) == _BATCH:
+            sink.add(rows)
+            rows.clear()
+
+    try:
+        yield write
+        if rows:
+            sink.add(rows)
+    finally:
+        sink.close()
+
+
+class _JsonLines:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: Any = None
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._file is None:
+            self._file = self._path.open("wb")
+        self._file.write(b"".join(to_json(row) + b"\n" for row in rows))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _Parquet:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pyarrow, self._parquet = load_parquet()
+        self._writer: Any = None
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._writer is None:
+            columns = dict.fromkeys(["tools", *rows[0]] if _MESSAGES & rows[0].keys() else rows[0])
+            schema = self._pyarrow.schema([(name, self._type(name)) for name in columns])
+            self._writer = self._parquet.ParquetWriter(self._path, schema, compression="zstd")
+        schema = self._writer.schema
+        plain = [{name: _cell(name, row.get(name)) for name in schema.names} for row in rows]
+        self._writer.write_table(self._pyarrow.Table.from_pylist(plain, schema=schema))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _type(self, name: str) -> Any:
+        pa = self._pyarrow
+        if name in _INTEGER_LISTS:
+            return pa.list_(pa.int64())
+        if name in _FLOAT_LISTS:
+            return pa.list_(pa.float64())
+        if name in _STRING_LISTS:
+            return pa.list_(pa.string())
+        if name in _FLOATS:
+            return pa.float64()
+        if name in _FLAGS:
+            return pa.bool_()
+        if name == "prompt_length":
+            return pa.int64()
+        if name == "responses":
+            return pa.list_(pa.list_(pa.int64()))
+        if name in _MESSAGES:
+            return pa.list_(self._message())
+        return pa.string()
+
+    def _message(self) -> Any:
+        pa = self._pyarrow
+        function = pa.struct([("name", pa.string()), ("arguments", pa.string())])
+        call = pa.struct([("id", pa.string()), ("type", pa.string()), ("function", function)])
+        texts = [(name, pa.string()) for name in ("role", "content", "name", "tool_call_id")]
+        return pa.struct([*texts, ("tool_calls", pa.list_(call))])
+
+
+def _cell(name: str, value: Any) -> Any:
+    if name in _MESSAGES:
+        return [_message_cell(message) for message in value]
+    if name == "tools":
+        return None if value is None else json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _message_cell(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    return {
+        **message,
+        "content": _as_text(message.get("content")),
+        "tool_calls": calls
+        and [
+            {
+                **call,
+                "function": {
+                    **call["function"],
+                    "arguments": _as_text(call["function"]["arguments"]),
+                },
+            }
+            for call in calls
+        ],
+    }
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, with tools as definitions and without what a message lacks.
+
+    Raises:
+        InvalidArgumentError: A line is no JSON object; the message names it.
+        ConfigError: Neither suffix.
+        MissingDependencyError: It is a Parquet file and pyarrow is not installed.
+    """
+    check_format(path)
+    if path.suffix == ".parquet":
+        _, parquet = load_parquet()
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=_BATCH):
+            for row in batch.to_pylist():
+                yield _from_parquet(row)
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = from_json(line)
+            except ValueError as error:
+                raise InvalidArgumentError(f"{path}, line {number} is no JSON") from error
+            if not isinstance(row, dict):
+                raise InvalidArgumentError(f"{path}, line {number} is no JSON object")
+            yield row
+
+
+def _from_parquet(row: dict[str, Any]) -> dict[str, Any]:
+    for name in _MESSAGES & row.keys():
+        row[name] = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in row[name]
+        ]
+    tools = row.pop("tools", None)
+    if tools is not None:
+        row["tools"] = json.loads(tools)
+    return row

@@ -30,6 +30,8 @@ from typing import Any
 __all__ = [
     "CHAT_TEMPLATE",
     "CONVERSATIONS",
+    "VLLM_CPU_ARGS",
+    "VLLM_CPU_ENV",
     "WEATHER_TOOL",
     "build_adapter",
     "build_model",
@@ -113,6 +115,27 @@ CONVERSATIONS: list[dict[str, Any]] = [
     },
 ]
 """What :func:`teach` teaches by default: ``messages``, and ``tools`` if there are any."""
+
+VLLM_CPU_ARGS: dict[str, Any] = {
+    "max_model_len": 1024,
+    "enforce_eager": True,
+    "dtype": "float32",
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 1024,
+    "kv_cache_memory_bytes": "32M",
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+}
+"""Options with which vLLM serves a tiny model on a CPU in 1.5 GiB."""
+
+VLLM_CPU_ENV: dict[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+    # Or else the first call that asks for log-probabilities compiles for a quarter of a minute.
+    "TORCHDYNAMO_DISABLE": "1",
+}
+"""And the environment to go with them."""
 
 _WORDS = """\
 The quick brown fox jumps over the lazy dog. One, two, three, four, five, six, seven, eight, nine.

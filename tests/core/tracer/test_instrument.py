@@ -64,16 +64,16 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "fake_library.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def install(**sources: str):
+    def install(dist: str = "fake", **sources: str):
         lines = ["[opentelemetry_instrumentor]"]
         for name, source in sources.items():
-            module = f"instrumentation_{name}"
+            module = f"instrumentation_{name}" if dist == "fake" else f"{dist}_{name}"
             names.append(module)
             (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
             lines.append(f"{name} = {module}:Instrumentor")
-        info = tmp_path / "fake_instrumentations-1.0.dist-info"
+        info = tmp_path / f"{dist}_instrumentations-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake\nVersion: 1.0\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("\n".join(lines))
         importlib.invalidate_caches()
         return importlib.import_module("fake_library")
@@ -161,3 +161,27 @@ def test_one_that_cannot_be_removed_is_logged(installed, caplog: pytest.LogCaptu
         assert caplog.text == ""
     assert "'sticky' could not be removed" in caplog.text
     assert "stuck" in caplog.text
+
+
+def test_of_several_with_one_name_one_is_used_and_the_others_are_named(
+    installed, caplog: pytest.LogCaptureFixture
+):
+    library = installed(good=GOOD)
+    before = library.call
+    installed(dist="other", good=GOOD)
+    tracer = OtelTracer(instrument="auto")
+    with tracer.lifespan():
+        assert tracer.instrumentation.active == ("fake:good",)
+        assert tracer.instrumentation.problems == {
+            "other:good": "fake:good is active; name the one you want instead"
+        }
+    assert "not instrumenting 'other:good'" in caplog.text
+
+    tracer = OtelTracer(instrument=["other:good"])
+    with tracer.lifespan():
+        assert tracer.instrumentation.active == ("other:good",)
+    with pytest.raises(TracerError, match=r"name one of them: fake:good, other:good"):
+        OtelTracer(instrument=["good"]).init_worker(0)
+    with pytest.raises(TracerError, match="'third:good': it is not installed"):
+        OtelTracer(instrument=["third:good"]).init_worker(0)
+    assert library.call is before

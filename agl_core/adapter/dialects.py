@@ -355,6 +355,7 @@ class AgentName:
 AGENT_NAMES: Final[tuple[AgentName, ...]] = (
     AgentName("agent.name"),
     AgentName("operation.name", where=("agentops.span.kind", "agent")),
+    AgentName("agent.role", where=("agentops.span.kind", "agent")),  # CrewAI's
     AgentName("recipient_agent_type"),
     AgentName("langchain.chain.type"),
     AgentName("executor.id"),

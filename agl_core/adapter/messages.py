@@ -27,7 +27,8 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     ``messages`` are those of the request and then the assistant's answers, in OpenAI's chat format
     and checked against it; an answer gets the tool calls that its child spans describe (attributes
     ``tool.*``) or that it names itself. ``tools`` are the definitions offered, or None. Calls
-    whose messages were not captured are left out and counted.
+    whose messages were not captured are left out and counted, and so are repetitions: of calls with
+    one response id the first counts, and of a call within a call the one that has such an id.
     """
 
     def adapt_with_report(
@@ -42,24 +43,57 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         spans = as_spans(source)
         report = AdapterReport(spans=len(spans))
         tools_below = _tool_spans(spans)
-        conversations: list[OpenAIMessages] = []
+        parents = {span.span_id: span.parent_id for span in spans}
+        found: dict[str, OpenAIMessages] = {}
+        ids: dict[str, str | None] = {}  # of the responses
+        seen: set[str] = set()
         for span in spans:
             if not (is_model_call(span.attributes) or _is_legacy_call(span)):
                 continue
-            conversation = _conversation(span, tools_below.get(span.span_id, []), report)
+            call = ModelCall(span.attributes)
+            conversation = _conversation(span, call, tools_below.get(span.span_id, []), report)
+            response_id = call.response_id
             if conversation is None:
                 report.leave_out("call", Reason.NO_MESSAGES)
+            elif response_id is not None and response_id in seen:
+                report.leave_out("call", Reason.DUPLICATE_RESPONSE)
             else:
-                conversations.append(conversation)
-        report.produce("conversations", len(conversations))
-        return conversations, report
+                found[span.span_id], ids[span.span_id] = conversation, response_id
+                if response_id is not None:
+                    seen.add(response_id)
+        for repetition in _repetitions(ids, parents):
+            del found[repetition]
+            report.leave_out("call", Reason.NESTED_CALL)
+        report.produce("conversations", len(found))
+        return list(found.values()), report
+
+
+def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None]) -> set[str]:
+    """Of calls within calls, return those that tell of the same call as another.
+
+    Args:
+        ids: Response id by span id, of all calls.
+        parents: Parent's id by span id, of all spans.
+    """
+    repetitions: set[str] = set()
+    for inner in ids:
+        outer, passed = parents.get(inner), {inner}
+        while outer is not None and outer not in ids and outer not in passed:
+            passed.add(outer)
+            outer = parents.get(outer)
+        if outer is None or outer not in ids:
+            continue
+        if ids[inner] is None:
+            repetitions.add(inner)
+        elif ids[outer] is None:
+            repetitions.add(outer)
+    return repetitions
 
 
 def _conversation(
-    span: Span, called: Sequence[Mapping[str, Any]], report: AdapterReport
+    span: Span, call: ModelCall, called: Sequence[Mapping[str, Any]], report: AdapterReport
 ) -> OpenAIMessages | None:
     _check_legacy(span)
-    call = ModelCall(span.attributes)
     system, _ = call.structure("system")
     raw_prompt, prompt_row = call.structure("prompt")
     raw_completion, completion_row = call.structure("completion")

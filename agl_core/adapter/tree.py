@@ -210,7 +210,9 @@ class TraceTree:
         """Return the calls that ``rules`` let through, parents first.
 
         The agent of a call is the nearest named one above it; an agent that does not match hides
-        everything below it down to the next one that does.
+        everything below it down to the next one that does. Of a call within a call, which is one
+        call seen by a framework and by the client it uses, the one with the response's id counts,
+        and the outer one if neither or both have it.
 
         Args:
             rules: Which spans count.
@@ -221,10 +223,13 @@ class TraceTree:
         is_agent = re.compile(rules.agent_match).search if rules.agent_match else None
         calls: list[MatchedCall] = []
         seen: set[str] = set()
+        superseded: set[str] = set()
         label: str | None = None if is_agent else ANY_AGENT
-        stack: list[tuple[TraceTree, str | None, bool, bool]] = [(self, label, False, False)]
+        stack: list[tuple[TraceTree, str | None, bool, MatchedCall | None]] = [
+            (self, label, False, None)
+        ]
         while stack:
-            node, label, in_reward, in_call = stack.pop()
+            node, label, in_reward, outer = stack.pop()
             span = node.span
             known = is_model_call(span.attributes)
             named = known if is_call is None else is_call(span.name) is not None
@@ -237,7 +242,7 @@ class TraceTree:
                     else Reason.IN_REWARD
                     if in_reward
                     else Reason.NESTED_CALL
-                    if response_id is None and in_call
+                    if response_id is None and outer is not None
                     else Reason.DUPLICATE_RESPONSE
                     if response_id in seen
                     else None
@@ -245,8 +250,10 @@ class TraceTree:
                 if reason is not None:
                     report.leave_out("call", reason)
                 elif label is not None:
-                    calls.append(MatchedCall(node, label, call))
-                    in_call = True
+                    if outer is not None and outer.call.response_id is None:
+                        superseded.add(outer.node.id)
+                    outer = MatchedCall(node, label, call)
+                    calls.append(outer)
                     if response_id is not None:
                         seen.add(response_id)
             elif known:
@@ -255,8 +262,9 @@ class TraceTree:
             if agent is not None:
                 label = agent if is_agent is None or is_agent(agent) else None
             in_reward = in_reward or (rules.exclude_in_reward and node.reward() is not None)
-            stack.extend((child, label, in_reward, in_call) for child in reversed(node.children))
-        return calls
+            stack.extend((child, label, in_reward, outer) for child in reversed(node.children))
+        report.leave_out("call", Reason.NESTED_CALL, len(superseded))
+        return [found for found in calls if found.node.id not in superseded]
 
 
 def _stand_in(id: str, children: list[TraceTree]) -> TraceTree:

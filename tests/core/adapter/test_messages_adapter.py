@@ -275,3 +275,26 @@ def test_tools_of_the_provider_are_passed_on() -> None:
     attributes = {"gen_ai.prompt.0.role": "user", "gen_ai.tool.definitions": json.dumps([web])}
     (conversation,) = TraceToMessages().adapt([span(attributes)])
     assert conversation["tools"] == [web]
+
+
+def test_a_call_that_is_told_twice_counts_once() -> None:
+    def told(id: str, parent: str | None, response: str | None) -> Span:
+        more = {} if response is None else {"gen_ai.response.id": response}
+        return span({**LEGACY, **more}, id, parent)
+
+    between = span({"agent.name": "a"}, "between", "framework")
+    adapter = TraceToMessages()
+
+    def counted(*spans: Span) -> tuple[int, dict[tuple[str, str], int]]:
+        return len(adapter.adapt(list(spans))), dict(adapter.report.left_out)
+
+    nested = {("call", Reason.NESTED_CALL): 1}
+    framework, client = told("framework", None, None), told("client", "between", "r-1")
+    assert counted(framework, between, client) == (1, nested)
+    assert counted(client, between, framework) == (1, nested)
+    inner = told("client", "between", None)
+    assert counted(told("framework", None, "r-1"), between, inner) == (1, nested)
+    twin = told("proxy", None, "r-1")
+    assert counted(client, twin) == (1, {("call", Reason.DUPLICATE_RESPONSE): 1})
+    apart = told("framework", None, "r-0")
+    assert counted(apart, between, client) == (2, {})

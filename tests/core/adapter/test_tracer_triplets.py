@@ -180,6 +180,18 @@ def test_a_duplicate_response_id_counts_once() -> None:
     }
 
 
+def test_a_framework_gives_way_to_the_client_it_calls() -> None:
+    spans = [
+        span("agent", None, 0, 9, {"agent.name": "writer"}),
+        call("generation", "agent", 1, 4, gen_ai__response__id=None),
+        call("client", "generation", 2, 3, gen_ai__response__id="real"),
+    ]
+    adapter = TracerTraceToTriplet()
+    (triplet,) = adapter.adapt(spans)
+    assert (triplet.metadata["response_id"], triplet.metadata["agent_name"]) == ("real", "writer")
+    assert adapter.report.left_out == {("call", Reason.NESTED_CALL): 1}
+
+
 def test_repair_lets_agent_match_find_a_stray_call() -> None:
     spans = [
         span("r", None, 0, 99),

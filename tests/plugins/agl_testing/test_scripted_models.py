@@ -173,3 +173,11 @@ def test_a_client_that_goes_away_is_counted(models, client):
     while not models.disconnects and time.monotonic() < deadline:
         time.sleep(0.01)
     assert models.disconnects == 1
+
+
+def test_parameters_that_a_request_is_taken_to_have():
+    with ScriptedModels([Reply("a b")], always={"return_token_ids": True}) as always:
+        with openai.OpenAI(base_url=always.base_url, api_key="none", max_retries=0) as client:
+            answer = chat(client)
+        assert answer.choices[0].token_ids == [token.id for token in Reply("a b").tokens]
+        assert "return_token_ids" not in always.requests[0].body

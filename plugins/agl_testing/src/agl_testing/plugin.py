@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from agl_testing.clock import agl_clock
+from agl_testing.network import agl_loopback_only
 from agl_testing.registry import agl_registry
 from agl_testing.suite import SUITE_VERSION, Suite
 
-__all__ = ["NewConformanceTestWarning", "agl_clock", "agl_registry"]
+__all__ = ["NewConformanceTestWarning", "agl_clock", "agl_loopback_only", "agl_registry"]
 
 
 class NewConformanceTestWarning(UserWarning):

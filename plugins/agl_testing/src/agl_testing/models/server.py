@@ -68,6 +68,8 @@ class ScriptedModels:
     Args:
         script: What to answer; see :data:`Script`. By default every request gets ``Reply("ok")``.
         models: Names that ``/v1/models`` lists.
+        always: Parameters that every request is taken to have, such as ``return_token_ids``: a
+            server that gives them unasked. ``requests`` shows what came.
 
     Attributes:
         requests: Requests seen so far, in order of arrival.
@@ -75,10 +77,15 @@ class ScriptedModels:
     """
 
     def __init__(
-        self, script: Script | None = None, *, models: Sequence[str] = ("scripted",)
+        self,
+        script: Script | None = None,
+        *,
+        models: Sequence[str] = ("scripted",),
+        always: Mapping[str, Any] | None = None,
     ) -> None:
         self.script: Script = script or [Reply("ok")]
         self.models = list(models)
+        self._always = dict(always or {})
         self.requests: list[SeenRequest] = []
         self.disconnects = 0
         self.port = 0
@@ -211,6 +218,7 @@ class ScriptedModels:
         self, seen: SeenRequest, reply: Reply, send: Send, *, streamed: bool
     ) -> None:
         response_id = f"scripted-{seen.number}"
+        request = {**seen.body, **self._always}
         protocols: dict[str, tuple[Any, Any]] = {
             "/chat/completions": (openai.chat, openai.chat_stream),
             "/completions": (openai.completion, openai.completion_stream),
@@ -220,11 +228,11 @@ class ScriptedModels:
         for suffix, (whole, stream) in protocols.items():
             if seen.path.endswith(suffix):
                 if streamed:
-                    chunks = stream(seen.body, reply, response_id)
+                    chunks = stream(request, reply, response_id)
                     named = suffix in ("/responses", "/messages")
                     await _send_stream(send, chunks, reply, named=named)
                 else:
-                    body = whole(seen.body, reply, response_id)
+                    body = whole(request, reply, response_id)
                     await _send_json(send, 200, body, reply.headers)
                 return
         await _send_json(send, 404, {"detail": f"no route {seen.path}"})

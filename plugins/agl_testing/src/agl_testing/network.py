@@ -1,0 +1,80 @@
+"""Nothing leaves the machine: a guard for tests of libraries that like to report home."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+__all__ = ["agl_loopback_only"]
+
+_LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", socket.gethostname()})
+
+
+class _Guard:
+    """Refuses sockets of this process any address but loopback's, while it is on.
+
+    An audit hook sees every connection that Python makes, whoever makes it, and cannot be removed;
+    so there is one per process, which is told when to look.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._installed = False
+        self.attempts: list[str] | None = None
+
+    def watch(self, attempts: list[str] | None) -> None:
+        with self._lock:
+            if not self._installed:
+                sys.addaudithook(self._audit)
+                self._installed = True
+            self.attempts = attempts
+
+    def _audit(self, event: str, args: tuple[object, ...]) -> None:
+        attempts = self.attempts
+        if attempts is None or not event.startswith("socket."):
+            return
+        host: object = None
+        if event in ("socket.connect", "socket.sendto"):
+            address = args[1]
+            host = address[0] if isinstance(address, tuple) and address else None
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+            host = args[0]
+        if isinstance(host, bytes):
+            host = host.decode()
+        if isinstance(host, str) and not _is_local(host):
+            attempts.append(f"{event} {host}")
+            raise PermissionError(f"tests stay on this machine: {event} {host}")
+
+
+def _is_local(host: str) -> bool:
+    if host in _LOCAL_NAMES:
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+_guard = _Guard()
+
+
+@pytest.fixture
+def agl_loopback_only() -> Iterator[list[str]]:
+    """Fail the test if this process tries to reach anything but loopback, names included.
+
+    The attempt itself fails, too; libraries that swallow that are caught at the end. Yields the
+    attempts so far, for a test that expects some and clears them.
+    """
+    attempts: list[str] = []
+    _guard.watch(attempts)
+    try:
+        yield attempts
+    finally:
+        _guard.watch(None)
+    assert not attempts, f"the network was tried: {attempts}"

@@ -1,0 +1,50 @@
+"""The guard against tests that leave the machine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from agl_testing import ScriptedModels
+
+
+def test_loopback_is_free(agl_loopback_only):
+    with ScriptedModels() as models, socket.create_connection(("localhost", models.port)):
+        pass
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.sendto(b"x", ("127.0.0.1", models.port or 9))
+    assert agl_loopback_only == []
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "example.invalid", "2001:db8::1"])
+def test_everything_else_is_refused_and_remembered(agl_loopback_only, host: str):
+    def swallow() -> None:
+        try:
+            socket.create_connection((host, 80), timeout=0.1)
+        except OSError as error:
+            told.append(str(error))
+
+    told: list[str] = []
+    thread = threading.Thread(target=swallow)  # as telemetry does
+    thread.start()
+    thread.join()
+    assert "tests stay on this machine" in told[0]
+    assert host in agl_loopback_only[0]
+    agl_loopback_only.clear()
+
+
+def test_a_swallowed_attempt_fails_the_test(pytester: pytest.Pytester):
+    pytester.makepyfile(
+        """
+        import contextlib, socket
+
+        def test_it(agl_loopback_only):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("192.0.2.1", 80), timeout=0.1)
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*the network was tried: *192.0.2.1*"])

@@ -1,0 +1,70 @@
+"""The SDK's instrumentor of the OpenAI Agents SDK, nested as the agent ran.
+
+The SDK turns the framework's traces into spans beside the running ones, so that model calls do not
+know which agent made them. Here each is the current span while it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from agentops.instrumentation.agentic.openai_agents.exporter import OpenAIAgentsExporter
+from agentops.instrumentation.agentic.openai_agents.instrumentor import OpenAIAgentsInstrumentor
+from agentops.instrumentation.agentic.openai_agents.processor import OpenAIAgentsProcessor
+from agents.tracing import get_trace_provider
+from agents.tracing.processor_interface import TracingProcessor
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+__all__ = ["AgentsInstrumentor"]
+
+
+class AgentsInstrumentor(OpenAIAgentsInstrumentor):
+    """Puts a processor in the place of the framework's own, which sends to OpenAI's service."""
+
+    _instance: ClassVar[Any] = None
+
+    def _instrument(self, **kwargs: Any) -> None:
+        provider: Any = get_trace_provider()
+        self._previous = provider._multi_processor._processors
+        exporter = OpenAIAgentsExporter(tracer_provider=kwargs["tracer_provider"])
+        provider.set_processors([_NestingProcessor(exporter)])
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        provider: Any = get_trace_provider()
+        provider.set_processors(list(self._previous))
+
+
+class _NestingProcessor(OpenAIAgentsProcessor, TracingProcessor):
+    """Makes the span of what starts the current one until it ends."""
+
+    def __init__(self, exporter: OpenAIAgentsExporter) -> None:
+        super().__init__(exporter)
+        self._outer: dict[str, otel_context.Context] = {}
+
+    def on_trace_start(self, sdk_trace: Any) -> None:
+        super().on_trace_start(sdk_trace)
+        self._enter(sdk_trace.trace_id)
+
+    def on_trace_end(self, sdk_trace: Any) -> None:
+        self._leave(sdk_trace.trace_id)
+        super().on_trace_end(sdk_trace)
+
+    def on_span_start(self, span: Any) -> None:
+        super().on_span_start(span)
+        self._enter(span.span_id)
+
+    def on_span_end(self, span: Any) -> None:
+        self._leave(span.span_id)
+        super().on_span_end(span)
+
+    def _enter(self, key: str) -> None:
+        found = self.exporter._active_spans.get(key)
+        if found is not None:
+            self._outer[key] = otel_context.get_current()
+            otel_context.attach(trace.set_span_in_context(found["span"]))
+
+    def _leave(self, key: str) -> None:
+        outer = self._outer.pop(key, None)
+        if outer is not None:
+            otel_context.attach(outer)

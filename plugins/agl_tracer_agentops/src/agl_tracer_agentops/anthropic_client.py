@@ -1,0 +1,32 @@
+"""The SDK's instrumentor of the Anthropic client, with our wrappers around messages."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from agentops.instrumentation.providers.anthropic import AnthropicInstrumentor as _SdkInstrumentor
+
+from agl_tracer_agentops.calls import wrap_calls
+
+__all__ = ["AnthropicInstrumentor"]
+
+_MESSAGES: Final = ("anthropic.messages.create", "messages")
+_METHODS: Final = {
+    ("anthropic.resources.messages", "Messages.create"): _MESSAGES,
+    ("anthropic.resources.messages", "Messages.parse"): _MESSAGES,
+}
+
+
+class AnthropicInstrumentor(_SdkInstrumentor):
+    """Messages by our wrappers; the legacy completions and ``stream`` helpers by the SDK's."""
+
+    _instance: ClassVar[Any] = None  # instrumentors are singletons, by class
+
+    def __init__(self) -> None:
+        super().__init__()
+        methods = self.config.wrapped_methods
+        self.config.wrapped_methods = [m for m in methods if "completions" in m.package]
+
+    def _custom_wrap(self, **kwargs: Any) -> None:
+        super()._custom_wrap(**kwargs)
+        wrap_calls(self._tracer, _METHODS)

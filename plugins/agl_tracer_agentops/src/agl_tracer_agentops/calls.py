@@ -1,0 +1,281 @@
+"""Wrappers around the calls of model clients: one span each, streams included.
+
+They take the place of the SDK's own, which record the same spans but lose streams: theirs replace a
+stream by an object that is none, and read an Anthropic stream to its end before the agent does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import wrapt
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from agl_core.proxy.protocols import Protocol
+from agl_core.proxy.streams import Assembler, assembler_for
+from agl_tracer_agentops.attributes import (
+    Json,
+    plain,
+    request_attributes,
+    response_attributes,
+    tool_calls,
+)
+
+__all__ = ["wrap_calls"]
+
+_logger = logging.getLogger(__name__)
+
+_RAW_HEADER: Final = "X-Stainless-Raw-Response"
+"""How the clients tell themselves that the agent wants the raw response."""
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def wrap_calls(
+    tracer: trace.Tracer, methods: Mapping[tuple[str, str], tuple[str, Protocol]]
+) -> None:
+    """Wrap methods of a client and their asynchronous twins, as far as this version has them.
+
+    Args:
+        tracer: Makes the spans.
+        methods: Module and ``Class.method``, to the name of the spans and the protocol. The twin's
+            class has the prefix ``Async``.
+    """
+    for (module, path), (name, protocol) in methods.items():
+        owner, _, method = path.partition(".")
+        for prefix, is_async in (("", False), ("Async", True)):
+            try:
+                found = getattr(importlib.import_module(module), prefix + owner, None)
+            except ModuleNotFoundError:
+                continue
+            if method in vars(found or object):
+                wrapper = _model_call(tracer, name, protocol, is_async=is_async)
+                wrapt.wrap_function_wrapper(module, prefix + path, wrapper)
+
+
+def _model_call(tracer: trace.Tracer, name: str, protocol: Protocol, *, is_async: bool) -> Wrapper:
+    """Return a ``wrapt`` wrapper that records each call of a client's method as a span.
+
+    Args:
+        tracer: Makes the spans.
+        name: What they are called.
+        protocol: What the client speaks.
+        is_async: Whether the method is a coroutine function.
+    """
+
+    def call(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if not is_instrumentation_enabled():
+            return wrapped(*args, **kwargs)
+        with _Call(tracer, name, protocol, kwargs) as span:
+            return span.returned(wrapped(*args, **kwargs))
+
+    async def async_call(
+        wrapped: Callable[..., Awaitable[Any]],
+        instance: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not is_instrumentation_enabled():
+            return await wrapped(*args, **kwargs)
+        with _Call(tracer, name, protocol, kwargs) as span:
+            return span.returned(await wrapped(*args, **kwargs))
+
+    return async_call if is_async else call
+
+
+class _Call:
+    """One call's span: current while the client works, ended when the answer is whole."""
+
+    def __init__(
+        self, tracer: trace.Tracer, name: str, protocol: Protocol, request: Mapping[str, Any]
+    ) -> None:
+        self._tracer = tracer
+        self._protocol: Protocol = protocol
+        self._span = tracer.start_span(name, kind=trace.SpanKind.CLIENT)
+        self._outer: otel_context.Context | None = None
+        self._streaming = False
+        self._ended = False
+        headers = request.get("extra_headers") or {}
+        self._lazy = bool(request.get("stream")) or headers.get(_RAW_HEADER) == "stream"
+        with _Careful(name):
+            self._span.set_attributes(request_attributes(protocol, _body(request)))
+
+    def __enter__(self) -> _Call:
+        self._outer = otel_context.get_current()
+        otel_context.attach(trace.set_span_in_context(self._span))
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self._outer is not None:
+            otel_context.attach(self._outer)
+        if error is not None or not self._streaming:
+            self.end(error)
+
+    def returned(self, result: Any) -> Any:
+        """Take what the client returned; return what the agent gets, the same or a stand-in."""
+        if hasattr(result, "__next__") or hasattr(result, "__anext__"):
+            self._streaming = True
+            return _Stream(result, self, assembler_for(self._protocol))
+        if isinstance(result, Mapping) or hasattr(result, "model_dump"):
+            self.answered(result)
+            return result
+        if hasattr(result, "parse"):  # `with_raw_response`, as LangChain calls
+            if self._lazy:
+                self._streaming = True
+                return _RawResponse(result, self)
+            with _Careful("the answer"):
+                self.answered(result.parse())  # what the agent parses then is this, remembered
+        return result
+
+    def answered(self, response: Any) -> None:
+        """Write down the whole answer."""
+        with _Careful("the answer"):
+            attributes = response_attributes(self._protocol, plain(response))
+            self._span.set_attributes(attributes)
+            context = trace.set_span_in_context(self._span)
+            for call in tool_calls(attributes):
+                tool = {
+                    "agentops.span.kind": "tool",
+                    "tool.name": call["name"],
+                    "tool.parameters": call["arguments"] or "",
+                    "tool.call.id": call["id"] or "",
+                    "tool.call.type": "function",
+                }
+                name = f"tool_call.{call['name']}"
+                self._tracer.start_span(name, context=context, attributes=tool).end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the span; only the first call counts."""
+        if self._ended:
+            return
+        self._ended = True
+        if error is None:
+            self._span.set_status(trace.StatusCode.OK)
+        else:
+            self._span.record_exception(error)
+            self._span.set_status(trace.StatusCode.ERROR, str(error))
+        self._span.end()
+
+
+def _body(request: Mapping[str, Any]) -> Json:
+    """The request as it goes over the wire, near enough."""
+    body: Json = plain(request)
+    extra = body.pop("extra_body", None)
+    return {**body, **extra} if isinstance(extra, dict) else body
+
+
+class _Careful:
+    """Reports what goes wrong in a ``with`` block instead of letting it reach the agent."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        if isinstance(error, Exception):
+            _logger.exception("%s could not be written down", self._what)
+            return True
+        return False
+
+
+class _RawResponse(wrapt.ObjectProxy):
+    """A raw response, whose content is written down when the agent parses it."""
+
+    def __init__(self, response: Any, call: _Call) -> None:
+        super().__init__(response)
+        self._self_call = call
+        self._self_parsed: Any = None
+
+    def parse(self, *args: Any, **kwargs: Any) -> Any:
+        # Async clients have two kinds of raw response; the parse of one is a coroutine function.
+        parsed = self.__wrapped__.parse(*args, **kwargs)
+        return self._self_later(parsed) if hasattr(parsed, "__await__") else self._self_take(parsed)
+
+    async def _self_later(self, parsed: Awaitable[Any]) -> Any:
+        return self._self_take(await parsed)
+
+    def _self_take(self, parsed: Any) -> Any:
+        if self._self_parsed is None:
+            call = self._self_call
+            call._streaming = False
+            self._self_parsed = call.returned(parsed)
+            if not call._streaming:
+                call.end()
+        return self._self_parsed
+
+
+class _Stream(wrapt.ObjectProxy):
+    """A client's stream, which is put together on the side as the agent reads it."""
+
+    def __init__(self, stream: Any, call: _Call, assembler: Assembler) -> None:
+        super().__init__(stream)
+        self._self_call = call
+        self._self_assembler = assembler
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            event = next(self.__wrapped__)
+        except StopIteration:
+            self._self_done()
+            raise
+        except BaseException as error:
+            self._self_done(error)
+            raise
+        self._self_feed(event)
+        return event
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            event = await self.__wrapped__.__anext__()
+        except StopAsyncIteration:
+            self._self_done()
+            raise
+        except BaseException as error:
+            self._self_done(error)
+            raise
+        self._self_feed(event)
+        return event
+
+    def __enter__(self) -> Any:
+        self.__wrapped__.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+        self._self_done(error)
+        return self.__wrapped__.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> Any:
+        await self.__wrapped__.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+        self._self_done(error)
+        return await self.__wrapped__.__aexit__(kind, error, traceback)
+
+    def close(self) -> Any:
+        self._self_done()
+        return self.__wrapped__.close()
+
+    def _self_feed(self, event: Any) -> None:
+        with _Careful("a part of a stream"):
+            self._self_assembler.feed(plain(event))
+
+    def _self_done(self, error: BaseException | None = None) -> None:
+        call = self._self_call
+        if not call._ended:
+            call.answered(self._self_assembler.result())
+            call.end(error)

@@ -1,0 +1,83 @@
+"""Acting when a library is imported, without importing it for that.
+
+Instrumenting a library means importing it, and an agent framework takes seconds to import, which no
+agent should wait for that uses another one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["on_import"]
+
+
+@contextmanager
+def on_import(names: Iterable[str], then: Callable[[str], None]) -> Generator[None]:
+    """Call ``then`` once for each of the modules ``names``, within a ``with`` block.
+
+    For those that are imported already, at once; for others when their import has been executed,
+    on the thread that imports them. Afterwards nothing of this is left in Python's import system.
+    """
+    finder = _Finder(set(names), then)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name in sorted(finder.waiting):
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", True):
+                continue  # not imported, or at it on another thread, where the finder was too late
+            finder.arrived(name)
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, waiting: set[str], then: Callable[[str], None]) -> None:
+        self.waiting = waiting
+        self._then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _TellingLoader(spec.loader, lambda: self.arrived(fullname))
+                return spec
+        return None
+
+    def arrived(self, name: str) -> None:
+        if name in self.waiting:
+            self.waiting.discard(name)
+            self._then(name)
+
+
+class _TellingLoader(Loader):
+    """Loads as the loader it stands for does, gives its place back to it, and then tells."""
+
+    def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

@@ -1,0 +1,121 @@
+"""A LangChain callback handler: chains, graphs and tools as spans around the model's calls.
+
+The SDK has one, too, which names every chain ``unknown_chain`` since LangChain stopped serialising
+them, and records model calls as text beside those of the clients. This one writes the SDK's
+attributes, and leaves model calls to the clients' instrumentation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from langchain_core.callbacks.base import BaseCallbackHandler
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from agl_tracer_agentops.attributes import plain
+
+__all__ = ["LangChainHandler"]
+
+_STEPS: Final = ("graph:step:", "seq:step:", "map:key:", "branch:")
+"""Tags of runs that are a step within a chain or graph."""
+
+
+class LangChainHandler(BaseCallbackHandler):
+    """Records runs as spans of kind ``chain`` and ``tool``; thread-safe.
+
+    An outermost chain and every graph is an agent: its name is in ``langchain.chain.type``. What
+    it consists of is named in ``langchain.step``.
+
+    Args:
+        tracer: Makes the spans.
+        tags: Written on each outermost chain.
+    """
+
+    # On the agent's own thread and task: where a span is made the current one.
+    run_inline = True
+
+    def __init__(self, tracer: trace.Tracer, tags: Sequence[str] | None = None) -> None:
+        self._tracer = tracer
+        self._tags = list(tags or ())
+        self._lock = threading.Lock()
+        self._open: dict[UUID, tuple[trace.Span, otel_context.Context]] = {}
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any] | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        name = str(kwargs.get("name") or (serialized or {}).get("name") or "chain")
+        is_step = any(tag.startswith(_STEPS) for tag in tags or ())
+        key = "langchain.step" if is_step else "langchain.chain.type"
+        attributes: dict[str, Any] = {"agentops.span.kind": "chain", key: name}
+        if parent_run_id is None and self._tags:
+            attributes["langchain.tags"] = self._tags
+        self._start(f"{name}.chain", attributes, run_id, parent_run_id)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id, error)
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        name = str(kwargs.get("name") or (serialized or {}).get("name") or "tool")
+        attributes = {"agentops.span.kind": "tool", "langchain.tool.name": name}
+        attributes["langchain.tool.input"] = input_str
+        self._start(f"{name}.tool", attributes, run_id, parent_run_id)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        with self._lock:
+            span = self._open.get(run_id)
+        if span is not None:
+            content = getattr(output, "content", output)
+            span[0].set_attribute("langchain.tool.output", str(plain(content)))
+        self._end(run_id)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id, error)
+
+    def _start(
+        self, name: str, attributes: dict[str, Any], run_id: UUID, parent_run_id: UUID | None
+    ) -> None:
+        outer = otel_context.get_current()
+        with self._lock:
+            parent = self._open.get(parent_run_id) if parent_run_id else None
+        context = outer if parent is None else trace.set_span_in_context(parent[0], outer)
+        span = self._tracer.start_span(name, context=context, attributes=attributes)
+        with self._lock:
+            self._open[run_id] = (span, outer)
+        otel_context.attach(trace.set_span_in_context(span, context))
+
+    def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
+        with self._lock:
+            found = self._open.pop(run_id, None)
+        if found is None:
+            return  # it began before this handler was there
+        span, outer = found
+        if trace.get_current_span() is span:  # and not in another task than it began in
+            otel_context.attach(outer)
+        if error is None:
+            span.set_status(trace.StatusCode.OK)
+        else:
+            span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, str(error))
+        span.end()

@@ -1,0 +1,144 @@
+"""The AgentOps tracer: the SDK's instrumentation on the core's OpenTelemetry tracer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace as otel_trace
+
+from agl_core.errors import MissingDependencyError
+from agl_core.otel.provider import get_tracer_provider
+from agl_core.tracer.instrument import InstrumentationReport
+from agl_core.tracer.otel import OtelTracer
+from agl_tracer_agentops.libraries import instrumented_on_import
+from agl_tracer_agentops.sdk import local_sdk
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+    from agl_tracer_agentops.langchain import LangChainHandler
+
+__all__ = ["AgentOpsTracer"]
+
+_logger = logging.getLogger(__name__)
+
+
+class AgentOpsTracer(OtelTracer):
+    """Records what the AgentOps SDK sees of an agent, and sends it to the store and nowhere else.
+
+    Model clients and agent frameworks that the SDK knows are instrumented when they are imported,
+    from the first ``init_worker`` to the last ``teardown_worker``; afterwards they are as they
+    were. Model calls carry ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content``
+    where the server gave them. Every trace has one root span, ``<name>.session``.
+
+    Thread safety: as :class:`~agl_core.tracer.otel.OtelTracer`.
+
+    Args:
+        agentops_managed: Set the SDK up, without its service. False: the application calls
+            ``agentops.init()`` before this tracer is initialised, with its own key and service, and
+            the tracer listens in.
+        instrument_managed: Instrument libraries. False: the application does.
+        daemon: Without effect.
+        options: Those of :class:`~agl_core.tracer.otel.OtelTracer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        agentops_managed: bool = True,
+        instrument_managed: bool = True,
+        daemon: bool = True,
+        instrument: Literal["auto"] | Sequence[str] | None = None,
+        max_buffered: int = 10_000,
+        max_wait: float = 10.0,
+        flush_timeout: float = 30.0,
+        follow_threads: bool = True,
+    ) -> None:
+        super().__init__(
+            instrument=instrument,
+            max_buffered=max_buffered,
+            max_wait=max_wait,
+            flush_timeout=flush_timeout,
+            follow_threads=follow_threads,
+        )
+        self._agentops_managed = agentops_managed
+        self._instrument_managed = instrument_managed
+        self._reports: list[Callable[[], InstrumentationReport]] = []
+
+    def init_worker(
+        self, worker_id: int, store: LightningStore | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        """See :meth:`OtelTracer.init_worker`.
+
+        Raises:
+            TracerError: The SDK is to be managed, but the application has set it up.
+        """
+        super().init_worker(worker_id, store, *args, **kwargs)
+        try:
+            with ExitStack() as stack:
+                provider = get_tracer_provider(inspect=False)
+                if self._agentops_managed:
+                    stack.enter_context(local_sdk(provider))
+                if self._instrument_managed:
+                    self._reports.append(stack.enter_context(instrumented_on_import(provider)))
+                    stack.callback(self._reports.pop)
+                # Ours are released before what the base class holds.
+                self._workers[-1].push(stack.pop_all())
+        except BaseException:
+            super().teardown_worker(worker_id)
+            raise
+
+    def libraries(self) -> InstrumentationReport:
+        """Return which libraries AgentOps has instrumented by now, and which it could not."""
+        return self._reports[-1]() if self._reports else InstrumentationReport()
+
+    @asynccontextmanager
+    async def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: LightningStore | None = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AsyncGenerator[otel_trace.Tracer]:
+        """See :meth:`Tracer.trace_context`; all spans are below one of kind ``session``."""
+        title = name or rollout_id or "trace"
+        ids: dict[str, Any] = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+        async with super().trace_context(name, store=store, **ids) as otel_tracer:
+            session = otel_tracer.start_span(
+                f"{title}.session",
+                attributes={"agentops.span.kind": "session", "operation.name": title},
+            )
+            outer = otel_context.get_current()
+            otel_context.attach(otel_trace.set_span_in_context(session, outer))
+            try:
+                yield otel_tracer
+            except BaseException as error:
+                session.record_exception(error)
+                session.set_status(otel_trace.StatusCode.ERROR, str(error))
+                raise
+            else:
+                session.set_status(otel_trace.StatusCode.OK)
+            finally:
+                otel_context.attach(outer)
+                session.end()
+
+    def get_langchain_handler(self, tags: Sequence[str] | None = None) -> LangChainHandler:
+        """Return a LangChain callback handler, to be passed in ``config={"callbacks": [...]}``.
+
+        Args:
+            tags: Written on each outermost chain.
+
+        Raises:
+            MissingDependencyError: LangChain is not installed.
+        """
+        try:
+            from agl_tracer_agentops.langchain import LangChainHandler
+        except ImportError as error:
+            raise MissingDependencyError("the LangChain handler", pip="langchain-core") from error
+        return LangChainHandler(self._initialised(), tags)
+
+    get_langchain_callback_handler = get_langchain_handler

@@ -1,0 +1,16 @@
+"""The AgentOps tracer, held to the suite of its kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from agl_testing import TracerSuite
+from agl_tracer_agentops import AgentOpsTracer
+
+
+class TestAgentOpsTracer(TracerSuite):
+    flags = frozenset({"concurrent", "nested"})
+
+    @pytest.fixture
+    def tracer(self):
+        return AgentOpsTracer(flush_timeout=0.5)

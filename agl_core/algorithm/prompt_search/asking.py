@@ -12,7 +12,7 @@ __all__ = ["MeteredModel"]
 
 
 class MeteredModel:
-    """Asks models, counts what that takes, and makes no call that the budget forbids.
+    """Asks models, and counts what that takes.
 
     Used on one event loop; calls may run side by side.
 
@@ -45,18 +45,20 @@ class MeteredModel:
         self.failures = 0
         self.answers = 0
 
+    def limit(self) -> str:
+        """Tell which limit forbids another call; empty if none does."""
+        return self._budget.exceeded_by(self._spent, calls=1)
+
     async def ask(
         self, model: str, messages: Sequence[Mapping[str, Any]], seed: int | None = None
     ) -> ChatReply:
-        """Return an answer; its ``problem`` says why there is none, be it the budget.
+        """Return an answer; its ``problem`` says why there is none. Look at :meth:`limit` first.
 
         Args:
             model: Which model.
             messages: In OpenAI's chat format.
             seed: Goes with the request, for endpoints that repeat themselves then.
         """
-        if limit := self._budget.exceeded_by(self._spent, calls=1):
-            return ChatReply(problem=limit)
         self._spent.calls += 1
         reply = await ask_model(
             self._client,

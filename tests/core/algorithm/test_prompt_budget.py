@@ -74,10 +74,11 @@ class Client:
 async def test_a_metered_model_counts_and_stops():
     client, spent = Client(), Spending()
     model = MeteredModel(client, Budget(calls=3), spent, temperature=0.5, timeout=5)
+    assert model.limit() == ""
     assert (await model.ask("m", [], seed=7)).text == "42"
     assert (await model.ask("m", [])).problem == "RuntimeError: enough"
     model.recall("m", ChatReply("an old answer", "", 3, 4))
-    assert (await model.ask("m", [])).problem == "max_calls = 3 are made"
+    assert model.limit() == "max_calls = 3 are made"
     assert [request.get("seed") for request in client.asked] == [7, None]
     assert (model.answers, model.failures) == (2, 1)
     assert (spent.calls, spent.tokens) == (3, 7)

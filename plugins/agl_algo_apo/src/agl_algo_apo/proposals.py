@@ -97,6 +97,8 @@ class Proposer:
         """Return the answer to a question, and why there is none."""
         variant = dice.randrange(len(self._prompts.variants(purpose)))
         seed = dice.getrandbits(31) if self._send_seed else None
+        if limit := self.model.limit():
+            return "", limit
         messages = self._prompts.render(purpose, variant, **values)
         reply = await self.model.ask(self._names[purpose], messages, seed)
         return reply.text, reply.problem

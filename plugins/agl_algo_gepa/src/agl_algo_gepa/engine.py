@@ -1,0 +1,245 @@
+"""The engine's side of GEPA: the interfaces of the ``gepa`` library, answered by the run.
+
+Everything here runs in the engine's thread, and asks the run's loop through a bridge.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import gepa
+from gepa.core.adapter import EvaluationBatch
+from gepa.core.state import GEPAState as EngineState
+from gepa.gepa_utils import find_dominator_programs
+from gepa.proposer.base import CandidateProposal
+from gepa.proposer.reflective_mutation.reflection_lm import ReflectionJob, ReflectionProposal
+from gepa.strategies.acceptance import ImprovementOrEqualAcceptance, StrictImprovementAcceptance
+from gepa.strategies.proposal_sampling import IndependentSampling
+
+from agl_algo_gepa.bridge import Bridge
+from agl_algo_gepa.config import Acceptance, ModuleSelector, Selection
+from agl_algo_gepa.evolution import Evolution, Job, Row
+
+__all__ = ["Settings", "optimise"]
+
+logger = logging.getLogger(__name__)
+
+_MERGE_OVERLAP = 5  # the library's own default: tasks that both parents of a combination ran on
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the engine searches; see :class:`~agl_algo_gepa.GEPA`."""
+
+    max_iterations: int
+    proposals_per_iteration: int
+    reflection_minibatch_size: int
+    candidate_selection_strategy: Selection
+    module_selector: ModuleSelector
+    acceptance_criterion: Acceptance
+    perfect_score: float | None
+    use_merge: bool
+    max_merge_invocations: int
+
+
+def optimise(
+    settings: Settings,
+    evolution: Evolution,
+    bridge: Bridge,
+    *,
+    seed_prompts: Mapping[str, str],
+    n_train: int,
+    n_val: int,
+    seed: int,
+) -> None:
+    """Search until :meth:`Evolution.end_round` says that it is over.
+
+    The same answers of the evolution lead it the same way.
+
+    Args:
+        settings: How to search.
+        evolution: Runs, reflects, and keeps what comes of it.
+        bridge: The way to the evolution's loop.
+        seed_prompts: Where to start, by name.
+        n_train: Number of training tasks.
+        n_val: Number of validation tasks.
+        seed: Of the engine's dice.
+    """
+    sampling = None
+    if settings.proposals_per_iteration > 1:
+        sampling = IndependentSampling(settings.proposals_per_iteration)
+    gepa.optimize(
+        # The library walks sets of names when it combines candidates.
+        seed_candidate={_Name(name): text for name, text in seed_prompts.items()},
+        trainset=[Row("train", index) for index in range(n_train)],
+        valset=[Row("val", index) for index in range(n_val)],
+        adapter=_Adapter(evolution, bridge),
+        reflection_strategy=_Reflection(evolution, bridge),
+        candidate_selection_strategy=settings.candidate_selection_strategy,
+        skip_perfect_score=settings.perfect_score is not None,
+        perfect_score=1.0 if settings.perfect_score is None else settings.perfect_score,
+        reflection_minibatch_size=min(settings.reflection_minibatch_size, n_train),
+        module_selector=settings.module_selector,
+        use_merge=settings.use_merge,
+        max_merge_invocations=settings.max_merge_invocations,
+        merge_val_overlap_floor=min(_MERGE_OVERLAP, n_val),
+        stop_callbacks=_Rounds(evolution, bridge),
+        callbacks=[_Merges(evolution, bridge)],
+        # The library cannot combine descendants of a candidate that scores 0, and says so by an
+        # error (0.1.4). What fails on our side ends the search all the same, through the bridge.
+        raise_on_exception=not settings.use_merge,
+        acceptance_criterion=_Verdicts(settings.acceptance_criterion, evolution, bridge),
+        sampling_strategy=sampling,
+        logger=_Log(),
+        track_best_outputs=False,
+        seed=Random(seed).getrandbits(32),
+    )
+
+
+class _Name(str):
+    """A prompt's name whose hash, and so its place in a set, is the same in every process."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return int.from_bytes(self.encode(), "big") % (2**61 - 1)
+
+
+class _Adapter:
+    """Runs candidates on rows of the datasets; a trajectory is the row that it belongs to."""
+
+    propose_new_texts = None
+
+    def __init__(self, evolution: Evolution, bridge: Bridge) -> None:
+        self._evolution = evolution
+        self._bridge = bridge
+
+    def evaluate(
+        self, batch: list[Row], candidate: dict[str, str], capture_traces: bool = False
+    ) -> EvaluationBatch[Row, None]:
+        (found,) = self.batch_evaluate([(candidate, batch)])
+        return found
+
+    def batch_evaluate(
+        self, items: list[tuple[dict[str, str], list[Row]]]
+    ) -> list[EvaluationBatch[Row, None]]:
+        asked = [(_plain(candidate), rows) for candidate, rows in items]
+        scores = self._bridge.call(self._evolution.evaluate, asked)
+        return [
+            EvaluationBatch(outputs=[None] * len(rows), scores=found, trajectories=list(rows))
+            for (_, rows), found in zip(items, scores, strict=True)
+        ]
+
+    def make_reflective_dataset(
+        self,
+        candidate: dict[str, str],
+        eval_batch: EvaluationBatch[Row, None],
+        components_to_update: list[str],
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Name the rows; what happened on them is looked up only if the model is to be asked."""
+        rows = [{"row": row} for row in eval_batch.trajectories or ()]
+        return dict.fromkeys(components_to_update, rows)
+
+
+class _Reflection:
+    """Makes new texts of what happened; all candidates of an iteration side by side."""
+
+    def __init__(self, evolution: Evolution, bridge: Bridge) -> None:
+        self._evolution = evolution
+        self._bridge = bridge
+
+    def reflect(
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: list[str],
+    ) -> tuple[ReflectionProposal, _Reflection]:
+        (found,) = self.reflect_many([(candidate, reflective_dataset, components_to_update)])
+        return found
+
+    def reflect_many(
+        self, jobs: list[ReflectionJob]
+    ) -> list[tuple[ReflectionProposal, _Reflection]]:
+        asked = [
+            Job(
+                _plain(candidate),
+                [str(name) for name in names],
+                [record["row"] for record in dataset[names[0]]],
+            )
+            for candidate, dataset, names in jobs
+        ]
+        made = self._bridge.call(self._evolution.reflect, asked) if asked else []
+        return [
+            (ReflectionProposal({_Name(name): text for name, text in texts.items()}), self)
+            for texts in made
+        ]
+
+
+class _Verdicts:
+    """Decides by the minibatch, and tells of those that fall through."""
+
+    def __init__(self, criterion: Acceptance, evolution: Evolution, bridge: Bridge) -> None:
+        self._strict = criterion == "strict_improvement"
+        self._criterion = (
+            StrictImprovementAcceptance() if self._strict else ImprovementOrEqualAcceptance()
+        )
+        self._evolution = evolution
+        self._bridge = bridge
+
+    def should_accept(self, proposal: CandidateProposal[Any], state: EngineState) -> bool:
+        accepted = self._criterion.should_accept(proposal, state)
+        if not accepted:
+            before, after = proposal.subsample_scores_before, proposal.subsample_scores_after
+            wanted = "more than" if self._strict else "at least"
+            reason = (
+                f"it gets {sum(after or ()):g} on {len(after or ())} training tasks, not {wanted} "
+                f"its parent's {sum(before or ()):g}"
+            )
+            self._bridge.call(self._evolution.turn_down, _plain(proposal.candidate), reason)
+        return accepted
+
+
+class _Merges:
+    """Tells which candidates a combination is made of, and what is wrong with it."""
+
+    def __init__(self, evolution: Evolution, bridge: Bridge) -> None:
+        self._evolution = evolution
+        self._bridge = bridge
+        self._combined: dict[str, str] = {}
+
+    def on_merge_attempted(self, event: Any) -> None:
+        self._combined = _plain(event["merged_candidate"])
+        self._bridge.call(self._evolution.combine, self._combined, event["parent_ids"])
+
+    def on_merge_rejected(self, event: Any) -> None:
+        self._bridge.call(self._evolution.turn_down, self._combined, event["reason"])
+
+    def on_error(self, event: Any) -> None:
+        logger.warning("Iteration %d came to nothing: %s", event["iteration"], event["exception"])
+
+
+class _Rounds:
+    """Is asked before each iteration whether to stop; that is where the one before it ends."""
+
+    def __init__(self, evolution: Evolution, bridge: Bridge) -> None:
+        self._evolution = evolution
+        self._bridge = bridge
+
+    def __call__(self, gepa_state: EngineState) -> bool:
+        pool = [_plain(candidate) for candidate in gepa_state.program_candidates]
+        scores = gepa_state.per_program_tracked_scores
+        front = find_dominator_programs(gepa_state.get_pareto_front_mapping(), scores)
+        return self._bridge.call(self._evolution.end_round, pool, front)
+
+
+class _Log:
+    def log(self, message: str) -> None:
+        logger.debug("%s", message)
+
+
+def _plain(candidate: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): text for name, text in candidate.items()}

@@ -1,0 +1,14 @@
+"""The door to GEPA."""
+
+from agl_core.plugins.spec import ComponentSpec, hookimpl
+
+
+@hookimpl
+def agl_algorithm() -> ComponentSpec:
+    return ComponentSpec(
+        kind="algorithm",
+        name="gepa",
+        factory="agl_algo_gepa.algorithm:GEPA",
+        config="agl_algo_gepa.config:GEPAConfig",
+        summary="evolves an agent's prompts: a model reflects on runs, a Pareto front chooses",
+    )

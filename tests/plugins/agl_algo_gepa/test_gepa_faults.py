@@ -1,0 +1,159 @@
+"""Models that answer with errors, nonsense or nothing: reasons in the history, and no crash."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agl_core.agent import LitAgent
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import FINISHED_STATUSES
+from agl_testing.models import Reply, ScriptedModels
+
+SEEDS = {"plan": "Plan {question}", "answer": "Answer {question}"}
+
+
+async def nothing() -> None:
+    await asyncio.Event().wait()
+
+
+def check(gepa: Any, store: Any) -> set[str]:
+    """The run has ended in good order with the seed; return the reasons."""
+    assert gepa.state.best == "v0"
+    latest = asyncio.run(store.get_latest_resources()).resources
+    assert {name: latest[name].template for name in SEEDS} == SEEDS
+    assert {one.status for one in asyncio.run(store.query_rollouts())} <= FINISHED_STATUSES
+    assert all(one.rejected and not one.rewards for one in gepa.history[1:])
+    return {one.rejected for one in gepa.history[1:]}
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        ("```\n\n```", "plan: no edit: the answer is empty"),
+        ("No question + asked", "plan: the edit lost the placeholders question"),
+        ("{question} {mood} +", "plan: the edit has placeholders without values: mood"),
+        ("{question} + {", "plan: the edit is no f-string template: "),
+        ("Plan {question}", "the edit is the same as v0"),
+    ],
+)
+def test_a_useless_edit_is_rejected_with_the_reason(fit, store, edit, reason):
+    gepa = fit(lambda _: edit, max_iterations=5, components=None)
+    reasons = check(gepa, store)
+    assert any(one.startswith(reason) for one in reasons), reasons
+    assert gepa.state.rounds == 5
+    assert not gepa.state.stopped
+    assert gepa.state.spent.rollouts == 6 + 5 * 2 or "same" in reason, "no candidate was run"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (RuntimeError("HTTP 500"), "no edit: RuntimeError: HTTP 500"),
+        (ConnectionResetError("gone"), "no edit: ConnectionResetError: gone"),
+        (nothing, "no edit: no answer within 0.2 s"),
+        ("", "no edit: the answer is empty"),
+        ("  \n", "no edit: the answer is empty"),
+        (SimpleNamespace(choices=[]), "no edit: the answer is no chat completion"),
+        (SimpleNamespace(error="no"), "no edit: the answer is no chat completion"),
+    ],
+)
+def test_a_model_that_never_answers_ends_the_search_early(fit, store, answer, reason):
+    gepa = fit(lambda _: answer, call_timeout=0.2, max_iterations=50)
+    reasons = check(gepa, store)
+    assert {one.partition(": ")[2] for one in reasons} == {reason}
+    assert gepa.state.stopped.startswith("the model answered nothing in 3 rounds: ")
+    assert gepa.state.stopped.endswith(reason)
+    assert gepa.state.spent.calls == 3
+
+
+def test_a_model_that_answers_now_and_then_is_made_use_of(fit):
+    count = iter(range(1000))
+
+    def now_and_then(request: Any) -> Any:
+        number = next(count)
+        if number % 3:
+            return RuntimeError("busy")
+        text = request["messages"][-1]["content"]
+        prompt = text.split("<prompt_template>\n")[1].split("\n</prompt_template>")[0]
+        return f"{prompt} +{number}"
+
+    gepa = fit(now_and_then, max_iterations=30)
+    assert not gepa.state.stopped.startswith("the model")
+    assert gepa.state.best != "v0"
+
+
+def test_real_endpoints_from_the_environment(fit, store, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    with ScriptedModels([Reply(error_status=401)]) as models:
+        monkeypatch.setenv("OPENAI_BASE_URL", models.base_url)
+        gepa = fit(None)
+        assert len(models.requests) == 3
+    (reason,) = {one.partition(": ")[2] for one in gepa.history[1:] for one in [one.rejected]}
+    assert reason.startswith("no edit: AuthenticationError: ")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
+    gepa = fit(None, max_iterations=1, perfect_score=None)
+    assert gepa.history[1].rejected == "plan: no edit: APIConnectionError: Connection error."
+    check(gepa, store)
+
+
+class Broken(LitAgent[int]):
+    def rollout(self, task: int, resources: Any, rollout: Any) -> float:
+        raise RuntimeError("always")
+
+
+class Hanging(LitAgent[int]):
+    async def rollout_async(self, task: int, resources: Any, rollout: Any) -> float:
+        await asyncio.Event().wait()
+        return 1.0
+
+
+def test_an_agent_that_always_fails_scores_nothing(fit, store):
+    gepa = fit(agent=Broken(), max_iterations=3)
+    check(gepa, store)
+    assert gepa.history[0].score().mean == 0.0
+
+
+def test_an_agent_that_hangs_ends_with_the_batch(fit, store):
+    gepa = fit(agent=Hanging(), max_iterations=1, rollout_batch_timeout=0.3)
+    check(gepa, store)
+    assert gepa.history[0].score().mean == 0.0
+
+
+class Lost(InMemoryLightningStore):
+    """A store that is lost after a while."""
+
+    calls = 0
+
+    async def enqueue_many_rollouts(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls > 3:
+            raise ConnectionError("the store is gone")
+        return await super().enqueue_many_rollouts(*args, **kwargs)
+
+
+async def test_a_lost_store_ends_the_run_with_its_error():
+    """Though the engine catches errors of a single candidate and goes on."""
+    from agl_algo_gepa.bridge import Bridge
+
+    store, bridge = Lost(), Bridge()
+    tried: list[int] = []
+
+    def engine() -> str:
+        for number in range(10):
+            try:
+                tried.append(number)
+                bridge.call(store.enqueue_many_rollouts, [])
+            except Exception:
+                continue
+        return "went on"
+
+    with pytest.raises(ConnectionError, match="the store is gone"):
+        await bridge.run(engine)
+    assert tried == [0, 1, 2, 3]

@@ -23,7 +23,7 @@ from agl_core.proxy.base import LLMProxy
 from agl_core.proxy.limits import RolloutLimits
 from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
 from agl_core.server.sockets import LOOPBACK, is_loopback
-from agl_core.server.tokens import mint_token
+from agl_core.server.tokens import ATTEMPT_TOKEN_SECONDS, mint_token
 from agl_core.store.base import LightningStore
 
 __all__ = ["DirectProxy"]
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _CROSSING_SECONDS: Final = 10.0
-_TOKEN_SECONDS: Final = 86_400.0
 
 
 class DirectProxy(LLMProxy):
@@ -196,7 +195,7 @@ class DirectProxy(LLMProxy):
         return mint_token(
             self._auth_token,
             "attempt",
-            lifetime=_TOKEN_SECONDS,
+            lifetime=ATTEMPT_TOKEN_SECONDS,
             rollout_id=rollout_id,
             attempt_id=attempt_id,
         )

@@ -13,6 +13,7 @@ from yarl import URL
 from agl_core.proxy.backends import Backend
 from agl_core.proxy.upstream import Answer, Outgoing, Upstream, UpstreamError
 from agl_core.proxy.wire import dumps
+from agl_core.server.tokens import is_token
 
 __all__ = ["HttpUpstream", "relayed"]
 
@@ -185,7 +186,7 @@ def _request_headers(request: Outgoing) -> dict[str, str]:
             headers[name] = value
     if backend.api_key is not None:
         key = backend.api_key
-    elif not request.forward_key:
+    elif not request.forward_key or is_token(key):
         key = ""
     if key:
         if backend.provider == "anthropic":

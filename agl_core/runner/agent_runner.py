@@ -23,6 +23,7 @@ from agl_core.runner.sync_calls import SyncCalls
 if TYPE_CHECKING:
     from agl_core.agent import LitAgent
     from agl_core.execution import ExecutionEvent
+    from agl_core.proxy import LLMProxy
     from agl_core.store.base import LightningStore
     from agl_core.tracer import Tracer
     from agl_core.types import (
@@ -106,14 +107,21 @@ class LitAgentRunner(Runner[T]):
         self.finish_timeout = finish_timeout
         self._agent: LitAgent[T] | None = None
         self._hooks = Hooks()
+        self._llm_proxy: LLMProxy | None = None
         self._desk: _Desk | None = None
 
     # -- life cycle ------------------------------------------------------------------------------
 
     def init(
-        self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any
+        self,
+        agent: LitAgent[T],
+        *,
+        hooks: Sequence[Hook] | None = None,
+        llm_proxy: LLMProxy | None = None,
+        **kwargs: Any,
     ) -> None:
         agent.check_signature()
+        self._llm_proxy = llm_proxy
         self._agent = agent
         self._hooks = Hooks(hooks or ())
         agent.set_runner(self)
@@ -134,6 +142,7 @@ class LitAgentRunner(Runner[T]):
             sync_calls=SyncCalls(f"agl-agent-{worker_id}"),
             cancel_grace=self.cancel_grace,
             finish_timeout=self.finish_timeout,
+            llm_proxy=self._llm_proxy,
         )
         oversight = Oversight(store)
         heartbeat = Heartbeat(
@@ -157,6 +166,7 @@ class LitAgentRunner(Runner[T]):
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
         self._agent = None
+        self._llm_proxy = None
         self._hooks = Hooks()
         self.tracer.teardown()
 

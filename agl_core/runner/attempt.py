@@ -28,11 +28,13 @@ from agl_core.errors import (
     ResourceMissingError,
 )
 from agl_core.runner.final_status import write_final_status
+from agl_core.runner.keys import with_keys
 from agl_core.runner.results import store_result
 from agl_core.runner.sync_calls import Outcome, SyncCalls
 
 if TYPE_CHECKING:
     from agl_core.agent import LitAgent
+    from agl_core.proxy import LLMProxy
     from agl_core.runner.base import Runner
     from agl_core.runner.hooks import Hooks
     from agl_core.store.base import LightningStore
@@ -58,6 +60,8 @@ class Workplace:
         sync_calls: Threads for sync agents.
         cancel_grace: Seconds that an async agent gets to end after it was cancelled.
         finish_timeout: Seconds for writing the final status, retries included.
+        llm_proxy: The run's proxy, for the keys of its agents; None if there is none, or if it is
+            another process's.
     """
 
     runner: Runner[Any]
@@ -69,6 +73,7 @@ class Workplace:
     sync_calls: SyncCalls
     cancel_grace: float
     finish_timeout: float
+    llm_proxy: LLMProxy | None = None
 
 
 class AttemptRun:
@@ -140,7 +145,7 @@ class AttemptRun:
                 if resources_id is None
                 else f"the store has no resources {resources_id!r}, which the rollout names"
             )
-        return update.resources
+        return with_keys(update.resources, self.rollout, store, self.place.llm_proxy)
 
     async def _trace(self, resources: NamedResources) -> Any:
         place, rollout = self.place, self.rollout

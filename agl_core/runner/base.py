@@ -47,7 +47,7 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
         Args:
             agent: What runs the tasks.
             hooks: Callbacks around each rollout, called in this order.
-            kwargs: For subclasses.
+            kwargs: For subclasses; a trainer with a proxy passes it as ``llm_proxy``.
 
         Raises:
             AgentSignatureError: The agent cannot be called as agents are.

@@ -13,6 +13,7 @@ from agl_core.errors import ConfigError, LaunchError
 from agl_core.server.app import StoreApp, StoreAppOptions
 from agl_core.server.launcher import LaunchMode, PythonServerLauncher, PythonServerLauncherArgs
 from agl_core.server.sockets import LOOPBACK, is_loopback
+from agl_core.server.tokens import ATTEMPT_TOKEN_SECONDS, mint_token
 from agl_core.store.base import LightningStore, LightningStoreCapabilities, StoreEvent
 from agl_core.store.client import LightningStoreClient
 from agl_core.store.threaded import LightningStoreThreaded
@@ -181,6 +182,17 @@ class LightningStoreServer(LightningStore):
 
     def otlp_traces_endpoint(self) -> str:
         return f"{self.endpoint}/v1/traces"
+
+    def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
+        if self._token is None:
+            return None
+        return mint_token(
+            self._token,
+            "attempt",
+            lifetime=ATTEMPT_TOKEN_SECONDS,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+        )
 
     def reach(self) -> LightningStore:
         """Return the store that calls go to from this process."""

@@ -22,11 +22,13 @@ from typing import Any, Final, Literal, get_args
 from agl_core.errors import ConfigError, PermissionDeniedError
 
 __all__ = [
+    "ATTEMPT_TOKEN_SECONDS",
     "MIN_SECRET_LENGTH",
     "SCOPES",
     "Identity",
     "Scope",
     "TokenVerifier",
+    "is_token",
     "mint_token",
 ]
 
@@ -37,6 +39,8 @@ MIN_SECRET_LENGTH: Final = 16
 
 _ALGORITHM: Final = "HS256"
 _AUDIENCE: Final = "agl-store"
+ATTEMPT_TOKEN_SECONDS: Final = 86_400.0
+"""How long the token of an attempt holds."""
 _CACHE_SIZE: Final = 4096
 
 
@@ -134,6 +138,21 @@ class _Signer:
         )
 
 
+def is_token(text: str) -> bool:
+    """Tell whether a key is a token of some agl server, valid or not, which is nobody else's."""
+    import jwt
+
+    if not text.startswith("eyJ"):  # what every JWT begins with
+        return False
+    try:
+        claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
+            text, options={"verify_signature": False}
+        )
+    except jwt.PyJWTError:
+        return False
+    return claims.get("aud") == _AUDIENCE
+
+
 class TokenVerifier:
     """Checks tokens against one secret, remembering recent ones. For one event loop.
 
@@ -145,7 +164,7 @@ class TokenVerifier:
         ConfigError: The secret is too short.
     """
 
-    def __init__(self, secret: str, *, attempt_lifetime: float = 86_400.0) -> None:
+    def __init__(self, secret: str, *, attempt_lifetime: float = ATTEMPT_TOKEN_SECONDS) -> None:
         self._signer = _Signer(secret)
         self._secret = secret.encode()
         self._attempt_lifetime = attempt_lifetime

@@ -80,6 +80,13 @@ class LightningStore(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} takes no OTLP traces")
 
+    def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
+        """Return the token bound to an attempt that was claimed or started through this object.
+
+        None if nobody asks for tokens. Hand it to the agent's code instead of the runner's token.
+        """
+        return None
+
     async def close(self) -> None:  # noqa: B027 -- most stores have nothing to release
         """Release connections and files. Idempotent; the store must not be used afterwards."""
 

@@ -65,6 +65,9 @@ class LightningStoreThreaded(LightningStore):
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()
 
+    def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
+        return self.store.attempt_token(rollout_id, attempt_id)
+
     def events(self) -> AsyncIterator[StoreEvent]:
         return self.store.events()
 

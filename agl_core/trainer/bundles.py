@@ -107,12 +107,20 @@ class RunnerSide:
         runner: Set up with the first worker of the process, torn down after the last.
         agent: What runs the tasks.
         hooks: Callbacks around each rollout.
+        llm_proxy: What agents' keys are for; in another process, a copy that does not run.
     """
 
-    def __init__(self, runner: Runner[Any], agent: LitAgent[Any], hooks: Sequence[Hook]) -> None:
+    def __init__(
+        self,
+        runner: Runner[Any],
+        agent: LitAgent[Any],
+        hooks: Sequence[Hook],
+        llm_proxy: LLMProxy | None = None,
+    ) -> None:
         self._runner = runner
         self._agent = agent
         self._hooks = hooks
+        self._llm_proxy = llm_proxy
         self._workers = 0
         self._lock = threading.Lock()
 
@@ -128,7 +136,8 @@ class RunnerSide:
     def _shared_runner(self) -> Generator[Runner[Any]]:
         with self._lock:
             if self._workers == 0:
-                self._runner.init(self._agent, hooks=self._hooks)
+                more: dict[str, Any] = {"llm_proxy": self._llm_proxy} if self._llm_proxy else {}
+                self._runner.init(self._agent, hooks=self._hooks, **more)
             self._workers += 1
         try:
             yield copy.copy(self._runner)
@@ -139,7 +148,12 @@ class RunnerSide:
                     self._runner.teardown()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"runner": self._runner, "agent": self._agent, "hooks": self._hooks}
+        return {
+            "runner": self._runner,
+            "agent": self._agent,
+            "hooks": self._hooks,
+            "llm_proxy": self._llm_proxy,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)

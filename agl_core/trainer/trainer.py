@@ -253,7 +253,7 @@ class Trainer:
             run="" if mode == "eval" else self.run,
         )
         agent.set_trainer(self)
-        worker = RunnerSide(runner=self.runner, agent=agent, hooks=self.hooks)
+        worker = RunnerSide(self.runner, agent, self.hooks, self.llm_proxy)
         run_id = f"run-{generate_id(8)}"
         notify("run_started", run_id=run_id, mode=mode, config=self._describe(algorithm))
         error: BaseException | None = None

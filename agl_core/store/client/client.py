@@ -109,10 +109,6 @@ class LightningStoreClient(ClientSpans, ClientQueries):
         return f"{self.server_address}/v1/traces"
 
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
-        """Return the token bound to an attempt that this client claimed or started.
-
-        None if the server has no auth. Hand it to the agent's code instead of the runner's token.
-        """
         return self._attempt_tokens.get((rollout_id, attempt_id))
 
     async def close(self) -> None:

@@ -11,11 +11,14 @@
 What is kept, all of it in the store: the state, as a checkpoint (a versioned snapshot under the id
 ``run:<name>``, which agents never receive); and with each rollout the run's name, its batch and its
 index, written in the one step that enqueues it. So it is known of every task whether it was
-enqueued, however close to the crash that was.
+enqueued, however close to the crash that was. A step that was still on its way when the algorithm
+died may be done after its successor has looked; both send it under the same key, and the store does
+it once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import re
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
+from agl_core.store.request_key import current_request_key
 from agl_core.types import (
     Attempt,
     Checkpoint,
@@ -87,6 +91,8 @@ class Run:
         self.metrics: dict[str, float] = {}
         self.finished = False
         self._store = store
+        self._began = 0.0
+        """When the run began, in epoch seconds; tells it from an earlier one of the same name."""
         self._known: dict[tuple[str, int], str] = {}
         self._used: set[tuple[str, int]] = set()
         self._retries: Counter[str] = Counter()
@@ -98,7 +104,7 @@ class Run:
         run = cls(store, name)
         if not name:
             return run
-        checkpoint = await _checkpoint(store, name)
+        checkpoint, run._began = await _checkpoint(store, name)
         if checkpoint is None:
             await run._write()
             return run
@@ -146,7 +152,8 @@ class Run:
                 finished=self.finished,
                 resources_id=resources_id,
             )
-            await self._store.update_resources(_PREFIX + self.name, {_KEY: checkpoint})
+            stored = await self._store.update_resources(_PREFIX + self.name, {_KEY: checkpoint})
+            self._began = stored.create_time
 
     async def put_resources(self, name: str, resources: NamedResources) -> str:
         """Store a snapshot of this run, and make it the latest; nothing happens if it is that.
@@ -189,14 +196,25 @@ class Run:
         if self._used.intersection(keys):
             raise InvalidArgumentError(f"the run {self.name!r} has two batches {batch!r}")
         self._used.update(keys)
-        missing = [
-            request.model_copy(update={"metadata": self._labels(request, *key)})
+        missing = {
+            key: request.model_copy(update={"metadata": self._labels(request, *key)})
             for key, request in zip(keys, requests, strict=True)
             if key not in self._known
-        ]
-        new = iter(await self._store.enqueue_many_rollouts(missing) if missing else ())
+        }
+        new = iter(await self._enqueue_once(missing) if missing else ())
         old = await self._rollouts([self._known[key] for key in keys if key in self._known])
         return [old[self._known[key]] if key in self._known else next(new) for key in keys]
+
+    async def _enqueue_once(
+        self, missing: Mapping[tuple[str, int], EnqueueRolloutRequest]
+    ) -> Sequence[Rollout]:
+        """Enqueue under a key that the same call of a process that was killed has had."""
+        what = repr((self.name, self._began, list(missing)))
+        reset = current_request_key.set(hashlib.sha256(what.encode()).hexdigest()[:40])
+        try:
+            return await self._store.enqueue_many_rollouts(list(missing.values()))
+        finally:
+            current_request_key.reset(reset)
 
     def _labels(self, request: EnqueueRolloutRequest, batch: str, index: int) -> dict[str, Any]:
         return {**(request.metadata or {}), "run": self.name, "batch": batch, "index": index}
@@ -291,10 +309,13 @@ async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
     }
 
 
-async def _checkpoint(store: LightningStore, name: str) -> Checkpoint | None:
+async def _checkpoint(store: LightningStore, name: str) -> tuple[Checkpoint | None, float]:
+    """Return what a run kept, and when it began."""
     snapshot = await store.get_resources_by_id(_PREFIX + name)
-    found = None if snapshot is None else snapshot.resources.get(_KEY)
-    return found if isinstance(found, Checkpoint) else None
+    if snapshot is None:
+        return None, 0.0
+    found = snapshot.resources.get(_KEY)
+    return found if isinstance(found, Checkpoint) else None, snapshot.create_time
 
 
 async def _enqueued(store: LightningStore, run: str) -> dict[tuple[str, int], str]:

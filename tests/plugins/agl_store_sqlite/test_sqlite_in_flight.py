@@ -1,0 +1,159 @@
+"""An algorithm is killed while its enqueue is on the way: resumed, it enqueues nothing twice.
+
+The store is behind a real server, the algorithm a process of its own, killed with SIGKILL. What
+stands in the way of the enqueue is a foreign lock on the file: it lets readers through, so that the
+successor looks for what its predecessor enqueued before that is there.
+"""
+
+import asyncio
+import json
+import sqlite3
+import sys
+import textwrap
+from asyncio.subprocess import PIPE
+
+import pytest_asyncio
+
+from agl_core.server.app import StoreApp
+from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_core.store.request_key import current_request_key
+from agl_store_sqlite import SqliteLightningStore
+
+ALGORITHM = textwrap.dedent(
+    """
+    import asyncio, json, sys
+    from agl_core.algorithm import Run
+    from agl_core.store import LightningStoreClient
+    from agl_core.types import EnqueueRolloutRequest
+
+    async def main():
+        store = LightningStoreClient(sys.argv[1])
+        run = await Run.open(store, "night")
+        print("open", flush=True)
+        sys.stdin.readline()
+        tasks = [EnqueueRolloutRequest(input=number) for number in range(3)]
+        enqueued = await run.enqueue(tasks, batch="b")
+        print(json.dumps([rollout.rollout_id for rollout in enqueued]), flush=True)
+        await store.close()
+
+    asyncio.run(main())
+    """
+)
+
+
+class Held:
+    """A store whose enqueues can be seen coming, and whose replies to them can be held back."""
+
+    def __init__(self, store: SqliteLightningStore) -> None:
+        self._enqueue = store.enqueue_many_rollouts
+        self.keys: asyncio.Queue[str | None] = asyncio.Queue()
+        self.committed = asyncio.Event()
+        self.replies = asyncio.Event()
+        self.replies.set()
+        store.enqueue_many_rollouts = self.enqueue_many_rollouts
+
+    async def enqueue_many_rollouts(self, rollouts):
+        self.keys.put_nowait(current_request_key.get())
+        enqueued = await self._enqueue(rollouts)
+        self.committed.set()
+        await self.replies.wait()
+        return enqueued
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path):
+    store = SqliteLightningStore(tmp_path / "store.db", busy_seconds=60)
+    held = Held(store)
+    launcher = PythonServerLauncher(StoreApp(store), PythonServerLauncherArgs())
+    await launcher.start()
+    yield store, held, launcher.access_endpoint
+    held.replies.set()
+    await launcher.stop()
+    await store.close()
+
+
+async def algorithm(url):
+    """Start an algorithm that has opened its run, and enqueues once it is told to."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ALGORITHM, url, stdin=PIPE, stdout=PIPE
+    )
+    assert await process.stdout.readline() == b"open\n"
+    return process
+
+
+def go(process) -> None:
+    process.stdin.write(b"\n")
+
+
+async def killed(process) -> None:
+    process.kill()
+    await process.wait()
+
+
+async def outcome(process) -> list[str]:
+    ids = json.loads(await asyncio.wait_for(process.stdout.readline(), 30))
+    assert await process.wait() == 0
+    return ids
+
+
+async def test_an_enqueue_that_comes_after_its_process_died_is_done_once(served, tmp_path):
+    store, held, url = served
+    first = await algorithm(url)
+    lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    go(first)
+    key = await asyncio.wait_for(held.keys.get(), 30)
+    await killed(first)
+    second = await algorithm(url)  # which finds nothing enqueued
+    go(second)
+    # The server makes one call of both, as its memory outlived the algorithm.
+    lock.execute("COMMIT")
+    lock.close()
+    ids = await outcome(second)
+    assert key is not None
+    assert held.keys.empty()
+    assert [rollout.rollout_id for rollout in await store.query_rollouts()] == ids
+    assert len(ids) == 3
+
+
+async def test_an_enqueue_whose_reply_was_lost_is_done_once(served):
+    store, held, url = served
+    first = await algorithm(url)
+    held.replies.clear()
+    go(first)
+    await asyncio.wait_for(held.committed.wait(), 30)
+    await killed(first)
+    held.replies.set()
+    second = await algorithm(url)
+    go(second)
+    ids = await outcome(second)
+    assert [rollout.rollout_id for rollout in await store.query_rollouts()] == ids
+    assert len(ids) == 3
+
+
+async def test_the_store_knows_the_call_also_when_the_server_was_killed(tmp_path):
+    # The same call through two servers, neither of which knows of the other's.
+    store = SqliteLightningStore(tmp_path / "store.db", busy_seconds=60)
+    held = Held(store)
+    launchers = [
+        PythonServerLauncher(StoreApp(store), PythonServerLauncherArgs()) for _ in range(2)
+    ]
+    for launcher in launchers:
+        await launcher.start()
+    first = await algorithm(launchers[0].access_endpoint)
+    lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    go(first)
+    keys = [await asyncio.wait_for(held.keys.get(), 30)]
+    await killed(first)
+    second = await algorithm(launchers[1].access_endpoint)
+    go(second)
+    keys.append(await asyncio.wait_for(held.keys.get(), 30))
+    lock.execute("COMMIT")
+    lock.close()
+    ids = await outcome(second)
+    assert keys[0] == keys[1] is not None
+    assert [rollout.rollout_id for rollout in await store.query_rollouts()] == ids
+    for launcher in launchers:
+        await launcher.stop()
+    await store.close()

@@ -1,0 +1,377 @@
+"""GRPO as an algorithm: tasks out, rollouts back, a step, new weights, and again.
+
+::
+
+    trainer = Trainer(
+        algorithm=GRPO(model="path/of/model", steps=100, learning_rate=1e-6),
+        adapter="trajectory",
+        n_runners=8,
+    )
+    trainer.fit(agent, train_tasks, val_dataset=val_tasks)
+
+What is computed is in :mod:`agl_algo_grpo.grpo`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import shutil
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from pydantic import ValidationError
+
+from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.metrics import Metrics, draw_curve
+from agl_algo_grpo.samples import Step, Verdict, judge
+from agl_algo_grpo.serving import Serving, build_server
+from agl_core.adapter import TraceToTrajectory
+from agl_core.algorithm import (
+    Algorithm,
+    BatchOutcome,
+    Run,
+    batch_iter_over_dataset,
+    run_batch,
+    show_progress,
+)
+from agl_core.errors import ConfigError, MissingDependencyError
+from agl_core.proxy import LLMProxy
+from agl_core.types import Dataset, RolloutConfig, RolloutMode
+
+if TYPE_CHECKING:
+    from agl_algo_grpo.grpo import Row
+    from agl_algo_grpo.policy import Policy
+
+__all__ = ["GRPO"]
+
+logger = logging.getLogger(__name__)
+
+
+class GRPO(Algorithm):
+    """Trains a language model on what agents did with it, in one process.
+
+    In each step, ``tasks_per_step`` tasks are given out ``group_size`` times each. Agents anywhere
+    find the model among their resources, behind a proxy that records every token. Rollouts that
+    cannot be used are made anew, then left out and counted; a group with rollouts missing is not
+    trained on, unless ``min_group_size`` says so. After the step, calls wait at the proxy until the
+    server has the new weights.
+
+    A run with a name (``Trainer(run=…)``, ``agl train --resume``) goes on from its last checkpoint,
+    whatever was killed; rollouts that were made since are used and not made again.
+
+    Args:
+        model: Folder of the model to start from.
+        **options: See :class:`~agl_algo_grpo.config.GRPOConfig`.
+
+    Raises:
+        ConfigError: An option is wrong (a ``ValueError``).
+    """
+
+    def __init__(self, model: str | Path, **options: Any) -> None:
+        try:
+            self.config = GRPOConfig(model=str(model), **options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, ("algorithm", *first["loc"])))
+            raise ConfigError(str(first["msg"]), path=where) from error
+        self.metrics: Metrics | None = None
+        self.output_dir: Path | None = None
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        """Train.
+
+        Raises:
+            ConfigError: There are no tasks, the adapter makes no trajectories, or the model cannot
+                be found.
+            LLMServerError: The server does not start, refuses weights, or dies too often.
+            MissingDependencyError: PyTorch, Transformers or PEFT is not installed.
+        """
+        if train_dataset is None or not len(train_dataset):
+            raise ConfigError("GRPO needs tasks", path="train_dataset")
+        _check_libraries(lora=self.config.lora is not None)
+        adapter = self.get_adapter()
+        if not isinstance(adapter, TraceToTrajectory):
+            raise ConfigError(
+                'GRPO reads trajectories: use adapter="trajectory", '
+                f"not a {type(adapter).__qualname__}",
+                path="adapter",
+            )
+        loop = _Loop(self, adapter, train_dataset, val_dataset)
+        self.metrics, self.output_dir = None, loop.folder
+        await loop.run()
+
+    def proxy(self) -> LLMProxy:
+        """Return the trainer's proxy, or one made for this run."""
+        given = self.get_llm_proxy()
+        if given is None:
+            from agl_core.proxy import DirectProxy
+
+            return DirectProxy(store=self.get_store())
+        if not isinstance(given, LLMProxy):
+            raise ConfigError(f"{type(given).__qualname__} is no LLMProxy", path="llm_proxy")
+        return given
+
+
+class _Loop:
+    """One call of :meth:`GRPO.run`."""
+
+    def __init__(
+        self,
+        algorithm: GRPO,
+        adapter: TraceToTrajectory,
+        train: Dataset[Any],
+        val: Dataset[Any] | None,
+    ) -> None:
+        self._algorithm = algorithm
+        self._config = config = algorithm.config
+        self._adapter = adapter
+        self._train = train
+        self._val = val if val is not None and len(val) else None
+        self._store = algorithm.get_store()
+        self._run: Run = algorithm.get_run()
+        self.folder = Path(config.output_dir or Path("agl-runs", self._run.name or "grpo"))
+
+    async def run(self) -> None:
+        config = self._config
+        base = await anyio.to_thread.run_sync(_find_model, config.model)
+        policy, first = await anyio.to_thread.run_sync(self._prepare, base)
+        metrics = self._algorithm.metrics = Metrics(self.folder, first)
+        serving = Serving(build_server(config.server, base), self._algorithm.proxy(), config)
+        batches = batch_iter_over_dataset(self._train, config.tasks_per_step, seed=config.seed)
+        async with serving.running():
+            await self._publish(serving, policy, first)
+            with show_progress("GRPO", config.steps) as progress:
+                progress.update(first)
+                for step, tasks in enumerate(
+                    itertools.islice(batches, first, config.steps), start=first
+                ):
+                    row = await self._step(step, tasks, serving, policy)
+                    metrics.add(row)
+                    progress.update(step + 1, f"reward {row.get('reward', float('nan')):.3f}")
+                    figures = {k: v for k, v in row.items() if isinstance(v, (int, float))}
+                    self._algorithm.report_step(step, figures)
+                    await self._keep(policy, step + 1, figures)
+        curves = {"train": metrics.column("reward"), "val": metrics.column("val_reward")}
+        draw_curve(self.folder / "curve.png", curves)
+        logger.info("the trained model is in %s", self.folder / "model")
+
+    # -- one step --------------------------------------------------------------------------------
+
+    async def _step(
+        self, step: int, tasks: Sequence[Any], serving: Serving, policy: Policy
+    ) -> dict[str, Any]:
+        began = time.monotonic()
+        restarts = serving.restarts
+        async with serving.guarded():
+            found = await self._collect(step, tasks, serving)
+        collected = time.monotonic()
+        row: dict[str, Any] = {"step": step, "version": serving.version}
+        if lost := found.describe_losses():
+            logger.warning("step %d leaves out rollouts: %s", step, lost)
+        if found.partial:
+            logger.warning("step %d trains on %d incomplete groups", step, found.partial)
+        if found.samples:
+            row |= await anyio.to_thread.run_sync(self._train_on, policy, found, step)
+        else:
+            logger.warning("step %d has nothing to train on; the weights stay", step)
+        trained = time.monotonic()
+        published = await self._publish(serving, policy, step + 1)
+        last = step + 1 == self._config.steps
+        every = self._config.validate_every
+        if self._val is not None and (last or (every and (step + 1) % every == 0)):
+            async with serving.guarded():
+                row["val_reward"] = await self._validate(step + 1, serving)
+        return row | {
+            "reward": fmean(found.rewards) if found.rewards else float("nan"),
+            "reward_std": pstdev(found.rewards) if found.rewards else float("nan"),
+            "rollouts": len(found.samples),
+            "rows": sum(len(sample.rows) for sample in found.samples),
+            "tokens": sum(len(r.token_ids) for sample in found.samples for r in sample.rows),
+            "dropped_rollouts": sum(found.dropped.values()),
+            "dropped_rows": found.dropped_rows,
+            "dropped_groups": found.dropped_groups,
+            "partial_groups": found.partial,
+            "uniform_groups": sum(len({s.reward for s in g.samples}) == 1 for g in found.groups),
+            "retried_rollouts": sum(found.retried.values()),
+            "server_restarts": serving.restarts - restarts,
+            "seconds": time.monotonic() - began,
+            "rollout_seconds": collected - began,
+            "train_seconds": trained - collected,
+            "publish_seconds": published,
+            "dropped": found.describe_losses(),
+        }
+
+    async def _collect(self, step: int, tasks: Sequence[Any], serving: Serving) -> Step:
+        """Make the rollouts of a step; make those anew that cannot be used, within limits."""
+        size = self._config.group_size
+        verdicts: dict[tuple[int, int], Verdict] = {}
+        missing = [(group, member) for group in range(len(tasks)) for member in range(size)]
+        retried: list[Verdict] = []
+        tries = 0
+        name = f"step-{step}"
+        while True:
+            restarts = serving.restarts
+            batch = await self._rollouts(name, [tasks[g] for g, _ in missing], serving, "train")
+            for slot, outcome in zip(missing, batch, strict=True):
+                verdicts[slot] = judge(outcome, self._adapter, self._config, serving.version)
+            missing = [s for s in missing if verdicts[s].reason and verdicts[s].failed]
+            # A server that died is no fault of theirs; how often it may is limited elsewhere.
+            tries += serving.restarts == restarts
+            if not missing or tries > self._config.retries:
+                break
+            retried += [verdicts[slot] for slot in missing]
+            # The name says which they are, so that a resumed run finds the same again.
+            name = f"step-{step}-again-{zlib.crc32(repr((name, missing)).encode()):08x}"
+        found = Step.of(
+            [[verdicts[group, member] for member in range(size)] for group in range(len(tasks))],
+            self._config,
+        )
+        found.retried.update(verdict.reason for verdict in retried)
+        return found
+
+    async def _rollouts(
+        self, name: str, tasks: Dataset[Any], serving: Serving, mode: RolloutMode
+    ) -> BatchOutcome:
+        return await run_batch(
+            self._store,
+            tasks,
+            resources=serving.as_resources(),
+            mode=mode,
+            config=RolloutConfig(timeout_seconds=self._config.rollout_timeout),
+            timeout=self._config.step_timeout,
+            description=name,
+            run=self._run,
+            name=name,
+        )
+
+    async def _validate(self, step: int, serving: Serving) -> float:
+        assert self._val is not None
+        batch = await self._rollouts(f"val-{step}", self._val, serving, "val")
+        return batch.score().mean
+
+    # -- in a thread: PyTorch --------------------------------------------------------------------
+
+    def _prepare(self, base: Path) -> tuple[Policy, int]:
+        """Load the model, and the checkpoint that there may be; return the step to go on with."""
+        from agl_algo_grpo.policy import Policy
+
+        policy = Policy(self._config, base)
+        state = self._run.state
+        folder = self._config.resume_from if state is None else state["checkpoint"]
+        if folder is None:
+            return policy, 0
+        first = policy.restore(folder)
+        logger.info("going on with step %d, from %s", first, folder)
+        return policy, first
+
+    def _train_on(self, policy: Policy, found: Step, step: int) -> dict[str, float]:
+        from agl_algo_grpo.grpo import update
+
+        config = self._config
+        figures = update(policy, _to_rows(found, config), config, step)
+        tolerance = config.logprob_tolerance or policy.default_tolerance
+        if figures["logprob_delta"] > tolerance:
+            said = (
+                f"step {step}: the server's log-probabilities differ from the trainer's by "
+                f"{figures['logprob_delta']:.2g}, more than {tolerance:g}"
+            )
+            if config.on_mismatch == "raise":
+                raise ArithmeticError(said)
+            logger.warning("%s", said)
+        return figures
+
+    # -- weights ---------------------------------------------------------------------------------
+
+    async def _publish(self, serving: Serving, policy: Policy, step: int) -> float:
+        """Give the weights after ``step`` steps to the server."""
+        if step == 0 and self._config.lora is None:
+            return await serving.publish(None, "step-0")  # it starts with them
+        folder = self.folder / "weights" / f"step-{step}"
+        await anyio.to_thread.run_sync(policy.export, folder)
+        seconds = await serving.publish(folder, f"step-{step}")
+        for old in folder.parent.iterdir():
+            if old != folder:
+                await anyio.to_thread.run_sync(shutil.rmtree, old)
+        return seconds
+
+    async def _keep(self, policy: Policy, done: int, figures: Mapping[str, float]) -> None:
+        """Write a checkpoint if it is time to; remove old ones; at the end write the model."""
+        config = self._config
+        last = done == config.steps
+        if last:
+            await anyio.to_thread.run_sync(policy.export, self.folder / "model")
+        if not last and done % config.checkpoint_every:
+            return
+        folder = self.folder / "checkpoints" / f"step-{done}"
+        await anyio.to_thread.run_sync(policy.save, folder, done)
+        await self._run.save({"checkpoint": str(folder.absolute())}, figures)
+        kept = sorted(folder.parent.glob("step-*"), key=lambda p: int(p.name.rpartition("-")[2]))
+        for old in kept[: -config.keep_checkpoints]:
+            await anyio.to_thread.run_sync(shutil.rmtree, old)
+
+
+def _to_rows(found: Step, config: GRPOConfig) -> list[Row]:
+    """Return the rows of a step as tensors, each with the advantage of its rollout."""
+    import torch
+
+    from agl_algo_grpo.grpo import Row, group_advantages
+
+    samples = found.samples
+    groups = [group.index for group in found.groups for _ in group.samples]
+    advantages = group_advantages(
+        torch.tensor([sample.reward for sample in samples]),
+        torch.tensor(groups),
+        config.advantage,
+    ).tolist()
+    return [
+        Row(
+            token_ids=torch.tensor(row.token_ids),
+            mask=torch.tensor(row.mask, dtype=torch.bool),
+            logprobs=torch.tensor(row.logprobs),
+            advantage=advantage,
+            rollout=number,
+        )
+        for number, (sample, advantage) in enumerate(zip(samples, advantages, strict=True))
+        for row in sample.rows
+    ]
+
+
+def _check_libraries(*, lora: bool) -> None:
+    """Name the package that is missing, before anything is begun.
+
+    Raises:
+        MissingDependencyError: One is.
+    """
+    from importlib.util import find_spec
+
+    for package in ("torch", "transformers", *(("peft",) if lora else ())):
+        if find_spec(package) is None:
+            raise MissingDependencyError("algorithm.grpo", pip=package)
+
+
+def _find_model(name: str) -> Path:
+    """Return the folder of a model; one that is none is looked up at the Hugging Face hub.
+
+    Raises:
+        ConfigError: There is no such model.
+    """
+    folder = Path(name)
+    if (folder / "config.json").is_file():
+        return folder.absolute()
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name))
+    except Exception as error:  # of many kinds: no such name, no network, no permission
+        raise ConfigError(
+            f"{name} is neither the folder of a model nor to be had from the hub: {error}",
+            path="algorithm.model",
+        ) from error

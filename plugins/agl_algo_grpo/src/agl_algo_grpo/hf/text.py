@@ -1,0 +1,158 @@
+"""Between messages and tokens: prompts in, text and tool calls out. Pure, given a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["Answer", "Detokenizer", "parse_answer", "render_chat"]
+
+_CALL_BEGINS: Final = "<tool_call>"
+_CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
+
+
+def render_chat(
+    tokenizer: Any,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]] | None = None,
+    **options: Any,
+) -> list[int]:
+    """Return the token ids of a conversation that the model is to go on with.
+
+    Args:
+        tokenizer: One with a chat template.
+        messages: In OpenAI's form; the contents are text.
+        tools: In OpenAI's form.
+        **options: Further variables of the template.
+
+    Raises:
+        ValueError: The template cannot render them, or a message holds something else than text.
+    """
+    plain = [_plain(message) for message in messages]
+    try:
+        text = tokenizer.apply_chat_template(
+            plain, tools=tools or None, tokenize=False, add_generation_prompt=True, **options
+        )
+    except Exception as error:  # a template raises whatever it likes
+        raise ValueError(f"the chat template cannot render these messages: {error}") from error
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as templates want it: text as content, arguments as mappings."""
+    content = message.get("content")
+    if isinstance(content, list):
+        if any(part.get("type") != "text" for part in content):
+            raise ValueError("this server takes text only")
+        content = "".join(part["text"] for part in content)
+    plain = {**message, "content": content or ""}
+    if message.get("tool_calls"):
+        plain["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
+    return plain
+
+
+def _plain_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError as error:
+            raise ValueError(f"the arguments of a tool call are no JSON: {error}") from error
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model said.
+
+    Attributes:
+        content: Its text, without tool calls; None if there are only those.
+        tool_calls: ``{"name", "arguments"}``, arguments being JSON text.
+    """
+
+    content: str | None
+    tool_calls: Sequence[dict[str, str]] = ()
+
+
+def parse_answer(text: str, *, tools: bool) -> Answer:
+    """Find tool calls, in the form of the Hermes models.
+
+    ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, as often as needed. If one of them is
+    malformed all of it is text, so that an agent sees what its model said.
+
+    Args:
+        text: What was sampled.
+        tools: Whether there were any tools to call.
+    """
+    begin = text.find(_CALL_BEGINS) if tools else -1
+    if begin < 0:
+        return Answer(text)
+    calls: list[dict[str, str]] = []
+    for body in _CALL.findall(text[begin:]):
+        try:
+            call = json.loads(body)
+            name, arguments = call["name"], call["arguments"]
+        except (ValueError, KeyError, TypeError):
+            return Answer(text)
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return Answer(text)
+        calls.append({"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)})
+    return Answer(text[:begin] or None, calls)
+
+
+class Detokenizer:
+    """The text of one sequence as it grows.
+
+    Args:
+        tokenizer: The model's.
+        stop: Texts that end the sequence; they and what comes after them are no part of it.
+        hold: A text from which on nothing is given out before the end.
+    """
+
+    def __init__(self, tokenizer: Any, stop: Sequence[str] = (), hold: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._hold = hold
+        self._given = 0
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of all tokens, up to a stop text."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        ends = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else text
+
+    def is_stop(self, ids: Sequence[int]) -> bool:
+        """Tell whether a stop text has come."""
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return any(stop in text for stop in self._stop)
+
+    def advance(self, ids: Sequence[int]) -> str:
+        """Return what is new and can be given out: whole characters, and no part of a stop text."""
+        text = self.text(ids)
+        end = len(text.rstrip("\N{REPLACEMENT CHARACTER}"))
+        markers = (*self._stop, *([self._hold] if self._hold else ()))
+        if self._hold and (at := text.find(self._hold)) >= 0:
+            end = min(end, at)
+        held = max((_overlap(text, marker) for marker in markers), default=0)
+        end = min(end, len(text) - held)
+        new = text[self._given : end]
+        self._given = max(self._given, end)
+        return new
+
+    def rest(self, whole: str) -> str:
+        """Return what of ``whole``, the final content, was not given out yet."""
+        return whole[self._given :]
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Return the length of the longest end of the text that the marker begins with."""
+    longest = min(len(text), len(marker) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)
+
+
+HOLD: Final = _CALL_BEGINS
+"""From here on a stream is held until it is known what the tool calls are."""

@@ -1,0 +1,135 @@
+"""Models from folders, and other weights into a model that serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from agl_core.errors import LLMServerError, MissingDependencyError
+
+__all__ = ["ADAPTER_CONFIG", "choose_device", "choose_dtype", "load_model", "with_weights"]
+
+transformers_logging.disable_progress_bar()  # weights change at each step, within milliseconds
+
+ADAPTER_CONFIG = "adapter_config.json"
+"""What a folder has in it that holds a LoRA adapter (PEFT's format) and no whole model."""
+
+
+def choose_device(device: str) -> torch.device:
+    """Return the device of this name; ``auto`` is a GPU if there is one."""
+    if device != "auto":
+        return torch.device(device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """Return the type of this name; ``auto`` is bfloat16 on a GPU and float32 elsewhere."""
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+
+
+def load_model(path: str | Path, *, dtype: torch.dtype, device: torch.device | str) -> Any:
+    """Load a causal language model, in evaluation mode, whole or not at all.
+
+    Raises:
+        LLMServerError: There is none, or weights are missing, left over or of another shape.
+    """
+    if not Path(path, "config.json").is_file():
+        raise LLMServerError(f"{path} holds no model: there is no config.json")
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises of many kinds
+        raise LLMServerError(f"{path} cannot be loaded: {error}") from error
+    # What is missing would be random, and transformers only warns.
+    wrong = {
+        key: report[key]
+        for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        if report.get(key)
+    }
+    if wrong:
+        raise LLMServerError(f"{path} does not fit its model: {wrong}")
+    return model.to(device).eval()
+
+
+def with_weights(model: Any, path: str | Path) -> Any:
+    """Return the model with other weights: the same object, except for a first LoRA adapter.
+
+    Args:
+        model: What serves now; unchanged if this raises.
+        path: Folder of a whole model of the same shape, or of a LoRA adapter.
+
+    Raises:
+        LLMServerError: They do not fit.
+    """
+    if Path(path, ADAPTER_CONFIG).is_file():
+        return _with_adapter(model, path)
+    if hasattr(model, "peft_config"):
+        raise LLMServerError(f"{path} holds a whole model, and this server has a LoRA adapter")
+    new = load_model(path, dtype=model.dtype, device="cpu").state_dict()
+    old = model.state_dict()
+    if {k: v.shape for k, v in new.items()} != {k: v.shape for k, v in old.items()}:
+        raise LLMServerError(f"the weights in {path} are of another shape than the model's")
+    model.load_state_dict(new)
+    return model
+
+
+def _with_adapter(model: Any, path: str | Path) -> Any:
+    try:
+        import peft
+        from peft.utils import load_peft_weights, set_peft_model_state_dict
+    except ImportError as error:
+        raise MissingDependencyError("a LoRA adapter", pip="agl-algo-grpo[lora]") from error
+    _check_adapter(model, path)
+    if not hasattr(model, "peft_config"):
+        try:
+            wrapped = peft.PeftModel.from_pretrained(model, str(path), is_trainable=False)
+        except Exception as error:
+            raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
+        return wrapped.eval()
+    shape = ("r", "lora_alpha", "target_modules")
+    said = json.loads(Path(path, ADAPTER_CONFIG).read_text())
+    now = model.peft_config["default"].to_dict()
+    if any(_comparable(said.get(key)) != _comparable(now.get(key)) for key in shape):
+        raise LLMServerError(f"the adapter in {path} is of another shape than the one in use")
+    try:
+        weights = load_peft_weights(str(path), device="cpu")
+        report = set_peft_model_state_dict(model, weights)
+    except Exception as error:
+        raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
+    if report.unexpected_keys:
+        raise LLMServerError(f"the adapter in {path} does not fit: {report.unexpected_keys}")
+    return model
+
+
+def _check_adapter(model: Any, path: str | Path) -> None:
+    """See that every matrix has its place, before anything is changed: wrapping cannot be undone.
+
+    Raises:
+        LLMServerError: One has none, or the file cannot be read.
+    """
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(Path(path, "adapter_model.safetensors"))
+    except Exception as error:
+        raise LLMServerError(f"the adapter in {path} cannot be read: {error}") from error
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    modules = dict(base.named_modules())
+    for key, tensor in tensors.items():
+        name, _, matrix = key.removeprefix("base_model.model.").partition(".lora_")
+        weight = getattr(modules.get(name), "weight", None)
+        side = {"A.weight": 1, "B.weight": 0}.get(matrix)
+        if weight is None or side is None or tensor.shape[side] != weight.shape[side]:
+            raise LLMServerError(f"the adapter in {path} does not fit the model: {key}")
+
+
+def _comparable(value: Any) -> Any:
+    return sorted(value) if isinstance(value, (list, set, tuple)) else value

@@ -1,0 +1,14 @@
+"""The door to GRPO."""
+
+from agl_core.plugins.spec import ComponentSpec, hookimpl
+
+
+@hookimpl
+def agl_algorithm() -> ComponentSpec:
+    return ComponentSpec(
+        kind="algorithm",
+        name="grpo",
+        factory="agl_algo_grpo.algorithm:GRPO",
+        config="agl_algo_grpo.config:GRPOConfig",
+        summary="trains a language model by GRPO, on one GPU or a CPU",
+    )

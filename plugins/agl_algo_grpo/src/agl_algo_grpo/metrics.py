@@ -1,0 +1,121 @@
+"""What a run tells: a line per step, a table in a file, a curve."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["COLUMNS", "Metrics", "draw_curve"]
+
+logger = logging.getLogger("agl_algo_grpo")
+
+COLUMNS: Final[tuple[str, ...]] = (
+    "step",
+    "reward",
+    "reward_std",
+    "val_reward",
+    "logprob_delta",
+    "loss",
+    "kl",
+    "entropy",
+    "clipped",
+    "ratio_max",
+    "grad_norm",
+    "learning_rate",
+    "rollouts",
+    "rows",
+    "tokens",
+    "dropped_rollouts",
+    "dropped_rows",
+    "dropped_groups",
+    "partial_groups",
+    "uniform_groups",
+    "retried_rollouts",
+    "server_restarts",
+    "seconds",
+    "rollout_seconds",
+    "train_seconds",
+    "publish_seconds",
+    "version",
+    "dropped",
+)
+"""Of ``metrics.csv``. Seconds are wall clock; ``dropped`` says in words what was left out."""
+
+
+class Metrics:
+    """Keeps what is known of each step, in a file too.
+
+    Args:
+        folder: Where ``metrics.csv`` is; the steps it has from before are kept.
+        first: The step that comes next: later ones in the file are made again, and removed.
+    """
+
+    def __init__(self, folder: Path, first: int) -> None:
+        self._path = folder / "metrics.csv"
+        self.steps: list[dict[str, Any]] = []
+        if self._path.is_file():
+            with self._path.open(newline="", encoding="utf-8") as file:
+                self.steps = [row for row in csv.DictReader(file) if int(row["step"]) < first]
+        self._write()
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Take the metrics of a step; tell and write them."""
+        self.steps.append({key: metrics.get(key, "") for key in COLUMNS})
+        self._write()
+        logger.info(
+            "step %d: reward %s, %d rollouts, %d rows, loss %.4f, |Δ logprob| %.1e, %.1f s%s",
+            metrics["step"],
+            _number(metrics.get("reward")),
+            metrics["rollouts"],
+            metrics["rows"],
+            metrics.get("loss", 0.0),
+            metrics.get("logprob_delta", 0.0),
+            metrics["seconds"],
+            f"; left out: {metrics['dropped']}" if metrics.get("dropped") else "",
+        )
+
+    def column(self, name: str) -> list[tuple[int, float]]:
+        """Return step and value of each step that has one."""
+        return [(int(row["step"]), float(row[name])) for row in self.steps if row[name] != ""]
+
+    def _write(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_suffix(".part")
+        with part.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(self.steps)
+        part.replace(self._path)
+
+
+def draw_curve(path: Path, curves: Mapping[str, Sequence[tuple[int, float]]]) -> bool:
+    """Draw learning curves, if matplotlib is installed; return whether it is.
+
+    Args:
+        path: Of the image.
+        curves: Steps and rewards by name.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, points in curves.items():
+        if points:
+            axes.plot(*zip(*points, strict=True), label=name, marker="." if name == "val" else "")
+    axes.set(xlabel="step", ylabel="mean reward")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "-"

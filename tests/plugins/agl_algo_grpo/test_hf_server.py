@@ -1,0 +1,429 @@
+"""The Hugging Face server: its contract, and that what it says of tokens is true."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agl_algo_grpo import HFServer
+from agl_core.errors import LLMServerError
+from agl_testing.llm_server import LLMServerSuite, chat, text_of
+from agl_testing.tiny_model import WEATHER_TOOL
+
+# Of Transformers, which PEFT asks about it.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
+
+PARIS = [{"role": "user", "content": "How is the weather in Paris?"}]
+
+
+class TestHFServerConformance(LLMServerSuite):
+    flags = frozenset({"weights", "token_ids"})
+
+    @pytest.fixture
+    def server(self, taught: Path) -> HFServer:
+        return HFServer(taught, threads=1)
+
+    @pytest.fixture
+    def new_weights(self, models: Path) -> Path:
+        return models / "random"
+
+
+async def post(server: HFServer, path: str, status: int = 200, **body: Any) -> dict[str, Any]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.base_url}/{path}", json={"model": server.model, **body}) as reply,
+    ):
+        assert reply.status == status, await reply.text()
+        return await reply.json()
+
+
+async def stream(server: HFServer, path: str, **body: Any) -> list[dict[str, Any]]:
+    body = {"model": server.model, "stream": True, **body}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.base_url}/{path}", json=body) as reply,
+    ):
+        lines = [line[6:].strip() async for line in reply.content if line.startswith(b"data: ")]
+    assert lines.pop() == b"[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+class Reference:
+    """A plain forward pass of a model, without cache, batch or padding."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def logprobs(self, prompt: list[int], answer: list[int]) -> list[float]:
+        with torch.no_grad():
+            logits = self.model(torch.tensor([prompt + answer])).logits[0].double()
+        rows = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+        return rows[torch.arange(len(answer)), torch.tensor(answer)].tolist()
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        ids = list(prompt)
+        with torch.no_grad():
+            for _ in range(count):
+                ids.append(int(self.model(torch.tensor([ids])).logits[0, -1].argmax()))
+        return ids[len(prompt) :]
+
+
+@pytest.fixture(scope="module")
+def reference(taught: Path) -> Reference:
+    return Reference(taught)
+
+
+@pytest.fixture(scope="module")
+def random_reference(models: Path) -> Reference:
+    return Reference(models / "random")
+
+
+def logprobs_of(choice: dict[str, Any]) -> list[float]:
+    return [entry["logprob"] for entry in choice["logprobs"]["content"]]
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+async def test_logprobs_of_a_crowd_are_those_of_a_plain_forward_pass(
+    models: Path, random_reference: Reference
+):
+    # Prompts and answers of all lengths, so that sequences join and leave a padded batch.
+    asks = [
+        {"messages": [{"role": "user", "content": "x" * (7 * i)}], "max_tokens": 3 + 5 * (i % 4)}
+        for i in range(12)
+    ]
+    async with HFServer(models / "random", threads=1, seed=3, max_batch_size=5) as server:
+        bodies = await asyncio.gather(
+            *(
+                post(server, "chat/completions", logprobs=True, return_token_ids=True, n=2, **ask)
+                for ask in asks
+            )
+        )
+    for body, ask in zip(bodies, asks, strict=True):
+        assert len({tuple(choice["token_ids"]) for choice in body["choices"]}) == 2
+        for choice in body["choices"]:
+            ids = choice["token_ids"]
+            assert len(ids) <= ask["max_tokens"]
+            expected = random_reference.logprobs(body["prompt_token_ids"], ids)
+            assert logprobs_of(choice) == pytest.approx(expected, abs=2e-5)
+
+
+async def test_greedy_answers_are_those_of_a_plain_forward_pass(
+    models: Path, random_reference: Reference
+):
+    async with HFServer(models / "random", threads=1) as server:
+        body = await post(
+            server, "completions", prompt="One, two", temperature=0, max_tokens=12,
+            ignore_eos=True, return_token_ids=True, logprobs=3,
+        )  # fmt: skip
+    (choice,) = body["choices"]
+    assert choice["token_ids"] == random_reference.greedy(choice["prompt_token_ids"], 12)
+    best = [max(top.values()) for top in choice["logprobs"]["top_logprobs"]]
+    assert best == pytest.approx(choice["logprobs"]["token_logprobs"])
+    # By text, so that tokens which are no whole characters may share a place.
+    assert all(1 <= len(top) <= 3 for top in choice["logprobs"]["top_logprobs"])
+    assert choice["finish_reason"] == "length"
+
+
+async def test_samples_are_distributed_as_the_model_says(models: Path, random_reference: Reference):
+    async with HFServer(models / "random", threads=1, seed=5) as server:
+        body = await post(
+            server, "completions", prompt=[5, 6, 7], n=256, max_tokens=1, temperature=0.5,
+            return_token_ids=True,
+        )  # fmt: skip
+        narrow = await post(
+            server, "completions", prompt=[5, 6, 7], n=64, max_tokens=1, top_k=2,
+            return_token_ids=True,
+        )  # fmt: skip
+        nucleus = await post(
+            server, "completions", prompt=[5, 6, 7], n=64, max_tokens=1, top_p=0.05,
+            return_token_ids=True,
+        )  # fmt: skip
+    with torch.no_grad():
+        logits = random_reference.model(torch.tensor([[5, 6, 7]])).logits[0, -1]
+    hot = (logits / 0.5).softmax(-1)
+    drawn = torch.tensor([choice["token_ids"][0] for choice in body["choices"]])
+    # The mean probability of what was drawn, within four standard errors of what it should be.
+    mean, square = (hot * hot).sum(), (hot**3).sum()
+    error = ((square - mean**2) / 256).sqrt()
+    assert abs(hot[drawn].mean() - mean) < 4 * error
+    order = logits.argsort(descending=True).tolist()
+    assert {choice["token_ids"][0] for choice in narrow["choices"]} <= set(order[:2])
+    plain = logits.softmax(-1)
+    size = next(n for n in range(1, len(order)) if plain[order[:n]].sum() >= 0.05)
+    assert {choice["token_ids"][0] for choice in nucleus["choices"]} <= set(order[:size])
+
+
+async def test_a_seed_repeats_an_answer_whoever_else_asks(models: Path):
+    async with HFServer(models / "random", threads=1) as server:
+        ask: dict[str, Any] = {"prompt": "One", "max_tokens": 8, "return_token_ids": True}
+        first, *_ = await asyncio.gather(
+            post(server, "completions", seed=9, **ask), *(chat(server) for _ in range(3))
+        )
+        second = await post(server, "completions", seed=9, **ask)
+        other = await post(server, "completions", seed=10, **ask)
+    ids = [body["choices"][0]["token_ids"] for body in (first, second, other)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+# -- the protocol ---------------------------------------------------------------------------------
+
+
+async def test_a_tool_is_called_and_its_result_is_read(server: HFServer, reference: Reference):
+    async with server:
+        ask: dict[str, Any] = {"tools": [WEATHER_TOOL], "temperature": 0, "return_token_ids": True}
+        first = await post(server, "chat/completions", messages=PARIS, **ask)
+        said = first["choices"][0]["message"]
+        (call,) = said["tool_calls"]
+        assert call["function"]["name"] == "get_weather"
+        assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+        assert first["choices"][0]["finish_reason"] == "tool_calls"
+        assert said["content"] is None
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+        second = await post(server, "chat/completions", messages=[*PARIS, said, result], **ask)
+    assert text_of(second) == "It is sunny in Paris."
+    before = first["prompt_token_ids"] + first["choices"][0]["token_ids"]
+    assert second["prompt_token_ids"][: len(before)] == before
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_a_stream_says_the_same_as_a_whole_answer(server: HFServer, tools: bool):
+    ask: dict[str, Any] = {
+        "messages": PARIS if tools else [{"role": "user", "content": "Count to five."}],
+        "tools": [WEATHER_TOOL] if tools else None,
+        "temperature": 0,
+        "logprobs": True,
+        "return_token_ids": True,
+    }
+    async with server:
+        whole = await post(server, "chat/completions", **ask)
+        chunks = await stream(
+            server, "chat/completions", stream_options={"include_usage": True}, **ask
+        )
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert chunks.pop()["usage"] == whole["usage"]
+    parts = [chunk["choices"][0] for chunk in chunks[1:]]
+    (expected,) = whole["choices"]
+    assert [i for part in parts for i in part["token_ids"]] == expected["token_ids"]
+    assert [p for part in parts for p in logprobs_of(part)] == pytest.approx(logprobs_of(expected))
+    text = "".join(part["delta"]["content"] for part in parts)
+    assert text == (expected["message"]["content"] or "")
+    assert parts[-1]["finish_reason"] == expected["finish_reason"]
+    called = [c["function"] for part in parts for c in part["delta"].get("tool_calls", ())]
+    assert called == [c["function"] for c in expected["message"].get("tool_calls", ())]
+    assert bool(called) == tools
+    if not tools:
+        assert len([part for part in parts if part["delta"]["content"]]) > 3
+
+
+async def test_a_stop_text_ends_the_answer_before_it(server: HFServer):
+    ask: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "Count to five."}],
+        "temperature": 0,
+        "stop": [", three"],
+    }
+    async with server:
+        body = await post(server, "chat/completions", **ask)
+        chunks = await stream(server, "chat/completions", **ask)
+        cut = await post(server, "chat/completions", **{**ask, "stop": None, "max_tokens": 3})
+    assert text_of(body) == "One, two"
+    assert body["choices"][0]["finish_reason"] == "stop"
+    text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
+    assert text == "One, two"
+    assert cut["choices"][0]["finish_reason"] == "length"
+    assert cut["usage"]["completion_tokens"] == 3
+
+
+async def test_what_it_cannot_do_is_refused(server: HFServer):
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"messages": []}, "messages"),
+        ({"messages": PARIS, "temperature": -1}, "temperature"),
+        ({"messages": PARIS, "presence_penalty": 0.5}, "presence_penalty"),
+        ({"messages": PARIS, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": PARIS, "tool_choice": "required"}, "tool_choice"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "text only"),
+        ({"messages": [{"role": "user", "content": "x " * 5000}]}, "maximum context length"),
+        ({"messages": PARIS, "max_tokens": 4000}, "maximum context length"),
+    ]
+    async with server:
+        for body, said in refused:
+            answer = await post(server, "chat/completions", status=400, **body)
+            assert said in answer["error"]["message"]
+        answer = await post(server, "completions", status=400, prompt=[10**6])
+        assert "token id" in answer["error"]["message"]
+        assert await chat(server)
+
+
+async def test_text_that_only_looks_like_a_tool_call_stays_text(server: HFServer):
+    async with server:
+        body = await post(
+            server, "chat/completions", messages=PARIS, tools=[WEATHER_TOOL], temperature=0,
+            max_tokens=6,
+        )  # fmt: skip
+    said = body["choices"][0]["message"]
+    assert "tool_calls" not in said
+    assert said["content"].startswith("<tool_call>")
+    assert body["choices"][0]["finish_reason"] == "length"
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+
+async def test_answers_are_of_one_model_while_the_weights_change(
+    models: Path, reference: Reference, random_reference: Reference
+):
+    """Answers before, during and after updates are wholly of the old or wholly of the new one."""
+    async with HFServer(models / "taught", threads=1) as server:
+
+        async def ask() -> dict[str, Any]:
+            return await post(
+                server, "chat/completions", messages=PARIS, temperature=0, max_tokens=24,
+                ignore_eos=True, logprobs=True, return_token_ids=True,
+            )  # fmt: skip
+
+        asking = [asyncio.ensure_future(ask()) for _ in range(4)]
+        await asyncio.sleep(0)
+        for number in range(3):
+            folder = models / ("random" if number % 2 == 0 else "taught")
+            update = asyncio.ensure_future(server.update_weights(folder, version=str(number)))
+            asking += [asyncio.ensure_future(ask()) for _ in range(4)]
+            await update
+        bodies = await asyncio.gather(*asking)
+        last = await ask()
+    seen = set()
+    for body in [*bodies, last]:
+        (choice,) = body["choices"]
+        matches = [
+            logprobs_of(choice)
+            == pytest.approx(r.logprobs(body["prompt_token_ids"], choice["token_ids"]), abs=1e-4)
+            for r in (reference, random_reference)
+        ]
+        assert matches.count(True) == 1
+        seen.add(matches.index(True))
+    assert seen == {0, 1}
+    assert matches == [False, True]
+
+
+async def test_adapters_are_swapped_in_place(models: Path, reference: Reference):
+    peft = pytest.importorskip("peft")
+    async with HFServer(models / "taught", threads=1) as server:
+        for number, name in enumerate(("lora-0", "lora-1", "lora-0")):
+            await server.update_weights(models / name, version=f"step-{number}")
+            body = await chat(server, logprobs=True, return_token_ids=True)
+            base = AutoModelForCausalLM.from_pretrained(models / "taught", dtype=torch.float32)
+            adapted = Reference.__new__(Reference)
+            adapted.model = peft.PeftModel.from_pretrained(base, models / name).eval()
+            (choice,) = body["choices"]
+            expected = adapted.logprobs(body["prompt_token_ids"], choice["token_ids"])
+            assert logprobs_of(choice) == pytest.approx(expected, abs=2e-5)
+            other = reference.logprobs(body["prompt_token_ids"], choice["token_ids"])
+            assert logprobs_of(choice) != pytest.approx(other, abs=0.1)
+        with pytest.raises(LLMServerError, match="whole model"):
+            await server.update_weights(models / "random", version="no")
+        assert server.model_version == "step-2"
+
+
+async def test_weights_of_another_shape_are_refused(models: Path, tmp_path: Path):
+    async with HFServer(models / "taught", threads=1) as server:
+        before = text_of(await chat(server))
+        for folder, why in (("wide", "shape"), ("nowhere", "config.json")):
+            with pytest.raises(LLMServerError, match=why):
+                await server.update_weights(models / folder, version="1")
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        for name in ("config.json", "model.safetensors"):
+            data = (models / "random" / name).read_bytes()
+            (broken / name).write_bytes(data if name == "config.json" else data[:-1000])
+        with pytest.raises(LLMServerError, match="cannot be loaded"):
+            await server.update_weights(broken, version="1")
+        (broken / "adapter_config.json").write_text("{}")
+        with pytest.raises(LLMServerError, match="adapter"):
+            await server.update_weights(broken, version="1")
+        assert text_of(await chat(server)) == before
+        assert server.model_version == "0"
+
+
+# -- how it ends ----------------------------------------------------------------------------------
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def test_a_killed_server_is_noticed_and_started_again(server: HFServer):
+    await server.start()
+    os.kill(server.pid, signal.SIGKILL)
+    for _ in range(100):
+        if not server.is_running():
+            break
+        await asyncio.sleep(0.02)
+    assert not server.is_running()
+    with pytest.raises(LLMServerError, match="does not run"):
+        await server.update_weights("anything", version="1")
+    await server.start()
+    assert await chat(server)
+    await server.stop()
+
+
+async def test_a_server_that_hangs_is_stopped(taught: Path):
+    server = HFServer(taught, threads=1, update_timeout=0.5)
+    await server.start()
+    pid = server.pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(LLMServerError, match=r"said nothing for 0\.5 s"):
+        await server.update_weights(taught, version="1")
+    assert not is_alive(pid)
+
+
+async def test_a_bad_model_is_said_at_once(tmp_path: Path):
+    with pytest.raises(LLMServerError, match=r"config\.json"):
+        await HFServer(tmp_path).start()
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(LLMServerError, match="did not start"):
+        await HFServer(tmp_path).start()
+
+
+def test_it_ends_when_the_process_that_started_it_is_killed(taught: Path):
+    code = (
+        "import asyncio, sys, time\n"
+        "from agl_algo_grpo import HFServer\n"
+        "server = HFServer(sys.argv[1], threads=1)\n"
+        "asyncio.run(server.start())\n"
+        "print(server.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(taught)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert is_alive(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert asyncio.run(_wait_until_gone(pid))
+
+
+async def _wait_until_gone(pid: int) -> bool:
+    for _ in range(500):
+        if not is_alive(pid):
+            return True
+        await asyncio.sleep(0.02)
+    return False

@@ -57,7 +57,7 @@ def add_advantages(
 
     Returns:
         ``data`` with ``advantages`` and ``returns`` (B, T), 0 outside the response mask. A group
-        with one sample left, of several, has nothing to be compared with: its advantages are 0.
+        with one sample left, of several, has nothing to be compared with: both are 0 for it.
     """
     arguments: dict[str, Any] = {
         "adv_estimator": estimator,
@@ -121,7 +121,7 @@ def _last_rows(keys: Sequence[str]) -> tuple[list[int], list[int]]:
 
 
 def _silence_lone_groups(data: DataProto, samples: Sequence[int]) -> None:
-    """Set the advantages of groups with a single sample to 0.
+    """Set advantages and returns of groups with a single sample to 0.
 
     verl's estimators take the raw reward for the advantage there: with rewards of 0 and 1, every
     such rollout would be reinforced, whatever it did.
@@ -129,4 +129,5 @@ def _silence_lone_groups(data: DataProto, samples: Sequence[int]) -> None:
     groups = np.asarray(data.non_tensor_batch["uid"])
     names, counts = np.unique(groups[list(samples)], return_counts=True)
     alone = np.isin(groups, names[counts == 1])
-    data.batch["advantages"][torch.from_numpy(alone)] = 0.0
+    for name in ("advantages", "returns"):
+        data.batch[name][torch.from_numpy(alone)] = 0.0

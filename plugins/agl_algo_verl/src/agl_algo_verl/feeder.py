@@ -262,6 +262,11 @@ class Feeder:
                 if verdict.action == "retry":
                     await self._store.update_rollout(rollout.rollout_id, status="requeuing")
                     continue
+                attempt = await self._store.get_latest_attempt(rollout.rollout_id)
+                if attempt is not None:
+                    # The run tries again by itself what a runner died of.
+                    lost = attempt.sequence_id - tries[rollout.rollout_id]
+                    self._count(partition, attempts_lost=max(lost, 0))
                 verdicts[sessions[rollout.rollout_id]] = verdict
                 pending.discard(rollout.rollout_id)
                 self._open.discard(rollout.rollout_id)
@@ -324,6 +329,7 @@ class Feeder:
 
 
 _ALWAYS = (
+    "attempts_lost",
     "groups",
     "groups_dropped",
     "groups_partial",

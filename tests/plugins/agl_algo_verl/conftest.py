@@ -1,0 +1,151 @@
+"""A tiny model, its server without Ray, and a proxy before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl_algo_verl.cpu.settings import ENVIRONMENT
+from agl_core.proxy import DirectProxy
+from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_core.store import InMemoryLightningStore
+
+HERE = Path(__file__).parent
+
+# Before anything imports verl, which asks for its platform once.
+os.environ.update(ENVIRONMENT)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny model."""
+    make_model = runpy.run_path(str(HERE / "tiny_model.py"))["make_model"]
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+@dataclass
+class RawAnswer:
+    """What the server itself said to one request.
+
+    Attributes:
+        prompt_ids: Tokens of the prompt.
+        response_ids: Tokens of the answer.
+        logprobs: One per token of the answer.
+        finish_reason: Why it ended; None if it was cut off.
+    """
+
+    prompt_ids: list[int] = field(default_factory=list)
+    response_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def read(self, body: dict[str, Any]) -> None:
+        """Take up a reply, or one chunk of a stream."""
+        self.prompt_ids = body.get("prompt_token_ids") or self.prompt_ids
+        for choice in body.get("choices", ()):
+            self.response_ids += choice.get("token_ids") or []
+            content = (choice.get("logprobs") or {}).get("content") or []
+            self.logprobs += [entry["logprob"] for entry in content]
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+
+class Recorder:
+    """Writes down the bytes that an app answers chat calls with, before anyone reads them."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.answers: list[RawAnswer] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith("/chat/completions"):
+            await self.app(scope, receive, send)
+            return
+        answer = RawAnswer()
+        self.answers.append(answer)
+        body = bytearray()
+
+        async def record(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                body.extend(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self.app(scope, receive, record)
+        finally:
+            for text in _documents(bytes(body)):
+                answer.read(json.loads(text))
+
+
+def _documents(body: bytes) -> list[bytes]:
+    if not body.startswith(b"data:"):
+        return [body] if body else []
+    lines = [line.removeprefix(b"data:").strip() for line in body.split(b"\n")]
+    return [line for line in lines if line.startswith(b"{")]
+
+
+@pytest.fixture(scope="session")
+def generator(tiny_model: Path) -> Any:
+    from agl_algo_verl.cpu.generation import Generator
+
+    return Generator(str(tiny_model), seed=7)
+
+
+@dataclass
+class Served:
+    """A model server, a store, and a proxy between agents and them."""
+
+    recorder: Recorder
+    store: InMemoryLightningStore
+    proxy: DirectProxy
+
+    @property
+    def raw(self) -> list[RawAnswer]:
+        return self.recorder.answers
+
+
+@pytest.fixture
+async def served(generator: Any, tiny_model: Path) -> AsyncIterator[Served]:
+    from agl_algo_verl.cpu.serving import build_app
+
+    recorder = Recorder(build_app(generator, "tiny"))
+    server = PythonServerLauncher(
+        recorder, PythonServerLauncherArgs(launch_mode="asyncio", healthcheck_url=None)
+    )
+    await server.start()
+    store = InMemoryLightningStore()
+    proxy = DirectProxy(
+        store=store,
+        launch_mode="asyncio",
+        model_list=[
+            {
+                "model_name": "tiny",
+                "litellm_params": {
+                    "model": "hosted_vllm/tiny",
+                    "api_base": f"{server.access_endpoint}/v1",
+                },
+            }
+        ],
+    )
+    await proxy.start()
+    proxy.set_model_version("3")
+    try:
+        yield Served(recorder, store, proxy)
+    finally:
+        await proxy.stop()
+        await server.stop()
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a test's own, which is the current one: verl writes beside itself."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,109 @@
+"""Runs and folders of checkpoints that belong together, and those that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agl_algo_verl.checkpoints import RunKeeper, cancel_leftovers, keep_metrics_file, latest_step
+from agl_core.algorithm import Run
+from agl_core.errors import ConfigError
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import EnqueueRolloutRequest
+
+
+def checkpoint(folder: Path, step: int) -> None:
+    (folder / f"global_step_{step}").mkdir(parents=True)
+    (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+
+async def opened(store: InMemoryLightningStore, name: str, folder: Path, **more: object) -> int:
+    run = await Run.open(store, name)
+    settings = {"model": "tiny", "resumes": True, **more}
+    return await RunKeeper(run, folder, **settings).open()  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture
+def store() -> InMemoryLightningStore:
+    return InMemoryLightningStore()
+
+
+class TestIdentity:
+    async def test_a_run_goes_on_from_its_own_checkpoint(
+        self, store: InMemoryLightningStore, tmp_path: Path
+    ):
+        run = await Run.open(store, "rooms")
+        keeper = RunKeeper(run, tmp_path, "tiny", resumes=True)
+        assert await keeper.open() == 0
+        checkpoint(tmp_path, 4)
+        await keeper.saved(4, str(tmp_path / "global_step_4"))
+        again = await Run.open(store, "rooms")
+        assert again.state["step"] == 4
+        assert again.metrics == {"checkpoint_step": 4.0}
+        assert await opened(store, "rooms", tmp_path) == 1
+        assert await opened(store, "rooms", tmp_path) == 2
+
+    async def test_another_runs_checkpoint_is_not_taken_up(
+        self, store: InMemoryLightningStore, tmp_path: Path
+    ):
+        await opened(store, "rooms", tmp_path)
+        checkpoint(tmp_path, 4)
+        with pytest.raises(ConfigError, match=r"default_local_dir: .*run 'rooms', and this is 'b'"):
+            await opened(store, "b", tmp_path)
+        with pytest.raises(ConfigError, match="run 'rooms', and this is ''"):
+            await opened(store, "", tmp_path)
+        assert await opened(store, "b", tmp_path, resumes=False) == 0
+
+    async def test_another_models_checkpoint_is_not_taken_up(
+        self, store: InMemoryLightningStore, tmp_path: Path
+    ):
+        await opened(store, "", tmp_path)
+        checkpoint(tmp_path, 4)
+        with pytest.raises(ConfigError, match="checkpoints of tiny, not of large"):
+            await opened(store, "", tmp_path, model="large")
+
+    async def test_a_new_run_does_not_begin_in_the_middle(
+        self, store: InMemoryLightningStore, tmp_path: Path
+    ):
+        checkpoint(tmp_path, 4)
+        with pytest.raises(ConfigError, match="'rooms' is new to the store"):
+            await opened(store, "rooms", tmp_path)
+
+    async def test_a_lost_checkpoint_does_not_mean_to_start_over(
+        self, store: InMemoryLightningStore, tmp_path: Path
+    ):
+        run = await Run.open(store, "rooms")
+        keeper = RunKeeper(run, tmp_path, "tiny", resumes=True)
+        await keeper.open()
+        await keeper.saved(4, "there")
+        with pytest.raises(ConfigError, match="saved at step 4 in there, which is not there"):
+            await opened(store, "rooms", tmp_path)
+
+
+async def test_leftovers_of_a_run_are_cancelled_and_no_others(store: InMemoryLightningStore):
+    requests = [
+        EnqueueRolloutRequest(input=1, metadata={"run": "a"}),
+        EnqueueRolloutRequest(input=2, metadata={"run": "b"}),
+        EnqueueRolloutRequest(input=3),
+    ]
+    await store.enqueue_many_rollouts(requests)
+    assert await cancel_leftovers(store, "a") == 1
+    statuses = [rollout.status for rollout in await store.query_rollouts()]
+    assert statuses == ["cancelled", "queuing", "queuing"]
+    assert await cancel_leftovers(store, "a") == 0
+
+
+def test_the_last_step_is_verls(tmp_path: Path):
+    assert latest_step(tmp_path) == 0
+    checkpoint(tmp_path, 12)
+    assert latest_step(tmp_path) == 12
+
+
+def test_metrics_of_before_are_set_aside(tmp_path: Path):
+    file = tmp_path / "run.jsonl"
+    keep_metrics_file(file, 3)
+    file.write_text("{}\n")
+    keep_metrics_file(file, 3)
+    assert not file.exists()
+    assert (tmp_path / "run.until-3.jsonl").read_text() == "{}\n"

@@ -1,0 +1,310 @@
+"""Groups of rollouts: done by others, tried again, dropped, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from agl_algo_verl import VERLConfig
+from agl_algo_verl.feeder import Feeder, FeederSettings, GroupRow, Prompt
+from agl_algo_verl.judging import Limits
+from agl_algo_verl.rows import Row, RowBuilder
+from agl_core.adapter import TraceToTrajectory
+from agl_core.algorithm import Run
+from agl_core.errors import AgentError
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import AttemptedRollout, LLM, Span
+
+TASKS = [{"question": "zero"}, {"question": "one"}]
+
+
+class Published:
+    """Takes what the trainer would."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def begin(self, prompt: Prompt) -> None:
+        self.events.append(("begin", prompt.uid))
+
+    def end(self, prompt: Prompt, rows: Sequence[GroupRow], *, usable: bool) -> None:
+        self.events.append(("usable" if usable else "dropped", list(rows)))
+
+    def placeholder(self) -> Row:
+        return Row([0], [0], [0], [0.0], None, turns=0)
+
+    @property
+    def rows(self) -> list[GroupRow]:
+        return self.events[-1][1]
+
+
+Act = Callable[[AttemptedRollout, int], "Outcome"]
+
+
+class Outcome:
+    """What a worker makes of an attempt."""
+
+    def __init__(self, reward: float | None = None, calls: int = 1, status: Any = "succeeded"):
+        self.reward, self.calls, self.status = reward, calls, status
+
+
+class Workers:
+    """Does rollouts as a runner would, by a script: a function of the rollout and the attempt."""
+
+    def __init__(self, store: InMemoryLightningStore, act: Act) -> None:
+        self.store, self.act = store, act
+        self.done: list[tuple[Any, int]] = []
+
+    async def run(self) -> None:
+        while True:
+            attempted = await self.store.dequeue_rollout("Worker-0", wait=5.0)
+            if attempted is not None:
+                await self.work(attempted)
+
+    async def work(self, attempted: AttemptedRollout) -> None:
+        number = attempted.attempt.sequence_id
+        outcome = self.act(attempted, number)
+        self.done.append((attempted.input, number))
+        names = (attempted.rollout_id, attempted.attempt.attempt_id)
+        spans = [call(place) for place in range(outcome.calls)]
+        if outcome.reward is not None:
+            spans.append(reward(outcome.calls, outcome.reward))
+        for span in spans:
+            await self.store.add_span(
+                span.model_copy(update={"rollout_id": names[0], "attempt_id": names[1]})
+            )
+        await self.store.update_attempt(
+            *names,
+            status=outcome.status,
+            metadata={"error": "said so", "error_type": "RuntimeError"}
+            if outcome.status == "failed"
+            else {},
+        )
+
+
+def call(place: int) -> Span:
+    logprobs = '[{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]'
+    return Span.from_attributes(
+        attributes={
+            "gen_ai.operation.name": "chat",
+            "prompt_token_ids": [10 * place + 1],
+            "response_token_ids": [7, 8],
+            "logprobs.content": logprobs,
+            "agentlightning.model_version": "5",
+        },
+        sequence_id=place + 1,
+        span_id=f"{place:016x}",
+        trace_id="t" * 32,
+        start_time=float(place),
+        end_time=place + 0.5,
+        name="agl.proxy.openai.chat.completion",
+    )
+
+
+def reward(place: int, value: float) -> Span:
+    return Span.from_attributes(
+        attributes={
+            "agentlightning.reward.0.name": "primary",
+            "agentlightning.reward.0.value": value,
+        },
+        sequence_id=place + 1,
+        span_id="r" * 16,
+        trace_id="t" * 32,
+        start_time=place + 1.0,
+        end_time=place + 1.0,
+        name="agentlightning.annotation",
+    )
+
+
+class Setup:
+    def __init__(self, store: InMemoryLightningStore) -> None:
+        self.store = store
+        self.published = Published()
+        self.changed = 0
+        self.suspected = 0
+
+    async def feed(
+        self, act: Act, *prompts: Prompt, n: int = 4, **options: Any
+    ) -> tuple[Feeder, Workers]:
+        feeder, workers = await self.prepare(act, n=n, **options)
+        async with anyio.create_task_group() as group:
+            group.start_soon(workers.run)
+            with anyio.fail_after(60):
+                for prompt in prompts or (Prompt("g0", 1, 3),):
+                    await feeder.run_group(prompt)
+            group.cancel_scope.cancel()
+        return feeder, workers
+
+    async def prepare(self, act: Act, *, n: int = 4, **options: Any) -> tuple[Feeder, Workers]:
+        snapshot = await self.store.add_resources({"main_llm": LLM(endpoint="http://x", model="m")})
+
+        def changed() -> None:
+            self.changed += 1
+
+        def suspect() -> None:
+            self.suspected += 1
+
+        feeder = Feeder(
+            self.store,
+            Run(self.store, "test"),
+            VERLConfig(**options),
+            FeederSettings(n_train=n, n_val=2, limits=Limits(100, 100), batch="0.0"),
+            datasets={"train": TASKS, "val": TASKS},
+            resources={"train": snapshot.resources_id, "val": snapshot.resources_id},
+            builder=RowBuilder("transition", TraceToTrajectory()),
+            publisher=self.published,
+            changed=changed,
+            suspect=suspect,
+        )
+        return feeder, Workers(self.store, act)
+
+
+@pytest.fixture
+async def setup() -> Setup:
+    return Setup(InMemoryLightningStore())
+
+
+class TestGoodGroups:
+    async def test_every_rollout_becomes_rows_of_its_own_reward(self, setup: Setup):
+        feeder, workers = await setup.feed(lambda a, n: Outcome(reward=0.5, calls=2))
+        assert workers.done == [(TASKS[1], 1)] * 4
+        assert [event[0] for event in setup.published.events] == ["begin", "usable"]
+        rows = setup.published.rows
+        assert [(r.session, r.index) for r in rows] == [(s, i) for s in range(4) for i in (0, 1)]
+        assert {(r.reward, r.turns, r.row.versions) for r in rows} == {(0.5, 2, (5, 5))}
+        assert rows[0].row.prompt_ids == [1]
+        assert rows[1].row == Row([11], [7, 8], [1, 1], [-0.5, -0.25], (5, 5))
+        metrics = feeder.take_metrics("train")
+        assert metrics["agl/rows"] == 8
+        assert metrics["agl/rollouts"] == metrics["training/n_rollouts_w_reward"] == 4
+        assert metrics["training/reward"] == 0.5
+        assert metrics["agl/rows_dropped"] == metrics["agl/groups_partial"] == 0
+        assert setup.changed == 1
+        assert feeder.take_metrics("train")["agl/rows"] == 0  # counted once
+
+    async def test_tasks_say_what_they_are_for(self, setup: Setup):
+        await setup.feed(lambda a, n: Outcome(reward=0.5))
+        rollout = (await setup.store.query_rollouts()).items[0]
+        assert rollout.mode == "train"
+        assert rollout.metadata is not None
+        wanted = {"data_id": "g0", "is_train": True, "step": 3, "run": "test"}
+        assert {key: rollout.metadata[key] for key in wanted} == wanted
+        assert rollout.config.timeout_seconds == 1200.0
+
+
+class TestTroubledRollouts:
+    async def test_a_failed_one_is_tried_again(self, setup: Setup):
+        def act(attempted: Any, number: int) -> Outcome:
+            bad = number == 1 and attempted.rollout_id.endswith(first(attempted))
+            return Outcome(0.5, status="failed" if bad else "succeeded")
+
+        chosen: list[str] = []
+
+        def first(attempted: Any) -> str:
+            chosen.append(attempted.rollout_id)
+            return chosen[0]
+
+        feeder, workers = await setup.feed(act)
+        assert len(workers.done) == 5
+        assert len({row.session for row in setup.published.rows}) == 4
+        metrics = feeder.take_metrics("train")
+        assert metrics["agl/rollouts_retried"] == metrics["agl/rollouts_failed"] == 1
+        assert metrics["agl/rollouts"] == 4
+        assert metrics["agl/groups_partial"] == 0
+        assert setup.suspected == 1
+
+    async def test_what_always_fails_is_dropped_and_the_group_says_so(
+        self, setup: Setup, caplog: pytest.LogCaptureFixture
+    ):
+        chosen: list[str] = []
+
+        def act(attempted: Any, number: int) -> Outcome:
+            chosen.append(attempted.rollout_id)
+            return Outcome(
+                0.5, status="failed" if attempted.rollout_id == chosen[0] else "succeeded"
+            )
+
+        feeder, workers = await setup.feed(act, max_retries=2)
+        assert max(number for _, number in workers.done) == 3
+        assert len({row.session for row in setup.published.rows}) == 3
+        metrics = feeder.take_metrics("train")
+        assert metrics["agl/groups_partial"] == metrics["agl/rollouts_dropped"] == 1
+        assert metrics["agl/rows_dropped"] == 1
+        assert metrics["training/n_rollouts"] == 4
+        assert "step 3 trains on 3 of 4 rollouts of task 1: {'failed': 1}" in caplog.text
+
+    async def test_half_a_group_is_dropped_where_whole_ones_are_wanted(
+        self, setup: Setup, caplog: pytest.LogCaptureFixture
+    ):
+        seen: list[str] = []
+
+        def act(attempted: Any, number: int) -> Outcome:
+            seen.append(attempted.rollout_id)
+            return Outcome(0.5, status="failed" if attempted.rollout_id == seen[0] else "succeeded")
+
+        feeder, _ = await setup.feed(act, on_failed="drop", min_group_size=4)
+        assert setup.published.events[-1] == ("dropped", [])
+        metrics = feeder.take_metrics("train")
+        assert metrics["agl/groups_dropped"] == 1
+        assert metrics["agl/rows_dropped_with_group"] == 3
+        assert metrics["agl/rows"] == 0
+        assert "task 1 is dropped from step 3: 3 of 4 rollouts left" in caplog.text
+
+    async def test_a_penalty_is_trained_on(self, setup: Setup):
+        feeder, _ = await setup.feed(
+            lambda a, n: Outcome(0.5, status="failed"), on_failed="penalise", penalty=-1.0
+        )
+        assert {row.reward for row in setup.published.rows} == {-1.0}
+        assert feeder.take_metrics("train")["agl/rollouts_penalised"] == 4
+
+    async def test_an_agent_that_always_fails_ends_the_run(self, setup: Setup):
+        options: Any = {"on_failed": "drop", "max_failed_groups": 2}
+        prompts = (Prompt("g0", 0, 1), Prompt("g1", 1, 1))
+        with pytest.raises(ExceptionGroup) as raised:
+            await setup.feed(lambda a, n: Outcome(status="failed"), *prompts, **options)
+        with pytest.raises(AgentError, match=r"2 tasks in a row .* 0 of 4 .*\{'failed': 4\}"):
+            raise raised.value.exceptions[0]
+
+    async def test_a_good_group_forgives_the_bad_ones_before_it(self, setup: Setup):
+        def act(attempted: Any, number: int) -> Outcome:
+            return Outcome(0.5, status="failed" if attempted.input == TASKS[0] else "succeeded")
+
+        prompts = [Prompt(f"g{place}", place % 2, 1) for place in range(6)]
+        feeder, _ = await setup.feed(act, *prompts, on_failed="drop", max_failed_groups=2)
+        assert feeder.take_metrics("train")["agl/groups_dropped"] == 3
+
+    async def test_what_is_open_can_be_cancelled(self, setup: Setup):
+        feeder, _ = await setup.prepare(lambda a, n: Outcome(0.5))
+        async with anyio.create_task_group() as group:
+            group.start_soon(feeder.run_group, Prompt("g0", 0, 1))
+            with anyio.fail_after(10):
+                while (await setup.store.query_rollouts()).total < 4:
+                    await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+        await feeder.cancel()
+        statuses = {rollout.status for rollout in await setup.store.query_rollouts()}
+        assert statuses == {"cancelled"}
+
+
+class TestValidation:
+    async def test_failures_count_as_what_a_missing_reward_counts(self, setup: Setup):
+        seen: list[str] = []
+
+        def act(attempted: Any, number: int) -> Outcome:
+            seen.append(attempted.rollout_id)
+            bad = attempted.rollout_id == seen[0]
+            return Outcome(1.0, calls=0 if bad else 1, status="failed" if bad else "succeeded")
+
+        prompt = Prompt("v0", 0, 3, validate=True)
+        feeder, _ = await setup.feed(act, prompt, on_failed="drop")
+        rows = sorted(setup.published.rows, key=lambda row: row.session)
+        assert [row.session for row in rows] == [0, 1]
+        assert sorted(row.reward for row in rows) == [0.0, 1.0]
+        assert sum(any(row.row.mask) for row in rows) == 1
+        metrics = feeder.take_metrics("val")
+        assert metrics["val/reward"] == 0.5
+        assert metrics["val/n_rollouts"] == 2
+        assert feeder.take_metrics("train")["agl/rollouts"] == 0

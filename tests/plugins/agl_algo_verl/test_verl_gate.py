@@ -1,0 +1,164 @@
+"""The proxy before the servers, closed while weights change; and servers that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import openai
+import pytest
+
+from agl_algo_verl.gate import Gate, model_list
+from agl_algo_verl.health import HealthWatch
+from agl_core.errors import ConfigError, LLMServerError
+from agl_core.proxy import DirectProxy
+from agl_core.store import InMemoryLightningStore
+from agl_testing.models import Reply, ScriptedModels
+
+SAMPLING: dict[str, Any] = {"train": {"temperature": 0.9}, "val": {"temperature": 0.0}}
+
+
+def make_gate(store: InMemoryLightningStore, proxy: Any = None, **options: Any) -> Gate:
+    settings: dict[str, Any] = {"name": None, "path": "/models/tiny/", "drain_timeout": 5.0}
+    return Gate(proxy, store, **{**settings, **SAMPLING, **options})
+
+
+@pytest.fixture
+async def store() -> InMemoryLightningStore:
+    return InMemoryLightningStore()
+
+
+@pytest.fixture
+async def gate(store: InMemoryLightningStore) -> AsyncIterator[Gate]:
+    made = make_gate(store)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def address_of(models: ScriptedModels) -> str:
+    return models.base_url.removeprefix("http://").removesuffix("/v1")
+
+
+async def ask(store: InMemoryLightningStore, gate: Gate, partition: str = "train") -> Any:
+    rollout = await store.start_rollout(input=1)
+    llm: Any = gate.resource(partition)
+    url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        reply = await client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": "hi"}]
+        )
+    spans = await store.query_spans(rollout.rollout_id)
+    return reply, spans.items[0].attributes["agentlightning.model_version"]
+
+
+class TestGate:
+    def test_every_server_is_there_under_every_name(self):
+        found = model_list("m", "/a/m", ["h:1", "h:2"], {"": {"temperature": 1.0}, "-val": {}})
+        assert [(e["model_name"], e["litellm_params"]["api_base"]) for e in found] == [
+            ("m", "http://h:1/v1"),
+            ("m", "http://h:2/v1"),
+            ("m-val", "http://h:1/v1"),
+            ("m-val", "http://h:2/v1"),
+        ]
+        assert found[0]["litellm_params"]["model"] == "hosted_vllm//a/m"
+        assert found[0]["litellm_params"]["temperature"] == 1.0
+
+    async def test_agents_get_the_sampling_of_what_they_do(
+        self, store: InMemoryLightningStore, gate: Gate
+    ):
+        with ScriptedModels([Reply("ok")]) as models:
+            gate.serve([address_of(models)])
+            await gate.open(0)
+            _, version = await ask(store, gate)
+            await ask(store, gate, "val")
+        assert version == "0"
+        assert [r.body["temperature"] for r in models.requests] == [0.9, 0.0]
+        assert {r.body["model"] for r in models.requests} == {"/models/tiny/"}
+        assert gate.resource("val").model == "tiny-val"
+        assert gate.resource("train").sampling_parameters == {"temperature": 0.9}
+
+    async def test_a_call_waits_until_there_are_new_weights(
+        self, store: InMemoryLightningStore, gate: Gate
+    ):
+        with ScriptedModels([Reply("ok")]) as models:
+            gate.serve([address_of(models)])
+            await gate.open(1)
+            assert await gate.close() == 0
+            waiting = asyncio.create_task(ask(store, gate))
+            done, _ = await asyncio.wait([waiting], timeout=0.3)
+            assert not done
+            assert not models.requests
+            await gate.open(2)
+            _, version = await waiting
+            assert version == "2"
+
+    async def test_a_call_in_flight_ends_on_the_old_weights(
+        self, store: InMemoryLightningStore, gate: Gate
+    ):
+        with ScriptedModels([Reply("ok", delay=0.5)]) as models:
+            gate.serve([address_of(models)])
+            await gate.open(1)
+            asking = asyncio.create_task(ask(store, gate))
+            with anyio.fail_after(10):
+                while not models.requests:
+                    await anyio.sleep(0.01)
+            assert await gate.close() == 0
+            _, version = await asking
+            assert version == "1"
+
+    async def test_a_call_that_takes_too_long_is_aborted(self, store: InMemoryLightningStore):
+        gate = make_gate(store, drain_timeout=0.2)
+        await gate.start()
+        try:
+            with ScriptedModels([Reply("ok", delay=20)]) as models:
+                gate.serve([address_of(models)])
+                await gate.open(1)
+                asking = asyncio.create_task(ask(store, gate))
+                with anyio.fail_after(10):
+                    while not models.requests:
+                        await anyio.sleep(0.01)
+                assert await gate.close() == 1
+                with pytest.raises(openai.APIError):
+                    await asking
+        finally:
+            await gate.stop()
+
+    async def test_a_proxy_of_the_runs_own_is_left_running(self, store: InMemoryLightningStore):
+        proxy = DirectProxy(store=store)
+        await proxy.start()
+        try:
+            gate = make_gate(store, proxy)
+            await gate.start()
+            await gate.stop()
+            assert proxy.is_running()
+        finally:
+            await proxy.stop()
+
+    def test_something_else_is_no_proxy(self, store: InMemoryLightningStore):
+        with pytest.raises(ConfigError, match="llm_proxy: VERL pauses and redirects"):
+            make_gate(store, object())
+
+
+class TestHealth:
+    async def test_a_server_that_is_gone_is_noticed_at_once_when_asked(self):
+        with ScriptedModels([Reply("ok")]) as models:
+            watch = HealthWatch(interval=3600.0)
+            watch.watch([address_of(models)])
+            async with anyio.create_task_group() as group:
+                group.start_soon(watch.run)
+                watch.suspect()
+                await anyio.sleep(0.2)  # it answers, so nothing happens
+                group.cancel_scope.cancel()
+            address = address_of(models)
+        watch.suspect()
+        with anyio.fail_after(20), pytest.raises(LLMServerError, match=f"{address} is gone"):
+            await watch.run()
+
+    async def test_it_looks_by_itself(self):
+        watch = HealthWatch(interval=0.05)
+        watch.watch(["127.0.0.1:1"])
+        with anyio.fail_after(20), pytest.raises(LLMServerError, match=r"127\.0\.0\.1:1 is gone"):
+            await watch.run()

@@ -1,0 +1,308 @@
+"""Rows built from spans are the server's own raw answers, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agl_algo_verl.rows import Row, RowBuilder, fit_rows
+from agl_core.adapter import (
+    LlmProxyTraceToTriplet,
+    TracerTraceToTriplet,
+    TraceToMessages,
+    TraceToTrajectory,
+)
+from agl_core.errors import ConfigError
+from agl_core.types import LLM, Span
+from agl_testing.models import Reply, ScriptedModels, ToolCall
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+ADAPTERS = {
+    "triplet": TracerTraceToTriplet,
+    "proxy-triplet": LlmProxyTraceToTriplet,
+    "trajectory": TraceToTrajectory,
+}
+
+
+class Agent:
+    """An attempt at a rollout, and calls on its behalf."""
+
+    def __init__(self, served: Any) -> None:
+        self.served = served
+        self.messages: list[Any] = []
+
+    async def __aenter__(self) -> Agent:
+        self.rollout = await self.served.store.start_rollout(input="anything")
+        llm: LLM = self.served.proxy.as_resource(
+            self.rollout.rollout_id, self.rollout.attempt.attempt_id
+        )
+        self.client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key="none", max_retries=0)
+        self.model = llm.model
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.client.close()
+
+    async def say(self, text: str, *, limit: int = 12, role: str = "user", **more: Any) -> str:
+        self.messages.append({"role": role, "content": text, **more.pop("message", {})})
+        reply = await self.client.chat.completions.create(
+            model=self.model, messages=self.messages, max_tokens=limit, **more
+        )
+        message = reply.choices[0].message
+        self.messages.append(message.model_dump(exclude_none=True))
+        return message.content or ""
+
+    async def stream(self, text: str, *, limit: int = 12, stop_after: int | None = None) -> str:
+        self.messages.append({"role": "user", "content": text})
+        said = ""
+        chunks: Any = await self.client.chat.completions.create(
+            model=self.model, messages=self.messages, max_tokens=limit, stream=True
+        )
+        async with chunks:
+            async for number, chunk in _enumerate(chunks):
+                said += (chunk.choices[0].delta.content or "") if chunk.choices else ""
+                if number == stop_after:
+                    break
+        self.messages.append({"role": "assistant", "content": said})
+        return said
+
+    async def spans(self) -> Sequence[Span]:
+        await self.served.proxy.flush(self.rollout.rollout_id, self.rollout.attempt.attempt_id)
+        return (await self.served.store.query_spans(self.rollout.rollout_id)).items
+
+
+async def _enumerate(items: Any) -> Any:
+    number = 0
+    async for item in items:
+        yield number, item
+        number += 1
+
+
+def transitions(raw: Sequence[Any]) -> list[tuple[list[int], list[int], list[float]]]:
+    return [(a.prompt_ids, a.response_ids, a.logprobs) for a in raw if a.response_ids]
+
+
+def trajectories(raw: Sequence[Any]) -> list[tuple[list[int], list[int], list[float]]]:
+    """The same rule again, from raw answers: all tokens, their mask, their log-probabilities."""
+    rows: list[tuple[list[int], list[int], list[float]]] = []
+    for answer in raw:
+        if not answer.response_ids:
+            continue
+        matching = [row for row in rows if answer.prompt_ids[: len(row[0])] == row[0]]
+        if matching:
+            tokens, mask, logprobs = max(matching, key=lambda row: len(row[0]))
+        else:
+            tokens, mask, logprobs = [], [], []
+            rows.append((tokens, mask, logprobs))
+        inserted = answer.prompt_ids[len(tokens) :]
+        tokens += inserted + answer.response_ids
+        mask += [0] * len(inserted) + [1] * len(answer.response_ids)
+        logprobs += [0.0] * len(inserted) + answer.logprobs
+    return rows
+
+
+def assert_rows_are(raw: Sequence[Any], spans: Sequence[Span], *, versions: Any = (3, 3)) -> None:
+    """Compare what every adapter makes of spans with the raw answers, in both aggregations."""
+    for name, adapter in ADAPTERS.items():
+        rows, _ = RowBuilder("transition", adapter()).build(spans)
+        found = [(row.prompt_ids, row.response_ids, row.logprobs) for row in rows]
+        assert found == transitions(raw), name
+        assert all(row.mask == [1] * len(row.response_ids) for row in rows)
+        assert {row.versions for row in rows} <= {versions}
+
+        rows, _ = RowBuilder("trajectory", adapter()).build(spans)
+        whole = [
+            (
+                row.prompt_ids + row.response_ids,
+                [0] * len(row.prompt_ids) + row.mask,
+                [0.0] * len(row.prompt_ids) + (row.logprobs or []),
+            )
+            for row in rows
+        ]
+        assert whole == trajectories(raw), name
+        assert {row.versions for row in rows} <= {versions}
+
+
+class TestAgainstTheServer:
+    async def test_one_call(self, served: Any):
+        async with Agent(served) as agent:
+            await agent.say("what is 1+1?")
+            assert len(served.raw) == 1
+            assert served.raw[0].response_ids
+            assert_rows_are(served.raw, await agent.spans())
+
+    async def test_several_turns_are_one_trajectory(self, served: Any):
+        async with Agent(served) as agent:
+            for text in ("one", "two", "three"):
+                await agent.say(text, limit=30)
+            spans = await agent.spans()
+            assert_rows_are(served.raw, spans)
+            rows, _ = RowBuilder("transition", TraceToTrajectory()).build(spans)
+            assert len(rows) == 3
+            rows, _ = RowBuilder("trajectory", TraceToTrajectory()).build(spans)
+            assert sum(row.turns for row in rows) == 3
+
+    async def test_streamed(self, served: Any):
+        async with Agent(served) as agent:
+            await agent.stream("one")
+            await agent.stream("two", limit=40)
+            await agent.say("three")
+            assert_rows_are(served.raw, await agent.spans())
+
+    async def test_truncated_by_its_limit(self, served: Any):
+        async with Agent(served) as agent:
+            await agent.say("go", limit=3)
+            await agent.say("on", limit=3)
+            assert {a.finish_reason for a in served.raw} == {"length"}
+            assert_rows_are(served.raw, await agent.spans())
+
+    async def test_history_that_was_cut_begins_a_new_row(self, served: Any):
+        async with Agent(served) as agent:
+            await agent.say("one")
+            await agent.say("two")
+            del agent.messages[:2]
+            await agent.say("three")
+            spans = await agent.spans()
+            assert_rows_are(served.raw, spans)
+            rows, _ = RowBuilder("trajectory", TraceToTrajectory()).build(spans)
+            assert len(rows) >= 2
+
+    async def test_an_agent_that_fails_leaves_the_rows_of_its_calls(self, served: Any):
+        async with Agent(served) as agent:
+            await agent.say("one")
+            with pytest.raises(openai.BadRequestError, match="maximum context length"):
+                await agent.say("x" * 600)
+            spans = await agent.spans()
+            assert len(served.raw) == 2
+            assert_rows_are(served.raw, spans)
+            rows, report = RowBuilder("transition", TraceToTrajectory()).build(spans)
+            assert len(rows) == 1
+            assert report.count("call", "no token ids") == 1
+
+    async def test_a_stream_that_its_reader_left(self, served: Any):
+        """The proxy keeps what passed; the server sampled more, which nobody saw."""
+        async with Agent(served) as agent:
+            await agent.stream("tell me", limit=400, stop_after=3)
+            spans: Sequence[Span] = ()
+            with anyio.fail_after(30):  # nobody tells an agent that has left when its call ended
+                while not (spans and served.raw[0].prompt_ids):
+                    await anyio.sleep(0.02)
+                    spans = await agent.spans()
+            rows, _ = RowBuilder("transition", TraceToTrajectory()).build(spans)
+            assert [row.prompt_ids for row in rows] == [served.raw[0].prompt_ids]
+            length = len(rows[0].response_ids)
+            assert 0 < length < 400
+            assert rows[0].response_ids == served.raw[0].response_ids[:length]
+            assert rows[0].logprobs == served.raw[0].logprobs[:length]
+
+    async def test_a_tool_call(self, served: Any):
+        answers = [Reply(tool_calls=[ToolCall("add", {"a": 1, "b": 1})]), Reply("It is 2.")]
+        with ScriptedModels(answers) as models:
+            served.proxy.update_model_list(
+                [
+                    {
+                        "model_name": "tiny",
+                        "litellm_params": {
+                            "model": "hosted_vllm/tiny",
+                            "api_base": models.base_url,
+                        },
+                    }
+                ]
+            )
+            tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+            async with Agent(served) as agent:
+                await agent.say("1+1?", tools=tools)
+                called = agent.messages[-1]["tool_calls"][0]
+                assert called["function"]["name"] == "add"
+                tool = {"tool_call_id": called["id"]}
+                assert await agent.say("2", role="tool", message=tool, tools=tools) == "It is 2."
+                spans = await agent.spans()
+            from agl_testing.models import prompt_tokens
+
+            rows, _ = RowBuilder("transition", TraceToTrajectory()).build(spans)
+            assert [(row.prompt_ids, row.response_ids, row.logprobs) for row in rows] == [
+                (
+                    [token.id for token in prompt_tokens(request.body)],
+                    [token.id for token in answer.tokens],
+                    [token.logprob for token in answer.tokens],
+                )
+                for request, answer in zip(models.requests, answers, strict=True)
+            ]
+
+    async def test_a_version_that_is_no_step_is_not_one(self, served: Any):
+        served.proxy.set_model_version("of yesterday")
+        async with Agent(served) as agent:
+            await agent.say("one")
+            assert_rows_are(served.raw, await agent.spans(), versions=None)
+
+    async def test_a_row_over_new_weights_says_both(self, served: Any):
+        async with Agent(served) as agent:
+            await agent.say("one", limit=100)
+            served.proxy.set_model_version("4")
+            await agent.say("two", limit=100)
+            rows, _ = RowBuilder("trajectory", TraceToTrajectory()).build(await agent.spans())
+            found = [row.versions for row in rows]
+            assert found in ([(3, 4)], [(3, 3), (4, 4)])
+            rows, _ = RowBuilder("transition", TraceToTrajectory()).build(await agent.spans())
+            assert [row.versions for row in rows] == [(3, 3), (4, 4)]
+
+
+class TestBuilder:
+    def test_no_spans_are_no_rows(self):
+        assert RowBuilder("transition", TraceToTrajectory()).build([])[0] == []
+
+    def test_an_adapter_of_messages_is_refused(self):
+        with pytest.raises(ConfigError, match=r"^adapter: .*'triplet' or 'trajectory'"):
+            RowBuilder("trajectory", TraceToMessages())
+
+    def test_a_triplet_adapters_choice_of_calls_holds_for_trajectories(self):
+        builder = RowBuilder("trajectory", TracerTraceToTriplet(agent_match="solver"))
+        assert isinstance(builder.adapter, TraceToTrajectory)
+        assert builder.adapter.rules.agent_match == "solver"
+
+
+def row(prompt: int, response: int) -> Row:
+    return Row([1] * prompt, list(range(response)), [1] * response, [0.5] * response, None)
+
+
+class TestLimits:
+    def test_rows_within_the_limits_are_kept_as_they_are(self):
+        rows = [row(4, 8), row(1, 1)]
+        assert fit_rows(rows, 4, 8).rows == rows
+        assert fit_rows(rows, 4, 8).over == 0
+
+    def test_a_long_prompt_cannot_be_cut(self):
+        fit = fit_rows([row(5, 1)], 4, 8, cut=True)
+        assert (fit.rows, fit.prompt_too_long, fit.response_too_long) == ([], 1, 0)
+
+    def test_a_long_response_is_left_out_or_cut(self):
+        assert fit_rows([row(4, 9)], 4, 8).rows == []
+        fit = fit_rows([row(4, 9)], 4, 8, cut=True)
+        assert fit.rows[0].response_ids == list(range(8))
+        assert fit.rows[0].logprobs == [0.5] * 8
+        assert (fit.prompt_too_long, fit.response_too_long) == (0, 1)
+
+    def test_what_is_left_without_a_sampled_token_is_no_row(self):
+        late = Row([1], [5, 6, 7], [0, 0, 1], None, None)
+        assert fit_rows([late], 4, 2, cut=True).rows == []
+
+    @given(
+        st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9))),
+        st.integers(1, 9),
+        st.integers(1, 9),
+        st.booleans(),
+    )
+    def test_every_row_is_kept_or_counted(self, sizes, max_prompt, max_response, cut):
+        rows = [row(*size) for size in sizes]
+        fit = fit_rows(rows, max_prompt, max_response, cut=cut)
+        assert all(len(kept.prompt_ids) <= max_prompt for kept in fit.rows)
+        assert all(len(kept.response_ids) <= max_response for kept in fit.rows)
+        out = fit.prompt_too_long + (0 if cut else fit.response_too_long)
+        assert len(fit.rows) + out == len(rows)

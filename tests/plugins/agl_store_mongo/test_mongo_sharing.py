@@ -51,8 +51,8 @@ async def test_stores_wake_each_other(stores, monkeypatch, streams):
     for number in range(5):
         work = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
         await asyncio.sleep(0.2)
-        start = time.monotonic()
         rollout = await there.enqueue_rollout(number)
+        start = time.monotonic()
         claimed = await asyncio.wait_for(work, 10)
         took.append(time.monotonic() - start)
         assert claimed is not None
@@ -60,12 +60,17 @@ async def test_stores_wake_each_other(stores, monkeypatch, streams):
         ids = [rollout.rollout_id]
         finished = asyncio.ensure_future(here.wait_for_rollouts(rollout_ids=ids, timeout=30))
         await asyncio.sleep(0.2)
-        start = time.monotonic()
         await there.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        start = time.monotonic()
         assert len(await asyncio.wait_for(finished, 10)) == 1
         took.append(time.monotonic() - start)
-    print(f"\nwoken after {sorted(took)[len(took) // 2] * 1e3:.0f} ms (median of {len(took)})")
-    assert sorted(took)[len(took) // 2] < 2
+    took.sort()
+    print(
+        f"\nwoken {took[len(took) // 2] * 1e3:.0f} ms after the other's call returned (median of "
+        f"{len(took)}; {took[0] * 1e3:.0f} to {took[-1] * 1e3:.0f})"
+    )
+    # The fastest, because on a busy machine the others wait for a processor.
+    assert took[0] < 0.05
 
 
 async def test_a_change_that_was_never_told_is_noticed_all_the_same(stores):

@@ -30,7 +30,7 @@ class Waiting:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self.feed = Feed(database, self._heard, self._look)
+        self.feed = Feed(database, self._heard, self._look, self._look_for_work)
         self._line = WorkLine()
         self._waits = FinishWaits()
         self._pending: set[FinishWait] = set()
@@ -157,10 +157,13 @@ class Waiting:
         if queued:
             self._wake_workers()
 
+    async def _look_for_work(self) -> None:
+        if len(self._line) and self._waking is None:
+            await self._wake()
+
     async def _look(self) -> None:
         """What a word would have caused that was never spoken."""
-        if len(self._line):
-            await self._wake()
+        await self._look_for_work()
         await self._settle(self._pending)
 
     async def subscribe(self) -> Subscription:

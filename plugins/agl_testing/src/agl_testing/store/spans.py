@@ -232,9 +232,10 @@ class SpanArrivalTests(StoreTests):
         assert attempt.last_heartbeat_time is not None
 
     async def test_a_span_keeps_a_silent_attempt_alive(self, store: LightningStore):
-        claimed = await claim(store, unresponsive_seconds=0.3)
+        # Much longer than a disk takes that others keep busy.
+        claimed = await claim(store, unresponsive_seconds=1.0)
         for index in range(1, 5):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
             await store.add_span(span_of(claimed, index))
             await store.run_watchdog()
         assert await statuses(store, claimed.rollout_id) == ("running", ["running"])

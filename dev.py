@@ -35,7 +35,8 @@ ROOT = Path(__file__).resolve().parent
 ENVS = ROOT / ".envs"
 BIN = "Scripts" if os.name == "nt" else "bin"
 LIFECYCLE_FILE = "agl_core/lifecycle.py"
-DEV_PLUGINS = ("agl_testing", "agl_store_sqlite", "agl_algo_apo")
+DEMO_PLUGINS = ("agl_store_sqlite", "agl_algo_apo")
+DEV_PLUGINS = ("agl_testing", *DEMO_PLUGINS)
 """Plugins without heavy dependencies, which the default suite and the docs make use of."""
 LINE_COVERAGE_PERCENT = 90
 
@@ -103,14 +104,19 @@ def debian_pip(folder: Path) -> Path:
 
 
 def demo_python() -> Path:
-    return environment(ROOT / ".venv", ["-e", ".[demo]"], [ROOT / "pyproject.toml"])
+    return editable(ROOT / ".venv", "demo", DEMO_PLUGINS)
 
 
 def dev_python() -> Path:
-    folders = [ROOT / "plugins" / name for name in DEV_PLUGINS]
-    editable = [part for folder in folders for part in ("-e", str(folder))]
+    return editable(ROOT / ".venv", "dev", DEV_PLUGINS)
+
+
+def editable(path: Path, extra: str, plugins: Sequence[str]) -> Path:
+    """Return an environment with the core and plugins as they are in the working tree."""
+    folders = [ROOT / "plugins" / name for name in plugins]
+    requirements = [part for folder in folders for part in ("-e", str(folder))]
     projects = [folder / "pyproject.toml" for folder in (ROOT, *folders)]
-    return environment(ROOT / ".venv", ["-e", ".[dev]", *editable], projects)
+    return environment(path, ["-e", f".[{extra}]", *requirements], projects)
 
 
 # -- commands --------------------------------------------------------------------------------------
@@ -119,13 +125,16 @@ def dev_python() -> Path:
 def demo(arguments: Sequence[str]) -> None:
     # The development environment has all that the demo needs.
     python = python_of(ROOT / ".venv")
-    has_openai = (
+    has_all = (
         python.exists()
         and not subprocess.run(
-            [python, "-c", "import openai, agl_core"], cwd=ROOT, capture_output=True, check=False
+            [python, "-c", f"import openai, agl_core, {', '.join(DEMO_PLUGINS)}"],
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
         ).returncode
     )
-    run(python if has_openai else demo_python(), "examples/room_booking/main.py", *arguments)
+    run(python if has_all else demo_python(), "examples/room_booking/main.py", *arguments)
 
 
 def test(arguments: Sequence[str]) -> None:
@@ -178,8 +187,17 @@ def plugins(arguments: Sequence[str]) -> None:
 
 
 def heavy(arguments: Sequence[str]) -> None:
-    """Run what needs real vLLM, torch or agent frameworks, each in its plugin's environment."""
-    folders = [folder for folder in plugin_folders(arguments) if has_heavy_tests(folder)]
+    """Run what needs real vLLM, torch or agent frameworks, each in an environment of its own."""
+    examples = {path.stem: path for path in sorted((ROOT / "tests/envs/examples").glob("*.txt"))}
+    names = [name for name in arguments if name not in examples]
+    folders = plugin_folders(names) if names or not arguments else []
+    for name in [name for name in examples if not arguments or name in arguments]:
+        print(f"-- {name}", flush=True)
+        python = environment(ENVS / name, ["-r", str(examples[name])], [examples[name]])
+        run(python, "-m", "pytest", f"tests/examples/{name}", "-m", "heavy")
+    folders = [folder for folder in folders if has_heavy_tests(folder)]
+    if not folders:
+        return
     vllm = {"AGL_TEST_VLLM_PYTHON": str(vllm_python())}
     wheels = build_wheels()
     for folder in folders:

@@ -6,18 +6,18 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
 import pytest
 
-from agl_core.errors import StoreUnavailableError
 from agl_core.proxy import DirectProxy
-from agl_core.store import EncodedSpan, InMemoryLightningStore
+from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_testing import FaultyRelay
 from agl_testing.models import Reply, ScriptedModels
+from agl_testing.proxy import TroubledStore
 
 CHAT: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "hi"}]}
 BODIES: dict[str, dict[str, Any]] = {
@@ -286,30 +286,6 @@ async def test_a_stop_ends_calls_and_keeps_their_spans(
 
 
 # -- stores ----------------------------------------------------------------------------------------
-
-
-class TroubledStore(InMemoryLightningStore):
-    """A store that can be slow, or gone."""
-
-    delay = 0.0
-    gone = False
-    batches = 0
-
-    async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
-        await self.trouble()
-        self.batches += 1
-        return await super().add_encoded_spans(spans)
-
-    async def get_many_span_sequence_ids(
-        self, rollout_attempt_ids: Sequence[tuple[str, str]]
-    ) -> Sequence[int]:
-        await self.trouble()
-        return await super().get_many_span_sequence_ids(rollout_attempt_ids)
-
-    async def trouble(self) -> None:
-        await asyncio.sleep(self.delay)
-        if self.gone:
-            raise StoreUnavailableError("nobody is there")
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from agl_core.errors import StoreUnavailableError
 from agl_core.proxy import DirectProxy
 from agl_core.proxy.app import ProxyApp
+from agl_core.store import LightningStoreThreaded
 
 
 class Base(DirectProxy):
@@ -110,3 +112,56 @@ class FilesCallsElsewhere(Base):
     def as_resource(self, rollout_id=None, attempt_id=None, *args, **kwargs):
         self.first = self.first or (rollout_id, attempt_id)
         return super().as_resource(*self.first, *args, **kwargs)
+
+
+class KeepsTheBackendsAdvice(Base):
+    CAUGHT_BY = "test_a_busy_backends_advice_reaches_the_agent"
+
+    def overrides(self):
+        def forget(scope, message):
+            headers = [h for h in message.get("headers", ()) if h[0] != b"retry-after"]
+            return {**message, "headers": headers} if "headers" in message else message
+
+        return passing(forget)
+
+
+class SaysThatGarbageIsFine(Base):
+    CAUGHT_BY = "test_garbage_is_an_error"
+
+    def overrides(self):
+        def beautify(scope, message):
+            failed = message["type"] == "http.response.start" and message["status"] >= 500
+            return {**message, "status": 200} if failed else message
+
+        return passing(beautify)
+
+
+class AnswersBeforeTheSpanIsStored(Base):
+    CAUGHT_BY = "test_a_slow_store_has_the_span_before_the_agent_its_answer"
+
+    def __init__(self, **options):
+        super().__init__(**options, flush_timeout=0.001)
+
+
+class Forgetful(LightningStoreThreaded):
+    """Says that it has stored what it could not."""
+
+    async def add_encoded_spans(self, spans):
+        try:
+            return await super().add_encoded_spans(spans)
+        except StoreUnavailableError:
+            return list(spans)
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids):
+        try:
+            return await super().get_many_span_sequence_ids(rollout_attempt_ids)
+        except StoreUnavailableError:
+            return [1] * len(rollout_attempt_ids)
+
+
+class LosesSpansWhileTheStoreIsGone(Base):
+    CAUGHT_BY = "test_spans_outlast_a_store_that_is_gone_for_a_while"
+
+    async def start(self):
+        self._store = self._store and Forgetful(self._store)
+        await super().start()

@@ -1,0 +1,24 @@
+"""The conformance suite for LLM proxies.
+
+::
+
+    class TestMyProxy(ProxySuite):
+        flags = frozenset({"streaming", "token_ids"})
+
+        @pytest.fixture
+        def make_proxy(self):
+            return lambda **options: MyProxy(**options)
+"""
+
+from agl_testing.proxy.calls import CallTests, StreamTests
+from agl_testing.proxy.control import ControlTests, LifeTests
+from agl_testing.proxy.faults import BackendFaultTests, StoreFaultTests
+from agl_testing.proxy.stores import TroubledStore
+
+__all__ = ["ProxySuite", "TroubledStore"]
+
+
+class ProxySuite(
+    LifeTests, CallTests, StreamTests, BackendFaultTests, StoreFaultTests, ControlTests
+):
+    """Everything an LLM proxy must do; see :class:`agl_testing.proxy.base.ProxyTests`."""

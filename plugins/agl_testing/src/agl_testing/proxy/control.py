@@ -1,0 +1,122 @@
+"""Starting and stopping, and what an operator does to a proxy that serves."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from agl_core import semconv
+from agl_core.proxy import LLMProxy
+from agl_core.types import ProxyLLM
+from agl_testing.models import Reply, ScriptedModels
+from agl_testing.proxy.base import (
+    ANSWER,
+    ProxyTests,
+    attempt_of,
+    backend,
+    chat,
+    running,
+    soon,
+    spans_of,
+)
+from agl_testing.proxy.stores import TroubledStore
+
+__all__ = ["ControlTests", "LifeTests"]
+
+
+class LifeTests(ProxyTests):
+    """A proxy is made, started, stopped and copied."""
+
+    async def test_it_starts_stops_and_starts_again(self, proxy: LLMProxy):
+        assert isinstance(proxy, LLMProxy)
+        assert not proxy.is_running()
+        for _ in range(2):
+            await proxy.start()
+            assert proxy.is_running()
+            assert await chat(proxy.base_url) == ANSWER.text
+            await proxy.stop()
+            assert not proxy.is_running()
+
+    async def test_it_listens_no_more_after_the_stop(self, proxy: LLMProxy):
+        async with running(proxy):
+            host, port = proxy.base_url.split("/")[2].split(":")
+        with pytest.raises(OSError, match=r".+"), socket.create_connection((host, int(port)), 1):
+            pass
+
+    async def test_it_needs_a_store(
+        self, make_proxy: Callable[..., LLMProxy], models: ScriptedModels
+    ):
+        with pytest.raises(ValueError, match="store"):
+            await make_proxy(model_list=[backend(models)], store=None).start()
+
+    async def test_a_pickled_copy_has_the_settings_and_does_not_run(
+        self, make_proxy: Callable[..., LLMProxy], models: ScriptedModels
+    ):
+        copy = pickle.loads(pickle.dumps(make_proxy(model_list=[backend(models)], store=None)))
+        assert not copy.is_running()
+        assert copy.get_model_list() == [backend(models)]
+        copy.set_store(TroubledStore())
+        async with running(copy):
+            assert await chat(copy.base_url) == ANSWER.text
+
+    async def test_resources_lead_to_it(self, proxy: LLMProxy):
+        async with running(proxy):
+            resource = proxy.as_resource(sampling_parameters={"temperature": 0.1})
+            assert isinstance(resource, ProxyLLM)
+            assert resource.model == "m"
+            assert resource.sampling_parameters == {"temperature": 0.1}
+            baked = proxy.as_resource("ro-1", "at-1")
+            assert not isinstance(baked, ProxyLLM)
+            assert baked.endpoint == resource.get_base_url("ro-1", "at-1")
+            assert "/rollout/ro-1/attempt/at-1" in baked.endpoint
+            with pytest.raises(ValueError, match="both"):
+                proxy.as_resource("ro-1")
+
+
+class ControlTests(ProxyTests):
+    """Models, versions and pauses change while calls are made."""
+
+    async def test_a_new_model_list_counts_at_once(self, proxy: LLMProxy):
+        with ScriptedModels([Reply("the other")]) as other:
+            async with running(proxy):
+                assert await chat(proxy.base_url) == ANSWER.text
+                proxy.update_model_list([backend(other)])
+                assert await chat(proxy.base_url) == "the other"
+                assert proxy.get_model_list() == [backend(other)]
+
+    async def test_spans_carry_the_models_version(
+        self, proxy: LLMProxy, proxy_store: TroubledStore
+    ):
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            for version in ("step-1", "step-2"):
+                proxy.set_model_version(version)
+                await chat(llm.endpoint)
+            spans = await spans_of(proxy_store, rollout)
+        versions = [span.attributes.get(semconv.MODEL_VERSION) for span in spans]
+        assert versions == ["step-1", "step-2"]
+
+    async def test_a_paused_proxy_holds_new_calls(self, proxy: LLMProxy):
+        async with running(proxy):
+            await proxy.pause()
+            held = asyncio.ensure_future(chat(proxy.base_url))
+            await asyncio.wait({held}, timeout=0.3)
+            assert not held.done()
+            await proxy.resume()
+            assert await asyncio.wait_for(held, 10) == ANSWER.text
+
+    async def test_draining_waits_for_calls_in_flight(
+        self, proxy: LLMProxy, models: ScriptedModels
+    ):
+        models.script = [Reply("late", delay=0.5)]
+        async with running(proxy):
+            call = asyncio.ensure_future(chat(proxy.base_url))
+            assert await soon(lambda: bool(models.requests))
+            assert await proxy.drain(0.05) == 1
+            assert await proxy.drain(10) == 0
+            assert await asyncio.wait_for(call, 10) == "late"
+            await proxy.resume()

@@ -1,0 +1,76 @@
+"""The agent: a loop around an OpenAI client and the tools of an MCP server.
+
+The framework touches it in three places: ``@agl.rollout`` hands it a task and the model to ask,
+``@agl.operation`` records each call of the model and of a tool, and what it returns is the reward.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from openai import OpenAI
+
+import agl_core as agl
+from calc_model import endpoint_of
+from calc_tasks import INSTRUCTIONS, grade
+from calc_tools import Calculator, shared_calculator
+
+__all__ = ["ask", "solve", "solve_problem", "use"]
+
+_MAX_TURNS = 6
+
+
+@agl.rollout
+def solve_problem(task: dict[str, Any], llm: agl.LLM) -> float:
+    """Answer one word problem; the reward is 1 for the right number, else 0."""
+    return grade(task, solve(task["question"], llm, shared_calculator()))
+
+
+def solve(question: str, llm: agl.LLM, calculator: Calculator) -> str:
+    """Let the model call the calculator until it answers."""
+    tools = calculator.definitions()
+    messages: list[Any] = [
+        {"role": "system", "content": INSTRUCTIONS},
+        {"role": "user", "content": question},
+    ]
+    for _ in range(_MAX_TURNS):
+        message = ask(llm, messages, tools)["choices"][0]["message"]
+        messages.append(message)
+        if not message.get("tool_calls"):
+            return message.get("content") or ""
+        for call in message["tool_calls"]:
+            result = use(calculator, call["function"]["name"], call["function"]["arguments"])
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    return ""
+
+
+def ask(llm: agl.LLM, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
+    """Ask the model; return its completion."""
+    base_url, model, api_key = endpoint_of(llm)
+    client = _client(base_url, api_key)
+
+    @agl.operation(name="chat")  # what goes in and out is recorded: neither client nor key does
+    def chat(model: str, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
+        completion = client.chat.completions.create(
+            model=model, messages=messages, tools=tools, **llm.sampling_parameters
+        )
+        return completion.model_dump(mode="json", exclude_none=True)
+
+    return chat(model, messages, tools)
+
+
+@functools.cache
+def _client(base_url: str | None, api_key: str | None) -> OpenAI:
+    # One client per endpoint for all rollouts: it is thread-safe, and making one is slow.
+    return OpenAI(base_url=base_url, api_key=api_key)
+
+
+def use(calculator: Calculator, name: str, arguments: str) -> str:
+    """Call a tool."""
+
+    @agl.operation(name=f"tool {name}")
+    def call(arguments: str) -> str:
+        return calculator.call(name, arguments)
+
+    return call(arguments)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from functools import partial
 from typing import Any
 
 import click
 
+from agl_core.cli.serving import freeze_memory, stop_signal
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
@@ -108,17 +107,11 @@ def _entry(text: str, provider: str, api_key: str | None) -> dict[str, Any]:
 
 
 async def _run(proxy: Any, client: Any) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, stop.set)
-        except NotImplementedError:
-            # Windows: Ctrl+C arrives as KeyboardInterrupt and cancels this coroutine instead.
-            break
+    stop = stop_signal()
     try:
         await proxy.start()
         click.echo(f"Serving models at {proxy.base_url} (Ctrl+C stops)")
+        freeze_memory()
         await stop.wait()
     finally:
         if proxy.is_running():

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import re
-import signal
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl_core.cli.serving import freeze_memory, stop_signal
 from agl_core.cli.store_data import export_command, import_command, vacuum_command
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError, PluginError
@@ -154,19 +153,10 @@ def make_app(spec: Mapping[str, Any], options: StoreAppOptions, n_workers: int) 
 
 
 async def _run(launcher: PythonServerLauncher, what: str, lost: str) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, stop.set)
-        except NotImplementedError:
-            # Windows: Ctrl+C arrives as KeyboardInterrupt and cancels this coroutine instead.
-            break
+    stop = stop_signal()
     await launcher.start()
     click.echo(f"Serving store {what} at {launcher.access_endpoint} (Ctrl+C stops{lost})")
-    # What start-up made lives as long as the process: the collector need not walk it again.
-    gc.collect()
-    gc.freeze()
+    freeze_memory()
     stopped = asyncio.ensure_future(stop.wait())
     ended = asyncio.ensure_future(launcher.wait())
     try:

@@ -17,7 +17,7 @@ def stop_signal() -> asyncio.Event:
         try:
             loop.add_signal_handler(number, stop.set)
         except NotImplementedError:
-            # Windows: Ctrl+C arrives as KeyboardInterrupt and cancels the serving coroutine instead.
+            # Windows: Ctrl+C arrives as KeyboardInterrupt and cancels what serves instead.
             break
     return stop
 

@@ -3,16 +3,20 @@
 Started as a script it imports everything once and then forks an actor per command, because a start
 from nothing would take longer than a whole run. Commands and answers are lines of JSON::
 
-    {"start": "store", "port": 4747, "path": "runs.db"}      {"pid": 17}
-    {"code_of": 17}                                           {"code": null}
+    {"start": "store", "port": 4747, "factory": "pkg:Store", "options": {}}    {"pid": 17}
+    {"code_of": 17}                                                            {"code": null}
+
+A process that is sent SIGUSR1 writes down where each of its threads is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 from typing import Any
 
@@ -24,15 +28,15 @@ from agl_core.server.app import StoreApp, StoreAppOptions
 from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
 from agl_core.store import LightningStoreClient
 from agl_core.store.client.transport import Transport
-from agl_store_sqlite import SqliteLightningStore
+from agl_testing.crashes.stores import StoreSpec
 
 ROUNDS = 3
 TASKS = list(range(6))
 
 
-def serve(port: int, path: str) -> None:
+def serve(port: int, factory: str, options: dict[str, Any]) -> None:
     async def main() -> None:
-        store = SqliteLightningStore(path, durability="normal", scan_debounce_seconds=1.0)
+        store = StoreSpec(factory, options).make()
         launcher = PythonServerLauncher(
             StoreApp(store, StoreAppOptions(watchdog_seconds=1.0)),
             PythonServerLauncherArgs(port=port),
@@ -109,6 +113,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
     )
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     actors = {"store": serve, "train": train}
     codes: dict[int, int] = {}
     for line in sys.stdin:

@@ -16,7 +16,7 @@ from agl_core.adapter import TraceToTrajectory
 from agl_core.algorithm import Run
 from agl_core.errors import AgentError
 from agl_core.store import InMemoryLightningStore
-from agl_core.types import AttemptedRollout, LLM, Span
+from agl_core.types import LLM, AttemptedRollout, Span
 
 TASKS = [{"question": "zero"}, {"question": "one"}]
 

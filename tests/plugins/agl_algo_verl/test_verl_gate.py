@@ -42,6 +42,10 @@ def address_of(models: ScriptedModels) -> str:
     return models.base_url.removeprefix("http://").removesuffix("/v1")
 
 
+def calls(models: ScriptedModels) -> list[Any]:
+    return [request for request in models.requests if request.path.endswith("/completions")]
+
+
 async def ask(store: InMemoryLightningStore, gate: Gate, partition: str = "train") -> Any:
     rollout = await store.start_rollout(input=1)
     llm: Any = gate.resource(partition)
@@ -56,7 +60,9 @@ async def ask(store: InMemoryLightningStore, gate: Gate, partition: str = "train
 
 class TestGate:
     def test_every_server_is_there_under_every_name(self):
-        found = model_list("m", "/a/m", ["h:1", "h:2"], {"": {"temperature": 1.0}, "-val": {}})
+        found = model_list(
+            "m", {"h:1": "/a/m", "h:2": "/b/m"}, {"": {"temperature": 1.0}, "-val": {}}
+        )
         assert [(e["model_name"], e["litellm_params"]["api_base"]) for e in found] == [
             ("m", "http://h:1/v1"),
             ("m", "http://h:2/v1"),
@@ -69,14 +75,14 @@ class TestGate:
     async def test_agents_get_the_sampling_of_what_they_do(
         self, store: InMemoryLightningStore, gate: Gate
     ):
-        with ScriptedModels([Reply("ok")]) as models:
-            gate.serve([address_of(models)])
+        with ScriptedModels([Reply("ok")], models=("/local/copy",)) as models:
+            await gate.serve([address_of(models)])
             await gate.open(0)
             _, version = await ask(store, gate)
             await ask(store, gate, "val")
         assert version == "0"
-        assert [r.body["temperature"] for r in models.requests] == [0.9, 0.0]
-        assert {r.body["model"] for r in models.requests} == {"/models/tiny/"}
+        assert [r.body["temperature"] for r in calls(models)] == [0.9, 0.0]
+        assert {r.body["model"] for r in calls(models)} == {"/local/copy"}
         assert gate.resource("val").model == "tiny-val"
         assert gate.resource("train").sampling_parameters == {"temperature": 0.9}
 
@@ -84,13 +90,13 @@ class TestGate:
         self, store: InMemoryLightningStore, gate: Gate
     ):
         with ScriptedModels([Reply("ok")]) as models:
-            gate.serve([address_of(models)])
+            await gate.serve([address_of(models)])
             await gate.open(1)
             assert await gate.close() == 0
             waiting = asyncio.create_task(ask(store, gate))
             done, _ = await asyncio.wait([waiting], timeout=0.3)
             assert not done
-            assert not models.requests
+            assert not calls(models)
             await gate.open(2)
             _, version = await waiting
             assert version == "2"
@@ -99,11 +105,11 @@ class TestGate:
         self, store: InMemoryLightningStore, gate: Gate
     ):
         with ScriptedModels([Reply("ok", delay=0.5)]) as models:
-            gate.serve([address_of(models)])
+            await gate.serve([address_of(models)])
             await gate.open(1)
             asking = asyncio.create_task(ask(store, gate))
             with anyio.fail_after(10):
-                while not models.requests:
+                while not calls(models):
                     await anyio.sleep(0.01)
             assert await gate.close() == 0
             _, version = await asking
@@ -114,11 +120,11 @@ class TestGate:
         await gate.start()
         try:
             with ScriptedModels([Reply("ok", delay=20)]) as models:
-                gate.serve([address_of(models)])
+                await gate.serve([address_of(models)])
                 await gate.open(1)
                 asking = asyncio.create_task(ask(store, gate))
                 with anyio.fail_after(10):
-                    while not models.requests:
+                    while not calls(models):
                         await anyio.sleep(0.01)
                 assert await gate.close() == 1
                 with pytest.raises(openai.APIError):

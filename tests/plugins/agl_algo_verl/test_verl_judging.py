@@ -78,7 +78,8 @@ class TestLogprobs:
 
     def test_they_need_not_be_there(self):
         limits = Limits(4, 8, needs_logprobs=False)
-        assert verdict(BLIND, limits=limits).rows == [BLIND]
+        found = verdict(BLIND, GOOD, limits=limits)
+        assert [row.logprobs for row in found.rows] == [None, None]
 
 
 class TestOverlong:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -78,7 +78,7 @@ class Agent:
         return (await self.served.store.query_spans(self.rollout.rollout_id)).items
 
 
-async def _enumerate(items: Any) -> Any:
+async def _enumerate(items: Any) -> AsyncIterator[tuple[int, Any]]:
     number = 0
     async for item in items:
         yield number, item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,22 @@ class TestCompose:
         assert compose().trainer.v1.sampler.sync_refill_failed_groups is True
 
 
+def test_the_readmes_example_for_a_gpu_is_a_configuration(tiny_model: Path):
+    """As far as that can be said without one: every key is known, and verl's checks pass."""
+    from agl_algo_verl.settings import compose
+
+    readme = Path(__file__).parents[3] / "plugins" / "agl_algo_verl" / "README.md"
+    code = re.search(r"^CONFIG = .*?^}$", readme.read_text(), re.MULTILINE | re.DOTALL)
+    assert code is not None
+    found: dict[str, Any] = {}
+    exec(code[0], found)
+    found["CONFIG"]["actor_rollout_ref"]["model"]["path"] = str(tiny_model)
+    config = compose(VERLConfig(config=found["CONFIG"]))
+    assert config.trainer.device == "cuda"
+    assert config.actor_rollout_ref.rollout.name == "vllm"
+    assert config.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser == "hermes"
+
+
 class TestMistakes:
     def test_an_unknown_key_is_told_with_its_path(self, compose: Any):
         with pytest.raises(ConfigError) as error:
@@ -108,6 +125,14 @@ class TestMistakes:
         lend = {"separate_async": {"hybrid_rollout": {"enable_switch": True}}}
         with pytest.raises(ConfigError, match="enable_switch: agents reach the standalone"):
             compose(trainer={"device": "cpu", "v1": lend})
+
+    def test_an_adapter_that_agents_would_not_see(self, compose: Any, tiny_model: Path):
+        adapter = small(tiny_model)["actor_rollout_ref"]
+        adapter["model"]["lora_rank"] = 8
+        with pytest.raises(ConfigError, match=r"model\.lora\.merge: agents call the servers over"):
+            compose(actor_rollout_ref=adapter)
+        adapter["model"]["lora"] = {"merge": True}
+        assert compose(actor_rollout_ref=adapter).actor_rollout_ref.model.lora_rank == 8
 
     def test_a_loss_per_rollout_and_another_aggregation(self, compose: Any, tiny_model: Path):
         other = small(tiny_model)["actor_rollout_ref"]

@@ -226,8 +226,8 @@ class _Session:
             for prompt in prompts:
                 queue.put_nowait(prompt)
 
-        def serve(addresses: Sequence[str]) -> None:
-            gate.serve(addresses)
+        async def serve(addresses: Sequence[str]) -> None:
+            await gate.serve(addresses)
             health.watch(addresses)
 
         feeder = Feeder(

@@ -20,7 +20,7 @@ class Bridge:
     Args:
         loop: The algorithm's loop.
         submit: Begins groups of rollouts; called in the loop.
-        serve: Sends agents to rollout servers, by address; called in the loop.
+        serve: Sends agents to rollout servers, by address.
         close: Closes the way to them; returns how many calls were aborted.
         open: Opens it, to weights of a version.
         take_metrics: Returns what was counted, of a partition.
@@ -33,7 +33,7 @@ class Bridge:
         loop: asyncio.AbstractEventLoop,
         *,
         submit: Callable[[Sequence[Prompt]], None],
-        serve: Callable[[Sequence[str]], None],
+        serve: Callable[[Sequence[str]], Coroutine[Any, Any, None]],
         close: Callable[[], Coroutine[Any, Any, int]],
         open: Callable[[int], Coroutine[Any, Any, None]],
         take_metrics: Callable[[str], dict[str, float]],
@@ -88,7 +88,7 @@ class Bridge:
         """Let agents through to these servers, which have the weights of this version."""
 
         async def serve() -> None:
-            self._serve(addresses)
+            await self._serve(addresses)
             await self._open(version)
 
         self._there(serve())

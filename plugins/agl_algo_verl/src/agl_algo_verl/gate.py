@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from agl_core.errors import ConfigError
+import aiohttp
+
+from agl_core.errors import ConfigError, LLMServerError
 from agl_core.proxy import DirectProxy
 from agl_core.proxy.base import LLMProxy
 from agl_core.store.base import LightningStore
 from agl_core.types import LLM
 
-__all__ = ["Gate", "model_list"]
+__all__ = ["Gate", "model_list", "served_model"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,28 +28,43 @@ _QUEUE_SECONDS = 3600.0
 
 
 def model_list(
-    name: str, path: str, addresses: Sequence[str], sampling: Mapping[str, Mapping[str, Any]]
+    name: str, served: Mapping[str, str], sampling: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the backends: every server under every name.
 
     Args:
         name: What agents call the model.
-        path: What the servers call it.
-        addresses: ``host:port`` of each server.
+        served: What each server calls it, by ``host:port``.
         sampling: Sampling parameters by suffix of the name; requests without them get these.
     """
     return [
         {
             "model_name": name + suffix,
             "litellm_params": {
-                "model": f"hosted_vllm/{path}",
+                "model": f"hosted_vllm/{model}",
                 "api_base": f"http://{address}/v1",
                 **parameters,
             },
         }
         for suffix, parameters in sampling.items()
-        for address in addresses
+        for address, model in served.items()
     ]
+
+
+async def served_model(session: aiohttp.ClientSession, address: str) -> str:
+    """Return what a server calls the model it serves.
+
+    verl gives its servers the path of a local copy, which need not be the configured one.
+
+    Raises:
+        LLMServerError: It does not answer, or serves nothing.
+    """
+    try:
+        async with session.get(f"http://{address}/v1/models") as reply:
+            reply.raise_for_status()
+            return str((await reply.json())["data"][0]["id"])
+    except (aiohttp.ClientError, OSError, LookupError) as error:
+        raise LLMServerError(f"the rollout server at {address} serves no model: {error}") from error
 
 
 class Gate:
@@ -57,7 +74,7 @@ class Gate:
         proxy: The run's proxy; None makes one on this machine.
         store: Where spans go.
         name: What agents call the model; None: the last part of its path.
-        path: The model's path, which is what verl's servers call it.
+        path: The model's path.
         train: Sampling parameters of training.
         val: Sampling parameters of validation.
         drain_timeout: Seconds that calls in flight may take to end.
@@ -83,7 +100,6 @@ class Gate:
             )
         self.proxy: LLMProxy = proxy or DirectProxy(store=store, queue_timeout=_QUEUE_SECONDS)
         self.name = name or PurePosixPath(path.rstrip("/")).name
-        self._path = path
         self._sampling = {"": dict(train), self.VAL_SUFFIX: dict(val)}
         self._drain_timeout = drain_timeout
         self._started = False
@@ -110,10 +126,15 @@ class Gate:
             model=self.name + suffix, sampling_parameters=self._sampling[suffix]
         )
 
-    def serve(self, addresses: Sequence[str]) -> None:
-        """Send calls to these servers from now on."""
-        backends = model_list(self.name, self._path, addresses, self._sampling)
-        self.proxy.update_model_list(backends)
+    async def serve(self, addresses: Sequence[str]) -> None:
+        """Send calls to these servers, ``host:port`` each, from now on.
+
+        Raises:
+            LLMServerError: One of them serves nothing.
+        """
+        async with aiohttp.ClientSession() as session:
+            served = {address: await served_model(session, address) for address in addresses}
+        self.proxy.update_model_list(model_list(self.name, served, self._sampling))
 
     async def close(self) -> int:
         """Let new calls wait, and wait until none is in flight; return how many were aborted."""

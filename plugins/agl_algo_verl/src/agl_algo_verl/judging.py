@@ -6,7 +6,7 @@ Pure functions; every reason has a name, under which it is counted in the metric
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -35,7 +35,7 @@ class Limits:
     Attributes:
         max_prompt: Tokens of a prompt.
         max_response: Tokens of a response.
-        needs_logprobs: Whether rows without log-probabilities cannot be used.
+        needs_logprobs: Whether rows need log-probabilities; if not, those there are are taken off.
     """
 
     max_prompt: int
@@ -85,7 +85,10 @@ def judge(
         options: The policies.
         may_retry: Whether it has tries left.
     """
-    usable = [row for row in rows if row.logprobs is not None or not limits.needs_logprobs]
+    if limits.needs_logprobs:
+        usable = [row for row in rows if row.logprobs is not None]
+    else:  # a column that only some rows have cannot be stored
+        usable = [replace(row, logprobs=None) for row in rows]
     without = len(rows) - len(usable)
     if reward is None:
         reward = options.missing_reward

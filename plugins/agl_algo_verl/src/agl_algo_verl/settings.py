@@ -73,10 +73,11 @@ def _merge(node: DictConfig, values: Mapping[str, Any], path: str) -> None:
     from omegaconf import DictConfig, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
+    is_free = not len(node)  # verl leaves a mapping empty where any key may be
     for key, value in values.items():
         name = str(key)
         where = f"{path}.{name}" if path else name
-        adds = name.startswith("+") or not len(node)
+        adds = is_free or name.startswith("+")
         name = name.removeprefix("+")
         try:
             known = node.get(name) if name in node else None
@@ -115,6 +116,13 @@ def _check(config: DictConfig, options: VERLConfig) -> None:
         raise ConfigError(
             "agents reach the standalone rollout servers only; set it to false",
             path="config.trainer.v1.separate_async.hybrid_rollout.enable_switch",
+        )
+    model = config.actor_rollout_ref.model
+    if (model.lora_rank > 0 or model.lora.get("rank", 0) > 0) and not model.lora.get("merge"):
+        raise ConfigError(
+            "agents call the servers over HTTP, where verl's adapter is not applied: set it to "
+            "true, and the servers get merged weights",
+            path="config.actor_rollout_ref.model.lora.merge",
         )
     if options.loss_level == "rollout":
         if config.actor_rollout_ref.actor.loss_agg_mode != "token-mean":

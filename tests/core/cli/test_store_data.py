@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -348,3 +350,56 @@ def test_the_watchdog_looks_once_for_all_processes(tmp_path):
         return sorted(verdicts)
 
     assert asyncio.run(work()) == [0, 0, 0, 1]
+
+
+def test_four_server_processes_share_one_watchdog(served, tmp_path):
+    from agl_core.store import LightningStoreClient
+
+    period = 0.4
+    _, url = served(
+        "--n-workers", "4", "--path", "runs.db", "--set", f"scan_debounce_seconds={period}"
+    )
+    late = RolloutConfig(timeout_seconds=0.1, max_attempts=2, retry_condition=["timeout"])
+    file = sqlite3.connect(tmp_path / "runs.db")
+    looks: list[float] = []
+
+    async def ask(client: LightningStoreClient, until: float) -> None:
+        # Every call of a process whose last look is too long ago would look.
+        while time.monotonic() < until:
+            await client.statistics()
+            (last,) = file.execute("SELECT value FROM counters WHERE name = 'last_scan'").fetchone()
+            if last not in looks:
+                looks.append(last)
+
+    async def work() -> tuple[list[str], list[str]]:
+        clients = [LightningStoreClient(url) for _ in range(12)]
+        told: list[str] = []
+
+        async def listen() -> None:
+            async for event in clients[0].events():
+                if event.kind == "attempt" and event.status == "timeout":
+                    told.append(str(event.rollout_id))  # noqa: PERF401 -- it never ends
+
+        listening = asyncio.ensure_future(listen())
+        started = [
+            await client.start_rollout(number, config=late)
+            for number, client in enumerate(clients * 2)
+        ]
+        until = time.monotonic() + 8 * period
+        await asyncio.gather(*(ask(client, until) for client in clients))
+        again = await clients[0].dequeue_many_rollouts(limit=100)
+        listening.cancel()
+        await asyncio.wait([listening])
+        for client in clients:
+            await client.close()
+        assert sorted(r.rollout_id for r in again) == sorted(r.rollout_id for r in started)
+        assert {r.attempt.sequence_id for r in again} == {2}
+        return told, [r.rollout_id for r in started]
+
+    told, started = asyncio.run(work())
+    (processes,) = file.execute("SELECT count(DISTINCT pid) FROM peers").fetchone()
+    file.close()
+    assert processes == 4
+    assert sorted(told) == sorted(started)  # each verdict once
+    assert len(looks) > 3
+    assert min(b - a for a, b in itertools.pairwise(looks)) >= period

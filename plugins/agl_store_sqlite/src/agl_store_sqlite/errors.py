@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from agl_core.errors import AglError, StoreDataError, StoreUnavailableError
 
@@ -26,10 +28,17 @@ def translated(error: sqlite3.Error, path: str) -> AglError:
     code: str = getattr(error, "sqlite_errorname", None) or ""
     if code.startswith(_BUSY):
         return StoreUnavailableError(f"{path} is locked by another process ({error})")
+    if code.startswith("SQLITE_CANTOPEN") and _is_read_only(path):
+        code = "SQLITE_READONLY"  # where it would have to make the log beside the file
     for prefix, advice in _ADVICE.items():
         if code.startswith(prefix):
             return StoreDataError(f"{path}: {advice} ({error})")
     return StoreDataError(f"{path}: {error}")
+
+
+def _is_read_only(path: str) -> bool:
+    file = Path(path)
+    return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
 
 @contextmanager

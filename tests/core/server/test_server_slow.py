@@ -8,6 +8,8 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,13 +21,20 @@ from agl_core.store import InMemoryLightningStore
 pytestmark = pytest.mark.slow
 
 
-def make_app() -> StoreApp:
-    return StoreApp(InMemoryLightningStore())
+def make_app(path: Path | None = None) -> StoreApp:
+    """Serve a store in memory, or in a file."""
+    if path is None:
+        return StoreApp(InMemoryLightningStore())
+    from agl_store_sqlite import SqliteLightningStore
+
+    return StoreApp(SqliteLightningStore(path), close_store=True)
 
 
-async def in_a_process() -> PythonServerLauncher:
+async def in_a_process(path: Path | None = None) -> PythonServerLauncher:
     launcher = PythonServerLauncher(
-        make_app, PythonServerLauncherArgs(launch_mode="mp", start_method="spawn"), factory=True
+        partial(make_app, path),
+        PythonServerLauncherArgs(launch_mode="mp", start_method="spawn"),
+        factory=True,
     )
     await launcher.start()
     return launcher
@@ -58,14 +67,17 @@ RESOURCES = ["/v1/agl/resources", "/v1/agl/resources/{resources_id}"]
     ],
     ids=["most", "resources"],
 )
-async def test_schemathesis_finds_no_failure_of_the_server(tmp_path, choice):
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+async def test_schemathesis_finds_no_failure_of_the_server(tmp_path, choice, backend):
     """Bodies and parameters made from the document, and broken ones beside them."""
     options = (
         [word for path in choice for word in ("--include-path", path)] + ["--mode", "positive"]
         if choice is RESOURCES
         else [word for path in choice for word in ("--exclude-path", path)]
     )
-    server = await in_a_process()
+    if backend == "sqlite":
+        pytest.importorskip("agl_store_sqlite")
+    server = await in_a_process(tmp_path / "store.db" if backend == "sqlite" else None)
     process = server_process()
     before = process.memory_info().rss
     try:

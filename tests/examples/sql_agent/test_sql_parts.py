@@ -23,10 +23,9 @@ EXAMPLE = ROOT / "examples" / "sql_agent"
 @pytest.fixture(autouse=True, scope="module")
 def _own_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Databases made anew for these tests."""
+    folder = str(tmp_path_factory.mktemp("databases"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sql_databases.tempfile, "gettempdir", lambda: str(tmp_path_factory.mktemp("databases"))
-        )
+        patch.setattr(sql_databases.tempfile, "gettempdir", lambda: folder)
         sql_databases._file.cache_clear()
         yield
     sql_databases._file.cache_clear()

@@ -9,18 +9,37 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 
 from agl_algo_grpo import HFServer
-from agl_testing.tiny_model import make_tiny_model
+from agl_testing.tiny_model import build_adapter, build_model, build_tokenizer, teach
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Each starts processes that import PyTorch, on machines that may be busy.
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of models of one shape: ``taught`` (it calls a tool), ``random``, and adapters."""
     folder = tmp_path_factory.mktemp("models")
-    make_tiny_model(folder / "taught", adapters=[folder / "lora-0", folder / "lora-1"])
-    make_tiny_model(folder / "random", seed=1, taught=False)
-    make_tiny_model(folder / "wide", hidden_size=128, taught=False)
+    torch.set_num_threads(1)
+    tokenizer = build_tokenizer()
+    taught = build_model(tokenizer)
+    teach(taught, tokenizer)
+    made = {
+        "taught": taught,
+        "random": build_model(tokenizer, seed=1),
+        "wide": build_model(tokenizer, hidden_size=128),
+    }
+    for name, model in made.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    for number in range(2):
+        build_adapter(folder / f"lora-{number}", taught, seed=number)
     return folder
 
 

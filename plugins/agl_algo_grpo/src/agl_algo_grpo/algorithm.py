@@ -327,7 +327,7 @@ def _to_rows(found: Step, config: GRPOConfig) -> list[Row]:
     samples = found.samples
     groups = [group.index for group in found.groups for _ in group.samples]
     advantages = group_advantages(
-        torch.tensor([sample.reward for sample in samples]),
+        torch.tensor([sample.reward for sample in samples], dtype=torch.float64),
         torch.tensor(groups),
         config.advantage,
     ).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,11 +14,10 @@ class HFServerConfig(BaseModel):
     """Options of :class:`~agl_algo_grpo.hf.HFServer`. Durations are seconds."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
-    injects: ClassVar[frozenset[str]] = frozenset({"model"})
 
-    model: str = Field(description="Folder of the model and its tokenizer")
-    served_model_name: str | None = Field(
-        default=None, description="Name that calls ask for; None is the folder's"
+    path: str = Field(min_length=1, description="Folder of the model and its tokenizer")
+    model: str | None = Field(
+        default=None, min_length=1, description="Name that calls ask for; None is the folder's"
     )
     host: str = Field(default="127.0.0.1", description="Interface")
     port: int = Field(default=0, ge=0, le=65535, description="Port; 0 takes a free one")
@@ -45,7 +44,7 @@ class HFServerConfig(BaseModel):
     @property
     def served_name(self) -> str:
         """Name that calls ask for."""
-        return self.served_model_name or Path(self.model).absolute().name
+        return self.model or Path(self.path).absolute().name
 
 
 class LoRAConfig(BaseModel):

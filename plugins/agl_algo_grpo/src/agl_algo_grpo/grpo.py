@@ -74,16 +74,16 @@ def group_advantages(
     advantages = torch.zeros_like(rewards)
     for group in groups.unique():
         members = groups == group
-        r = rewards[members]
+        r = rewards[members].double()
         n = len(r)
-        if n < 2:
-            continue
+        if bool((r == r[0]).all()):
+            continue  # what rounding leaves of them would be divided by epsilon
         centred = r - r.mean()
         if how == "group":
             centred = centred / (r.std(correction=1) + epsilon)
         elif how == "rloo":
             centred = centred * n / (n - 1)  # = r - (sum(r) - r) / (n - 1)
-        advantages[members] = centred
+        advantages[members] = centred.to(rewards.dtype)
     return advantages
 
 

@@ -42,7 +42,7 @@ def build_server(spec: Any, folder: Path) -> LLMServer:
     if isinstance(spec, str):
         spec = {"type": spec}
     if isinstance(spec, dict):
-        spec = {"model": str(folder), **spec}
+        spec = {"path": str(folder), **spec}
     return build_component("llm_server", spec, default="hf", path="algorithm.server")
 
 

@@ -49,7 +49,8 @@ class HFServer(LLMServer):
     The process ends with :meth:`stop`, and by itself when the process that started it is gone.
 
     Args:
-        model: Folder of the model and its tokenizer.
+        path: Folder of the model and its tokenizer.
+        model: Name that calls ask for; None is the folder's.
         **options: See :class:`~agl_algo_grpo.config.HFServerConfig`.
 
     Raises:
@@ -58,9 +59,9 @@ class HFServer(LLMServer):
 
     def __init__(
         self,
-        model: str | Path,
+        path: str | Path,
         *,
-        served_model_name: str | None = None,
+        model: str | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         device: str = "auto",
@@ -76,8 +77,8 @@ class HFServer(LLMServer):
         log_file: str | Path | None = None,
     ) -> None:
         self._config = HFServerConfig(
-            model=str(model),
-            served_model_name=served_model_name,
+            path=str(path),
+            model=model,
             host=host,
             port=port,
             device=device,
@@ -138,8 +139,8 @@ class HFServer(LLMServer):
             raise
         if not said["ok"]:
             await self.stop()
-            model = self._config.model
-            raise LLMServerError(f"the server of {model} did not start: {said['error']}")
+            path = self._config.path
+            raise LLMServerError(f"the server of {path} did not start: {said['error']}")
         self._port = said["port"]
 
     async def __aenter__(self) -> HFServer:
@@ -179,8 +180,8 @@ class HFServer(LLMServer):
             MissingDependencyError: There is no PyTorch.
         """
         config = self._config
-        if not Path(config.model, "config.json").is_file():
-            raise LLMServerError(f"{config.model} holds no model: there is no config.json")
+        if not Path(config.path, "config.json").is_file():
+            raise LLMServerError(f"{config.path} holds no model: there is no config.json")
         if config.python is None:
             for package in ("torch", "transformers"):
                 if find_spec(package) is None:
@@ -219,7 +220,7 @@ class HFServer(LLMServer):
         last = self._last_words()
         await self.stop()
         why = f"said nothing for {timeout:g} s" if scope.cancelled_caught else "died"
-        raise LLMServerError(f"the server of {self._config.model} {why}; its last words:\n{last}")
+        raise LLMServerError(f"the server of {self._config.path} {why}; its last words:\n{last}")
 
     def _last_words(self) -> str:
         if self._log is None:

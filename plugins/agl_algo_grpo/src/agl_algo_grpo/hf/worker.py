@@ -70,8 +70,8 @@ def _build(config: HFServerConfig) -> tuple[Engine, App]:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     device = choose_device(config.device)
-    model = load_model(config.model, dtype=choose_dtype(config.dtype, device), device=device)
-    tokenizer = AutoTokenizer.from_pretrained(config.model, local_files_only=True)
+    model = load_model(config.path, dtype=choose_dtype(config.dtype, device), device=device)
+    tokenizer = AutoTokenizer.from_pretrained(config.path, local_files_only=True)
     if config.chat_template is not None:
         tokenizer.chat_template = config.chat_template
     ends = {tokenizer.eos_token_id}

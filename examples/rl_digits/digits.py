@@ -1,0 +1,98 @@
+"""The agent and its tasks: look on a shelf with a tool, and say which digit lies there.
+
+An ordinary program around an OpenAI client. The framework touches it in two places:
+``@agl.rollout`` hands it a task and the model to use, and what it returns is the reward.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+from typing import Any
+
+from openai import OpenAI
+
+import agl_core as agl
+
+__all__ = ["TOOLS", "look", "make_tasks", "train_tasks", "val_tasks", "visit"]
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "Say which digit lies on a shelf.",
+            "parameters": {
+                "type": "object",
+                "properties": {"shelf": {"type": "string", "description": "a digit"}},
+                "required": ["shelf"],
+            },
+        },
+    }
+]
+
+
+@agl.rollout
+def visit(task: dict[str, Any], llm: agl.LLM) -> float:
+    """Half the reward is for looking on the shelf that was asked for, half for the right answer.
+
+    The model never sees what lies on the shelves but through the tool, so the answer takes both
+    turns.
+    """
+    asked, shelves = str(task["shelf"]), task["shelves"]
+    messages: list[Any] = [{"role": "user", "content": f"Shelf {asked}?"}]
+    first = ask(llm, messages)
+    if len(first.get("tool_calls") or ()) != 1:
+        return 0.0
+    call = first["tool_calls"][0]
+    looked, found = look(shelves, call["function"])
+    messages += [first, {"role": "tool", "tool_call_id": call["id"], "content": found}]
+    answer = (ask(llm, messages).get("content") or "").strip()
+    return 0.5 * (looked == asked) + 0.5 * (answer == shelves[int(asked)])
+
+
+def ask(llm: agl.LLM, messages: list[Any]) -> dict[str, Any]:
+    """Return the model's next message."""
+    completion = client(llm.endpoint).chat.completions.create(
+        model=llm.model, messages=messages, tools=TOOLS, **llm.sampling_parameters
+    )
+    return completion.choices[0].message.model_dump(exclude_none=True)
+
+
+def look(shelves: str, call: dict[str, Any]) -> tuple[str, str]:
+    """Answer the model's call of the tool; return the shelf it named and what to tell it."""
+    try:
+        shelf = json.loads(call["arguments"])["shelf"]
+    except (ValueError, KeyError, TypeError):
+        return "", "?"
+    if call["name"] != "look" or not (isinstance(shelf, str) and re.fullmatch("[0-9]", shelf)):
+        return "", "?"
+    return shelf, shelves[int(shelf)]
+
+
+@functools.lru_cache(maxsize=64)
+def client(endpoint: str) -> OpenAI:
+    # Each attempt has a URL of its own.
+    return OpenAI(base_url=endpoint, api_key="none", timeout=60)
+
+
+def make_tasks(count: int, seed: int) -> list[dict[str, Any]]:
+    """Return tasks: a shelf to ask for, and what lies on all ten."""
+    rng = random.Random(seed)
+    return [
+        {
+            "shelf": rng.randrange(10),
+            "shelves": "".join(str(rng.randrange(10)) for _ in range(10)),
+        }
+        for _ in range(count)
+    ]
+
+
+def train_tasks() -> list[dict[str, Any]]:
+    return make_tasks(1000, seed=1)
+
+
+def val_tasks() -> list[dict[str, Any]]:
+    return make_tasks(100, seed=2)

@@ -1,0 +1,117 @@
+"""Trains the model with GRPO and shows the learning curve.
+
+python examples/rl_digits/main.py
+python examples/rl_digits/main.py --seeds 0 1 2      # three runs, one after another
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+# Before PyTorch is there: two processes with two threads each would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import agl_core as agl
+from agl_algo_grpo import GRPO
+from digits import train_tasks, val_tasks, visit
+from make_model import make_model
+
+__all__ = ["train"]
+
+
+def train(
+    folder: Path, *, seed: int, steps: int, runners: int, server: Any = None
+) -> dict[str, Any]:
+    """Train from a fresh model; return what came of it.
+
+    Args:
+        folder: Where everything goes.
+        seed: Of the model, of the order of tasks and of what is sampled.
+        steps: Training steps.
+        runners: Processes that run the agent.
+        server: The LLM server; by default the Hugging Face server.
+    """
+    base = make_model(folder / "base", seed=seed)
+    began = time.monotonic()
+    algorithm = GRPO(
+        model=base,
+        steps=steps,
+        tasks_per_step=16,
+        group_size=8,
+        learning_rate=1e-3,
+        max_tokens=16,
+        seed=seed,
+        threads=1,
+        server=server or {"type": "hf", "threads": 1, "seed": seed},
+        output_dir=str(folder),
+        checkpoint_every=10,
+    )
+    trainer = agl.Trainer(
+        algorithm=algorithm,
+        adapter="trajectory",
+        strategy={"type": "cs", "start_method": "spawn", "server_port": 0},
+        n_runners=runners,
+    )
+    trainer.fit(visit, train_tasks(), val_dataset=val_tasks())
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    rewards = [float(row["reward"]) for row in rows]
+    return {
+        "seed": seed,
+        "first": rewards[0],
+        "last": sum(rewards[-3:]) / len(rewards[-3:]),
+        "validation": float(rows[-1]["val_reward"]),
+        "logprob_delta": max(float(row["logprob_delta"] or 0) for row in rows),
+        "seconds": time.monotonic() - began,
+        "rewards": rewards,
+        "folder": str(folder),
+    }
+
+
+def draw(rewards: list[float], width: int = 50) -> str:
+    """Return a curve of one line per step."""
+    lines = [
+        f"{step:4}  {reward:5.3f}  {'█' * round(reward * width)}"
+        for step, reward in enumerate(rewards)
+    ]
+    return "\n".join(["step  mean reward", *lines])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a tiny model with GRPO.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--runners", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("agl-runs/rl_digits"))
+    parser.add_argument("--json", action="store_true", help="end with one JSON object per seed")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("agl_algo_grpo").setLevel(logging.INFO)
+    outcomes = [
+        train(
+            options.output / f"seed-{seed}", seed=seed, steps=options.steps, runners=options.runners
+        )
+        for seed in options.seeds
+    ]
+    for outcome in outcomes:
+        if options.json:
+            print(json.dumps(outcome))
+            continue
+        print(draw(outcome["rewards"]))
+        print(
+            f"seed {outcome['seed']}: mean reward {outcome['first']:.3f} -> {outcome['last']:.3f}, "
+            f"validation {outcome['validation']:.3f}, in {outcome['seconds']:.0f} s; "
+            f"log-probabilities agree to {outcome['logprob_delta']:.0e}; "
+            f"curve in {outcome['folder']}/curve.png"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Builds the example's model: a transformer of 200,000 random weights, and its tokenizer.
+
+    python examples/rl_digits/make_model.py agl-runs/rl_digits/base
+
+Nothing is downloaded. Reinforcement learning needs something to reinforce, so the model is **warmed
+up** with supervised text for half a minute: someone asks, a tool is called, an answer is given. The
+format is always right, but the teacher mostly does not listen: three digits in four are random
+(`LISTENS`). Afterwards the model knows the format and does what the task asks for about one time in
+five, which is the reward that learning starts from.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+LISTENS = 0.25
+"""How often the teacher repeats the digit that it was told; else it says any."""
+
+__all__ = ["CHAT_TEMPLATE", "build_tokenizer", "make_model"]
+
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+{%- if message.role == "assistant" %}
+{{- "<|assistant|>" + (message.content or "") }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson + "}</tool_call>" }}
+{%- endfor %}
+{{- "<|end|>" }}
+{%- else %}
+{{- "<|" + message.role + "|>" + message.content + "<|end|>" }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- "<|assistant|>" }}{%- endif %}
+"""
+"""Like Hermes's, without the list of tools, which so small a model has no use for."""
+
+
+def build_tokenizer() -> Any:
+    """Return a tokenizer of bytes, with a token for each part of the format."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: i for i, sign in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|pad|>", "<|end|>", "<|user|>", "<|tool|>", "<|assistant|>"])
+    # Not special: a server's parser of tool calls reads them.
+    parts = ["<tool_call>", "</tool_call>", '{"name": "look", "arguments": {"shelf": "', '"}}']
+    tokenizer.add_tokens([AddedToken(part, special=False, normalized=False) for part in parts])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=256,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def make_model(folder: str | Path, *, seed: int = 0, warmup_steps: int = 400) -> Path:
+    """Write the model to a folder, unless there is one already.
+
+    Args:
+        folder: Where to.
+        seed: Of its weights and of its warm-up.
+        warmup_steps: Steps of AdamW on 64 conversations each.
+    """
+    folder = Path(folder)
+    if (folder / "config.json").is_file():
+        return folder
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = build_tokenizer()
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.1,
+        dtype="float32",
+    )
+    model = LlamaForCausalLM(config)
+    _warm_up(model, tokenizer, seed=seed, steps=warmup_steps)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _warm_up(model: Any, tokenizer: Any, *, seed: int, steps: int) -> None:
+    """Teach the format, and not much more."""
+    import torch
+
+    call = {"type": "function", "function": {"name": "look", "arguments": {"shelf": "0"}}}
+    messages = [
+        {"role": "user", "content": "Shelf 0?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "0"},
+        {"role": "assistant", "content": "0"},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    conversation = torch.tensor(tokenizer.encode(text, add_special_tokens=False))
+    digits = torch.tensor([tokenizer.encode(str(digit))[0] for digit in range(10)])
+    places = (conversation == digits[0]).nonzero()[:, 0]  # asked, called, found, answered
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        chosen = torch.randint(10, (64, 4), generator=generator)
+        listens = torch.rand((64, 2), generator=generator) < LISTENS
+        chosen[:, 1::2] = torch.where(listens, chosen[:, 0::2], chosen[:, 1::2])
+        ids = conversation.repeat(64, 1)
+        ids[:, places] = digits[chosen]
+        loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Build the example's model.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    print("model:", make_model(arguments.folder, seed=arguments.seed))

@@ -1,0 +1,343 @@
+"""The loop, with real servers, proxies and stores; and what goes wrong in the middle of it."""
+
+from __future__ import annotations
+
+import csv
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from openai import OpenAI
+from transformers import AutoModelForCausalLM
+
+import agl_core as agl
+from agl_algo_grpo import GRPO
+from agl_core.errors import ConfigError, LLMServerError
+from agl_testing.algorithm import AlgorithmSuite
+
+# Of Transformers, which PEFT asks about it.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
+
+ACTOR = Path(__file__).with_name("grpo_actor.py")
+SERVER: dict[str, Any] = {"type": "hf", "threads": 1}
+TINY: dict[str, Any] = {
+    "tasks_per_step": 2,
+    "group_size": 4,
+    "learning_rate": 1e-3,
+    "max_tokens": 6,
+    "server": SERVER,
+    "threads": 1,
+}
+
+
+def talk(llm: agl.LLM) -> float:
+    """Ask twice; the more kinds of letters come back, the better."""
+    messages: Any = [{"role": "user", "content": "Go."}]
+    with OpenAI(base_url=llm.endpoint, api_key="-", max_retries=0, timeout=60) as client:
+        for _ in range(2):
+            answer = client.chat.completions.create(model=llm.model, messages=messages)
+            text = answer.choices[0].message.content or ""
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "on"}]
+    return len(set(text)) / 10
+
+
+@agl.rollout
+def agent(task: int, llm: agl.LLM) -> float:
+    return talk(llm)
+
+
+def train(
+    folder: Path,
+    model: Path,
+    agent: Any = agent,
+    *,
+    runners: int = 4,
+    val: Any = None,
+    **options: Any,
+) -> tuple[GRPO, list[dict[str, str]]]:
+    algorithm = GRPO(model=model, output_dir=str(folder), **{**TINY, **options})
+    trainer = agl.Trainer(
+        algorithm=algorithm, adapter="trajectory", strategy="shm", n_runners=runners
+    )
+    trainer.fit(agent, list(range(6)), val_dataset=val)
+    return algorithm, read(folder)
+
+
+def read(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def servers(parent: int | None = None) -> list[psutil.Process]:
+    """The LLM servers that a process (this one, if none is named) has started."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process(parent).children(recursive=True):
+        try:
+            if "agl_algo_grpo.hf.worker" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+class TestGRPOConformance(AlgorithmSuite):
+    flags = frozenset()
+
+    @pytest.fixture
+    def algorithm(self, taught: Path, tmp_path: Path) -> GRPO:
+        return GRPO(model=taught, output_dir=str(tmp_path), **{**TINY, "steps": 1, "retries": 0})
+
+    @pytest.fixture
+    def agent(self) -> Any:
+        return agent
+
+    @pytest.fixture
+    def adapter(self) -> str:
+        return "trajectory"
+
+
+def test_steps_change_the_weights_that_answer(taught: Path, tmp_path: Path):
+    algorithm, rows = train(
+        tmp_path, taught, steps=3, kl=0.1, epochs=2, minibatches=2, val=[1, 2, 3]
+    )
+    assert [row["step"] for row in rows] == ["0", "1", "2"]
+    for row in rows:
+        # The trainer's model is the server's, before every step: also after weights were sent.
+        assert float(row["logprob_delta"]) <= 1e-4
+        assert row["version"] == f"step-{row['step']}"
+        assert int(row["rollouts"]) == 8
+        assert int(row["dropped_rollouts"]) == 0
+    # The two samples of "step 0" are on-policy; only later minibatches move the ratio.
+    assert all(float(row["ratio_max"]) > 1.0 for row in rows)
+    assert float(rows[-1]["val_reward"]) > 0
+    assert rows[0]["val_reward"] == ""
+    before = AutoModelForCausalLM.from_pretrained(taught).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(tmp_path / "model").state_dict()
+    served = AutoModelForCausalLM.from_pretrained(tmp_path / "weights" / "step-3").state_dict()
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    assert all(torch.equal(served[key], after[key]) for key in after)
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+    assert algorithm.metrics is not None
+    assert len(algorithm.metrics.column("reward")) == 3
+    assert servers() == []
+
+
+def test_an_adapter_is_trained_and_the_model_is_not(taught: Path, tmp_path: Path):
+    _, rows = train(tmp_path, taught, steps=2, lora={"r": 4, "alpha": 8}, kl=0.01)
+    assert max(float(row["logprob_delta"]) for row in rows) <= 1e-4
+    assert float(rows[0]["kl"]) == 0.0  # an adapter begins as nothing
+    assert sorted(p.name for p in (tmp_path / "model").glob("*.safetensors")) == [
+        "adapter_model.safetensors"
+    ]
+
+
+def test_a_temperature_is_that_of_the_rollouts_and_of_the_ratio(taught: Path, tmp_path: Path):
+    _, rows = train(tmp_path, taught, steps=1, temperature=0.7)
+    assert float(rows[0]["logprob_delta"]) <= 1e-4
+    assert float(rows[0]["ratio_max"]) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("how", ["kill", "hang"])
+def test_a_server_that_goes_away_in_the_middle_of_a_step_is_replaced(
+    taught: Path, tmp_path: Path, how: str
+):
+    done: list[int] = []
+
+    @agl.rollout
+    def saboteur(task: int, llm: agl.LLM) -> float:
+        done.append(task)
+        if len(done) == 10:  # in the second step, with weights of its own
+            (server,) = servers()
+            server.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+        return talk(llm)
+
+    _, rows = train(
+        tmp_path, taught, saboteur, runners=3, steps=3, check_interval=0.5, hang_timeout=10
+    )
+    assert [int(row["server_restarts"]) for row in rows] == [0, 1, 0]
+    assert int(rows[1]["retried_rollouts"]) >= 1
+    for row in rows:
+        assert float(row["logprob_delta"]) <= 1e-4  # it came back with the weights it had
+        assert int(row["rollouts"]) == 8
+        assert int(row["dropped_groups"]) == 0
+    assert servers() == []
+
+
+def test_a_server_that_keeps_dying_ends_the_run_with_a_reason(taught: Path, tmp_path: Path):
+    @agl.rollout
+    def saboteur(task: int, llm: agl.LLM) -> float:
+        for server in servers():
+            server.kill()
+        return talk(llm)
+
+    with pytest.raises(LLMServerError, match="after 1 restarts in one step"):
+        train(tmp_path, taught, saboteur, runners=1, steps=1, max_server_restarts=1)
+    assert servers() == []
+
+
+def test_rollouts_that_cannot_be_used_are_made_anew_then_counted(taught: Path, tmp_path: Path):
+    tries: Counter[int] = Counter()
+
+    @agl.rollout
+    def unreliable(task: int, llm: agl.LLM) -> float | None:
+        tries[task] += 1
+        if task == 0:
+            raise RuntimeError("always")
+        if task == 1 and tries[task] == 1:
+            raise RuntimeError("once")
+        reward = talk(llm)
+        return math.nan if task == 2 and tries[task] == 1 else reward
+
+    options: dict[str, Any] = {"steps": 1, "tasks_per_step": 6, "seed": 3}
+    _, (row,) = train(tmp_path / "drop", taught, unreliable, **options)
+    assert tries[0] == 8  # four rollouts, each twice
+    assert int(row["rollouts"]) == 20
+    assert int(row["dropped_rollouts"]) == 4
+    assert int(row["dropped_groups"]) == 1
+    assert int(row["retried_rollouts"]) == 6
+    assert row["dropped"] == "4 (rollout failed)"
+    assert int(row["partial_groups"]) == 0
+
+
+def test_half_a_group_is_trained_on_only_if_told_to(
+    taught: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    tries: Counter[int] = Counter()
+
+    @agl.rollout
+    def half(task: int, llm: agl.LLM) -> float:
+        tries[task] += 1
+        if tries[task] % 2:
+            raise RuntimeError("every other time")
+        return talk(llm)
+
+    options: dict[str, Any] = {"steps": 1, "retries": 0}
+    _, (strict,) = train(tmp_path / "strict", taught, half, runners=1, **options)
+    assert int(strict["rollouts"]) == 0
+    assert int(strict["dropped_groups"]) == 2
+    assert strict["dropped"] == "4 (rollout failed), 4 (its group is too small)"
+    assert "nothing to train on" in caplog.text
+    caplog.clear()
+    tries.clear()
+    _, (lax,) = train(tmp_path / "lax", taught, half, runners=1, min_group_size=2, **options)
+    assert int(lax["rollouts"]) == 4
+    assert int(lax["partial_groups"]) == 2
+    assert "trains on 2 incomplete groups" in caplog.text
+
+
+# -- the trainer dies ------------------------------------------------------------------------------
+
+
+def start_actor(folder: Path, model: Path, *options: str) -> subprocess.Popen[bytes]:
+    log = (folder / "log.txt").open("ab")
+    return subprocess.Popen(
+        [sys.executable, str(ACTOR), str(folder), str(model), *options], stdout=log, stderr=log
+    )
+
+
+def said(folder: Path) -> str:
+    return (folder / "log.txt").read_text()[-3000:]
+
+
+def test_a_killed_trainer_goes_on_from_its_checkpoint(taught: Path, tmp_path: Path):
+    first = start_actor(tmp_path, taught)
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:  # until it is in the middle of the fourth step
+        assert first.poll() is None, said(tmp_path)
+        if (tmp_path / "metrics.csv").is_file() and len(read(tmp_path)) >= 3:
+            break
+        time.sleep(0.05)
+    started = servers(first.pid)
+    assert started, said(tmp_path)
+    first.kill()
+    first.wait()
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert not alive, "the LLM server outlived its trainer"
+    before = read(tmp_path)
+    assert 3 <= len(before) < 6
+
+    second = start_actor(tmp_path, taught)
+    assert second.wait(280) == 0, said(tmp_path)
+    rows = read(tmp_path)
+    assert [int(row["step"]) for row in rows] == list(range(6))
+    for row in rows:
+        assert float(row["logprob_delta"]) <= 1e-4, row
+        assert int(row["rollouts"]) == 8
+    # Steps since the checkpoint are computed again, of the same rollouts.
+    assert rows[:2] == before[:2]
+    assert rows[2]["reward"] == before[2]["reward"]
+    assert "rollouts: 48" in said(tmp_path)  # six steps of eight, none made twice
+
+
+def test_a_runner_that_dies_costs_no_group(taught: Path, tmp_path: Path):
+    actor = start_actor(tmp_path, taught, "--steps", "2", "--deadly", str(tmp_path / "killed"))
+    assert actor.wait(280) == 0, said(tmp_path)
+    assert (tmp_path / "killed").is_file()
+    rows = read(tmp_path)
+    assert [int(row["rollouts"]) for row in rows] == [8, 8]
+    assert [int(row["dropped_groups"]) for row in rows] == [0, 0]
+
+
+# -- what is said of mistakes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"group_size": 1}, "algorithm.group_size"),
+        ({"min_group_size": 9, "group_size": 8}, "algorithm"),
+        ({"minibatches": 99}, "algorithm"),
+        ({"learning_rat": 1}, "algorithm.learning_rat"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], path: str):
+    with pytest.raises(ConfigError, match=f"^{path}"):
+        GRPO(model="m", **options)
+
+
+def test_what_a_run_needs_is_said_before_it_begins(tmp_path: Path, taught: Path):
+    def fit(algorithm: GRPO, adapter: str = "trajectory", tasks: Any = (1, 2)) -> None:
+        agl.Trainer(algorithm=algorithm, adapter=adapter, strategy="shm").fit(agent, list(tasks))
+
+    with pytest.raises(ConfigError, match=r"adapter: .*trajectory"):
+        fit(GRPO(model=taught, output_dir=str(tmp_path)), adapter="triplet")
+    with pytest.raises(ConfigError, match="train_dataset"):
+        fit(GRPO(model=taught, output_dir=str(tmp_path)), tasks=())
+    with pytest.raises(ConfigError, match="resume_from"):
+        fit(GRPO(model=taught, output_dir=str(tmp_path), resume_from=str(tmp_path / "no")))
+    with pytest.raises(ConfigError, match=r"algorithm\.model: .*nowhere"):
+        fit(GRPO(model=tmp_path / "nowhere", output_dir=str(tmp_path)))
+
+
+def test_nothing_heavy_is_imported_to_list_or_check():
+    code = (
+        "import sys\n"
+        "from agl_core.plugins.registry import get_registry\n"
+        "from agl_core.plugins import build_component\n"
+        "made = build_component('algorithm', {'type': 'grpo', 'model': 'm'})\n"
+        "assert type(made).__name__ == 'GRPO'\n"
+        "heavy = {'torch', 'transformers', 'peft', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, taught: Path):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "torch" else find(name, *a)
+    )
+    with pytest.raises(ImportError, match=r"pip install 'torch'$"):
+        agl.Trainer(algorithm=GRPO(model=taught), adapter="trajectory", strategy="shm").fit(
+            agent, [1, 2]
+        )

@@ -26,6 +26,7 @@ from agl_core.otel.convert import to_core_fields
 from agl_core.otel.provider import attach_span_processor, get_tracer
 from agl_core.tracer.active import activate
 from agl_core.tracer.base import Tracer
+from agl_core.tracer.current import live_context
 from agl_core.tracer.exporter import ExportLoop, shared_export_loop, silent_context
 from agl_core.tracer.instrument import InstrumentationReport, instrumented
 from agl_core.tracer.processor import (
@@ -258,7 +259,7 @@ class OtelTracer(Tracer):
     ) -> Generator[SpanRecordingContext]:
         span = self._start_span(name, attributes, _nanoseconds(start_time))
         recorder = _OtelSpanRecordingContext(span)
-        outer = otel_context.get_current()
+        outer = live_context()
         otel_context.attach(otel_trace.set_span_in_context(span, outer))
         try:
             yield recorder
@@ -283,7 +284,9 @@ class OtelTracer(Tracer):
                 "tracer's trace contexts",
                 name,
             )
-        span = otel_tracer.start_span(name, attributes=attributes, start_time=start_time)
+        span = otel_tracer.start_span(
+            name, live_context(), attributes=attributes, start_time=start_time
+        )
         assert isinstance(span, SdkSpan)  # the provider behind it is ours and samples everything
         return span
 

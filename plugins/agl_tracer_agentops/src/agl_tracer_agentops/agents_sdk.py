@@ -13,8 +13,8 @@ from agentops.instrumentation.agentic.openai_agents.instrumentor import OpenAIAg
 from agentops.instrumentation.agentic.openai_agents.processor import OpenAIAgentsProcessor
 from agents.tracing import get_trace_provider
 from agents.tracing.processor_interface import TracingProcessor
-from opentelemetry import context as otel_context
-from opentelemetry import trace
+
+from agl_core.tracer.current import EnteredSpan, enter_span
 
 __all__ = ["AgentsInstrumentor"]
 
@@ -40,7 +40,7 @@ class _NestingProcessor(OpenAIAgentsProcessor, TracingProcessor):
 
     def __init__(self, exporter: OpenAIAgentsExporter) -> None:
         super().__init__(exporter)
-        self._outer: dict[str, otel_context.Context] = {}
+        self._entered: dict[str, EnteredSpan] = {}
 
     def on_trace_start(self, sdk_trace: Any) -> None:
         super().on_trace_start(sdk_trace)
@@ -61,10 +61,9 @@ class _NestingProcessor(OpenAIAgentsProcessor, TracingProcessor):
     def _enter(self, key: str) -> None:
         found = self.exporter._active_spans.get(key)
         if found is not None:
-            self._outer[key] = otel_context.get_current()
-            otel_context.attach(trace.set_span_in_context(found["span"]))
+            self._entered[key] = enter_span(found["span"])
 
     def _leave(self, key: str) -> None:
-        outer = self._outer.pop(key, None)
-        if outer is not None:
-            otel_context.attach(outer)
+        entered = self._entered.pop(key, None)
+        if entered is not None:
+            entered.leave()

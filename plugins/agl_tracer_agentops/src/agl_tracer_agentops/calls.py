@@ -18,6 +18,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from agl_core.proxy.protocols import Protocol
 from agl_core.proxy.streams import Assembler, assembler_for
+from agl_core.tracer.current import live_context
 from agl_tracer_agentops.attributes import (
     Json,
     plain,
@@ -98,7 +99,7 @@ class _Call:
     ) -> None:
         self._tracer = tracer
         self._protocol: Protocol = protocol
-        self._span = tracer.start_span(name, kind=trace.SpanKind.CLIENT)
+        self._span = tracer.start_span(name, live_context(), kind=trace.SpanKind.CLIENT)
         self._outer: otel_context.Context | None = None
         self._streaming = False
         self._ended = False
@@ -109,7 +110,7 @@ class _Call:
 
     def __enter__(self) -> _Call:
         self._outer = otel_context.get_current()
-        otel_context.attach(trace.set_span_in_context(self._span))
+        otel_context.attach(trace.set_span_in_context(self._span, self._outer))
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from langchain_core.callbacks.base import BaseCallbackHandler
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 
+from agl_core.tracer.current import EnteredSpan, enter_span, live_context
 from agl_tracer_agentops.attributes import plain
 
 __all__ = ["LangChainHandler"]
@@ -42,7 +42,7 @@ class LangChainHandler(BaseCallbackHandler):
         self._tracer = tracer
         self._tags = list(tags or ())
         self._lock = threading.Lock()
-        self._open: dict[UUID, tuple[trace.Span, otel_context.Context]] = {}
+        self._open: dict[UUID, EnteredSpan] = {}
 
     def on_chain_start(
         self,
@@ -84,10 +84,10 @@ class LangChainHandler(BaseCallbackHandler):
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            span = self._open.get(run_id)
-        if span is not None:
+            entered = self._open.get(run_id)
+        if entered is not None:
             content = getattr(output, "content", output)
-            span[0].set_attribute("langchain.tool.output", str(plain(content)))
+            entered.span.set_attribute("langchain.tool.output", str(plain(content)))
         self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -96,23 +96,22 @@ class LangChainHandler(BaseCallbackHandler):
     def _start(
         self, name: str, attributes: dict[str, Any], run_id: UUID, parent_run_id: UUID | None
     ) -> None:
-        outer = otel_context.get_current()
         with self._lock:
             parent = self._open.get(parent_run_id) if parent_run_id else None
-        context = outer if parent is None else trace.set_span_in_context(parent[0], outer)
-        span = self._tracer.start_span(name, context=context, attributes=attributes)
+        context = live_context()
+        if parent is not None:
+            context = trace.set_span_in_context(parent.span, context)
+        entered = enter_span(self._tracer.start_span(name, context, attributes=attributes))
         with self._lock:
-            self._open[run_id] = (span, outer)
-        otel_context.attach(trace.set_span_in_context(span, context))
+            self._open[run_id] = entered
 
     def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
         with self._lock:
-            found = self._open.pop(run_id, None)
-        if found is None:
+            entered = self._open.pop(run_id, None)
+        if entered is None:
             return  # it began before this handler was there
-        span, outer = found
-        if trace.get_current_span() is span:  # and not in another task than it began in
-            otel_context.attach(outer)
+        entered.leave()
+        span = entered.span
         if error is None:
             span.set_status(trace.StatusCode.OK)
         else:

@@ -1,0 +1,173 @@
+"""A Weave client that makes spans of calls, as they begin and end."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from opentelemetry import trace
+from weave.trace import weave_client
+from weave.trace.call import Call
+from weave.trace.context import call_context
+from weave.trace.op_protocol import Op
+from weave.utils.attributes_dict import AttributesDict
+
+from agl_core import semconv
+from agl_core.otel.attributes import flatten_attributes
+from agl_core.tracer.current import EnteredSpan, enter_span, live_context
+from agl_core.tracer.processor import current_recording
+from agl_tracer_weave.attributes import agent_name, input_attributes, output_attributes, plain
+from agl_tracer_weave.server import LocalTraceServer
+
+__all__ = ["LocalWeaveClient"]
+
+_logger = logging.getLogger(__name__)
+
+_Open = tuple[trace.Span, EnteredSpan | None]
+
+
+class LocalWeaveClient(weave_client.WeaveClient):
+    """Weave's client, with nothing behind it.
+
+    A call is a span of OpenTelemetry's, current as long as the call is on Weave's stack. So calls
+    nest with everything else that is traced, and reach the store like it. Outside of traces calls
+    are not recorded.
+
+    Args:
+        project: What Weave calls the project.
+        tracer: Makes the spans.
+    """
+
+    def __init__(self, project: str, tracer: trace.Tracer) -> None:
+        super().__init__(
+            "local", project, cast("Any", LocalTraceServer()), ensure_project_exists=False
+        )
+        self._tracer = tracer
+        self._open: dict[str, _Open] = {}
+        self._steps: set[str] = set()  # ids of open calls that are steps of a LangChain chain
+
+    def create_call(
+        self,
+        op: str | Op,
+        inputs: dict[str, Any],
+        parent: Call | None = None,
+        attributes: dict[str, Any] | None = None,
+        display_name: str | Callable[[Call], str] | None = None,
+        *,
+        use_stack: bool = True,
+        _call_id_override: str | None = None,
+        started_at: datetime.datetime | None = None,
+    ) -> Call:
+        """Begin a call and its span; see Weave's ``WeaveClient.create_call``."""
+        if current_recording() is None or weave_client.is_tracing_setting_disabled():
+            return weave_client.placeholder_call()
+        name = op if isinstance(op, str) else op.name
+        agent = agent_name(name, inputs)
+        if not isinstance(op, str):
+            if weave_client.should_skip_tracing_for_op(op):
+                return weave_client.placeholder_call()
+            if op.postprocess_inputs:
+                inputs = op.postprocess_inputs(inputs)
+        inputs = weave_client.redact_sensitive_keys(inputs)
+        if parent is None or parent.id not in self._open:
+            parent = self._innermost() if use_stack else None
+        call_id = _call_id_override or weave_client.generate_id()
+        frozen = AttributesDict(**{**self.attributes, **(attributes or {})})
+        call = Call(
+            _op_name=name,
+            project_id=self.project_id,
+            trace_id=parent.trace_id if parent else call_id,
+            parent_id=parent.id if parent else None,
+            id=call_id,
+            inputs=inputs,
+            attributes=frozen,
+            thread_id=call_context.get_thread_id(),
+            started_at=started_at or datetime.datetime.now(datetime.UTC),
+        )
+        frozen.freeze()
+        call.display_name = display_name(call) if callable(display_name) else display_name
+        if parent is not None:
+            parent._children.append(call)
+        span = self._start_span(call, name, parent, use_stack=use_stack)
+        try:
+            span.set_attributes(self._call_attributes(call, attributes or {}, parent))
+            span.set_attributes(input_attributes(name, inputs))
+            if agent is not None:
+                span.set_attribute("agent.name", agent)
+        except Exception:
+            _logger.exception("the inputs of %s could not be written down", name)
+        if use_stack:
+            call_context.push_call(call)
+        return call
+
+    def _innermost(self) -> Call | None:
+        """The innermost call on Weave's stack that is open: some end where the stack is not."""
+        stack = reversed(call_context._call_stack.get())
+        return next((call for call in stack if call.id in self._open), None)
+
+    def _start_span(
+        self, call: Call, name: str, parent: Call | None, *, use_stack: bool
+    ) -> trace.Span:
+        outer = live_context()
+        # What is on the stack is the current span, or something that is no call is within it.
+        above = self._open.get(parent.id or "") if parent is not None else None
+        if above is None or parent is self._innermost():
+            context = outer
+        else:
+            context = trace.set_span_in_context(above[0], outer)
+        known = {semconv.TRACER_NAME: "weave", semconv.OPERATION_NAME: name}
+        span = self._tracer.start_span(name, context=context, attributes=known)
+        self._open[call.id or ""] = (span, enter_span(span) if use_stack else None)
+        return span
+
+    def _call_attributes(
+        self, call: Call, attributes: Mapping[str, Any], parent: Call | None
+    ) -> dict[str, Any]:
+        kept = {k: v for k, v in attributes.items() if k not in {"weave", "integration"}}
+        # A chain in a chain, such as a node of a graph, is a step of it and no agent. What is in a
+        # step may be a graph of its own again, unless it has no name of its own either.
+        name = str(kept.get("lc_name", ""))
+        chain = "langchain.Chain."
+        inner = call.op_name.startswith(chain) and parent and parent.op_name.startswith(chain)
+        if inner and (call.parent_id not in self._steps or name.startswith("Runnable")):
+            kept["lc_step"] = kept.pop("lc_name")
+            self._steps.add(call.id or "")
+        return flatten_attributes(plain(kept))
+
+    def finish_call(
+        self,
+        call: Call,
+        output: Any = None,
+        exception: BaseException | None = None,
+        *,
+        op: Op | None = None,
+        ended_at: datetime.datetime | None = None,
+    ) -> None:
+        """End a call and its span; see Weave's ``WeaveClient.finish_call``."""
+        found = self._open.pop(call.id or "", None)
+        if found is None:
+            return
+        span, entered = found
+        self._steps.discard(call.id or "")
+        call.ended_at = ended_at or datetime.datetime.now(datetime.UTC)
+        written = op.postprocess_output(output) if op and op.postprocess_output else output
+        call.output = written
+        if exception is not None:
+            call.exception = str(exception)
+            span.set_attribute("exception.message", str(exception))
+            span.record_exception(exception)
+            span.set_status(trace.StatusCode.ERROR, str(exception))
+        if op is not None and op._on_finish_handler:
+            op._on_finish_handler(call, output, exception)
+        try:
+            span.set_attributes(output_attributes(span.name, written))  # type: ignore[attr-defined]
+            if call.summary:
+                span.set_attributes(flatten_attributes({"summary": plain(call.summary)}))
+        except Exception:
+            _logger.exception("the output of %s could not be written down", call.op_name)
+        if entered is not None:
+            entered.leave()
+        span.end()
+        call_context.pop_call(call.id)

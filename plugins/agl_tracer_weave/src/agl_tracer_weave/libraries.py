@@ -1,0 +1,159 @@
+"""Having Weave patch the libraries it knows, and having all of it undone.
+
+The SDK patches once and for good: it forgets which libraries it has patched how, gives methods that
+were inherited to the class they were patched on, and leaves its LangChain hook registered.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from agl_core.proxy.streams import ChatAssembler
+from agl_core.tracer.imports import on_import
+from agl_tracer_weave.attributes import plain
+
+__all__ = ["patched_on_import"]
+
+_logger = logging.getLogger(__name__)
+
+_SKIPPED: Final = frozenset({"aiohttp", "websocket", "websockets"})
+"""Patched for OpenAI's realtime calls only, which no adapter reads; stores are reached by them."""
+_ABSENT: Final = object()
+
+_lock = threading.RLock()
+_users = 0
+
+
+@contextmanager
+def patched_on_import() -> Generator[None]:
+    """Have Weave patch libraries from their import on, for a ``with`` block; blocks may overlap."""
+    from weave.integrations.patch import INTEGRATION_MODULE_MAPPING
+
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _record.begin()
+    try:
+        with on_import(set(INTEGRATION_MODULE_MAPPING) - _SKIPPED, _patch):
+            yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                _record.undo()
+
+
+def _patch(name: str) -> None:
+    from weave.integrations import patch
+
+    with _lock:
+        if not _users or name in patch._PATCHED_INTEGRATIONS | patch._SUPPRESSED_INTEGRATIONS:
+            return
+        try:
+            if name == "openai":
+                _keep_streams_whole()
+            patch.INTEGRATION_MODULE_MAPPING[name]()
+            patch._PATCHED_INTEGRATIONS.add(name)
+        except Exception as error:
+            _logger.warning("Weave cannot patch %r: %s", name, error)
+
+
+class _Record:
+    """What Weave patches, noted as it does."""
+
+    def __init__(self) -> None:
+        self._patchers: list[Any] = []
+        self._symbols: list[tuple[Any, str, Any]] = []
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def begin(self) -> None:
+        from weave.integrations.patcher import SymbolPatcher
+
+        record = self
+        attempt = SymbolPatcher.attempt_patch
+
+        def noted(self: Any) -> bool:
+            target = None if self._original_value else self._get_symbol_target()
+            owner = getattr(target, "base_symbol", None)
+            attribute = getattr(target, "attr", "")
+            before = vars(owner).get(attribute, _ABSENT) if hasattr(owner, "__dict__") else None
+            done = attempt(self)
+            if done and target is not None:
+                record._patchers.append(self)
+                record._symbols.append((owner, attribute, before))
+            return done
+
+        self.replace(SymbolPatcher, "attempt_patch", noted)
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Replace something of the SDK's own until the end."""
+        self._replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        from weave.integrations import patch
+
+        while self._replaced:
+            setattr(*self._replaced.pop())
+        while self._patchers:
+            patcher = self._patchers.pop()
+            owner, attribute, before = self._symbols.pop()
+            patcher.undo_patch()
+            if before is _ABSENT and attribute in vars(owner):
+                delattr(owner, attribute)  # it was inherited
+            elif before is not _ABSENT and vars(owner).get(attribute) is not before:
+                setattr(owner, attribute, before)  # as a static or class method
+        _undo_langchain()
+        _undo_agents()
+        patch.reset_patched_integrations()
+
+
+_record = _Record()
+
+
+def _keep_streams_whole() -> None:
+    """Have the SDK put streams of OpenAI's client together as our proxy does.
+
+    Its own way loses token ids, and the whole answer where there are log-probabilities.
+    """
+    from weave.integrations.openai import openai_sdk
+
+    sdk: Any = openai_sdk
+    finish = sdk.openai_on_finish_post_processor
+
+    def accumulate(acc: ChatAssembler | None, value: Any, **options: Any) -> ChatAssembler:
+        acc = acc or ChatAssembler()
+        acc.feed(plain(value))
+        return acc
+
+    def finished(value: Any) -> Any:
+        return value.result() if isinstance(value, ChatAssembler) else finish(value)
+
+    _record.replace(sdk, "openai_accumulator", accumulate)
+    _record.replace(sdk, "openai_on_finish_post_processor", finished)
+
+
+def _undo_langchain() -> None:
+    module = sys.modules.get("weave.integrations.langchain.langchain")
+    if module is None or not hasattr(module.langchain_patcher, "original_trace_state"):
+        return
+    module.langchain_patcher.undo_patch()
+    del module.langchain_patcher.original_trace_state
+    from langchain_core.tracers import context
+
+    hooks: list[Any] = context._configure_hooks
+    hooks[:] = [hook for hook in hooks if hook[0] is not module.weave_tracing_callback_var]
+
+
+def _undo_agents() -> None:
+    module = sys.modules.get("weave.integrations.openai_agents.patcher")
+    for name in ("_openai_agents_patcher", "_openai_agents_otel_patcher"):
+        patcher = getattr(module, name, None)
+        if patcher is not None:
+            patcher.undo_patch()

@@ -1,0 +1,16 @@
+"""Nothing here may leave the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def stay_here(agl_loopback_only):
+    """Every test of this plugin is held to loopback."""
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch):
+    """A key in the environment would be used by what must not be."""
+    monkeypatch.setenv("WANDB_API_KEY", "never-to-be-used")

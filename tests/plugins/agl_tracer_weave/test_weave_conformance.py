@@ -1,0 +1,16 @@
+"""The Weave tracer, held to the suite of its kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from agl_testing import TracerSuite
+from agl_tracer_weave import WeaveTracer
+
+
+class TestWeaveTracer(TracerSuite):
+    flags = frozenset({"concurrent", "nested"})
+
+    @pytest.fixture
+    def tracer(self):
+        return WeaveTracer(flush_timeout=0.5)

@@ -1,6 +1,7 @@
 """From the spans of an attempt to what an algorithm trains on."""
 
 from agl_core.adapter.base import Adapter, OtelTraceAdapter, TraceAdapter, TraceToTripletBase
+from agl_core.adapter.certificates import CertificateSummary
 from agl_core.adapter.messages import TraceToMessages
 from agl_core.adapter.proxy_triplet import LlmProxyTraceToTriplet
 from agl_core.adapter.report import AdapterReport, Reason, Repair
@@ -19,6 +20,7 @@ __all__ = [
     "BreakCause",
     "CallRules",
     "Certificate",
+    "CertificateSummary",
     "LlmProxyTraceToTriplet",
     "OtelTraceAdapter",
     "Reason",

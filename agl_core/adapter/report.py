@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from agl_core.adapter.certificates import CertificateSummary
+
 __all__ = ["AdapterReport", "Item", "Reason", "Repair"]
 
 Item = Literal["span", "call", "reward", "message", "row"]
@@ -70,12 +72,14 @@ class AdapterReport:
         produced: What came out, by its plural name (``{"triplets": 3}``).
         left_out: How many things were left out, by ``(item, reason)``.
         repaired: How many things were mended and kept, by ``(item, repair)``.
+        certificates: What the rows' certificates say; None if what came out has none.
     """
 
     spans: int = 0
     produced: dict[str, int] = field(default_factory=dict[str, int])
     left_out: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     repaired: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    certificates: CertificateSummary | None = None
 
     def leave_out(self, item: Item | str, reason: Reason | str, count: int = 1) -> None:
         """Count something that was left out; a count of 0 leaves no trace."""
@@ -106,16 +110,23 @@ class AdapterReport:
                 _add(total.left_out, key, number)
             for key, number in report.repaired.items():
                 _add(total.repaired, key, number)
+            if report.certificates is not None:
+                total.certificates = (total.certificates or CertificateSummary()) + (
+                    report.certificates
+                )
         return total
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts in a form that JSON knows: ``{item: {reason: count}}``."""
-        return {
+        counts: dict[str, Any] = {
             "spans": self.spans,
             "produced": dict(self.produced),
             "left_out": _nested(self.left_out.items()),
             "repaired": _nested(self.repaired.items()),
         }
+        if self.certificates is not None:
+            counts["certificates"] = self.certificates.as_dict()
+        return counts
 
     def __str__(self) -> str:
         produced = ", ".join(f"{number} {what}" for what, number in self.produced.items())
@@ -125,6 +136,8 @@ class AdapterReport:
             for title, counts in (("left out", self.left_out), ("repaired", self.repaired))
             if counts
         ]
+        if self.certificates is not None:
+            lines.append(f"certified: {self.certificates}")
         return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ from typing import Any, cast
 from agl_core.adapter.base import TraceAdapter, as_spans
 from agl_core.adapter.breaks import BreakCause, History, common_prefix, why_broken
 from agl_core.adapter.call import ModelCall
+from agl_core.adapter.certificates import CertificateSummary
 from agl_core.adapter.chat import to_messages
 from agl_core.adapter.report import AdapterReport, Reason, Repair
 from agl_core.adapter.rewards import match_rewards
@@ -155,6 +156,7 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
             for problem in call.call.problems:
                 report.repair("call", problem)
         report.produce("rows", len(rows.rows))
+        report.certificates = CertificateSummary.of(rows.rows)
         return rows.rows, report
 
 

@@ -142,7 +142,10 @@ class Baseline(FastAlgorithm):
         if self._adapter is None:
             logger.warning("%s | no adapter to look at the spans with", rollout_id)
         elif spans:
-            logger.info("%s | adapted: %s", rollout_id, self._adapter.adapt(spans))
+            adapted, report = self._adapter.adapt_with_report(spans)
+            logger.info("%s | adapted: %s", rollout_id, adapted)
+            if report.spans:  # by an adapter that counts
+                logger.info("%s | %s", rollout_id, report)
 
 
 def _tasks(mode: RolloutMode, dataset: Dataset[Any] | None) -> list[tuple[RolloutMode, Any]]:

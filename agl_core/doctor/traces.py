@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from agl_core.adapter import AdapterReport, TracerTraceToTriplet
+from agl_core.adapter import (
+    AdapterReport,
+    CertificateSummary,
+    TracerTraceToTriplet,
+    TraceToTrajectory,
+)
 from agl_core.adapter.base import read_reward
 from agl_core.doctor.findings import Finding, Severity, examples
 from agl_core.errors import InvalidArgumentError
@@ -47,6 +52,9 @@ class TraceChecks:
     def __init__(self) -> None:
         self._adapter = TracerTraceToTriplet()
         self._report = AdapterReport()
+        self._trajectories = TraceToTrajectory()
+        self._certified = CertificateSummary()
+        self._mixed: list[str] = []
         self._empty: dict[str, list[str]] = defaultdict(list)
         self._no_calls: list[str] = []
         self._no_ids: list[str] = []
@@ -84,10 +92,20 @@ class TraceChecks:
         self._calls_without_ids += len(without)
         if without:
             self._no_ids.append(name)
+        if len(without) < len(triplets):
+            certified = CertificateSummary.of(self._trajectories.adapt(latest))
+            self._certified += certified
+            if certified.mixed:
+                self._mixed.append(name)
 
     def findings(self) -> list[Finding]:
         """Return what was odd."""
-        return [*self._about_empty(), *self._about_calls(), *self._about_rewards()]
+        return [
+            *self._about_empty(),
+            *self._about_calls(),
+            *self._about_rows(),
+            *self._about_rewards(),
+        ]
 
     def _about_empty(self) -> Iterator[Finding]:
         for why, (severity, what, todo) in _EMPTY.items():
@@ -116,6 +134,27 @@ class TraceChecks:
             with_ids = self._calls - self._calls_without_ids
             what = f"{with_ids} of {self._calls} model calls have token ids"
             yield Finding("ok", "token-ids", what)
+
+    def _about_rows(self) -> Iterator[Finding]:
+        """Say what the certificates of the rows say that training would be given."""
+        if not self._certified.rows:
+            return
+        yield Finding("ok", "rows", f"to train on: {self._certified}")
+        if ids := self._mixed:
+            what = (
+                f"{self._certified.mixed} rows were answered by several versions of the model "
+                f"({examples(ids)})"
+            )
+            todo = (
+                "nothing, for algorithms that weigh each token by its own policy; else drain the "
+                "proxy before the weights change"
+            )
+            yield Finding("warning", "versions", what, todo, tuple(ids))
+        lacking = self._certified.rows - self._certified.with_logprobs
+        if lacking:
+            what = f"{lacking} of {self._certified.rows} rows lack log-probabilities"
+            todo = "nothing, if the trainer computes them anew; else have the backend return them"
+            yield Finding("info", "logprobs", what, todo)
 
     def _about_rewards(self) -> Iterator[Finding]:
         if ids := self._no_reward:

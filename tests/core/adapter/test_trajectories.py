@@ -283,3 +283,39 @@ def test_the_hook_names_what_it_builds() -> None:
     adapter = import_object(spec.factory)(**dict(config))
     assert isinstance(adapter, TraceToTrajectory)
     assert adapter.rules.agent_match == "x"
+
+
+def test_the_report_sums_up_what_the_certificates_say():
+    adapter = TraceToTrajectory()
+    logprobs = json.dumps([{"logprob": -1.0}])
+    told: Any = {"logprobs__content": logprobs, "agentlightning__model_version": "v1"}
+    _, first = adapter.adapt_with_report(
+        [call(1, [1, 2], [3], **told), call(2, [1, 2, 3, 4], [5], **told), call(3, [7], [8])]
+    )
+    assert first.certificates is not None
+    cause = str(BreakCause.EDITED)
+    assert first.as_dict()["certificates"] == {
+        "rows": 2,
+        "tokens": 7,
+        "trained_tokens": 3,
+        "with_ids": 2,
+        "with_logprobs": 1,
+        "mixed": 0,
+        "versions": {"v1": 1},
+        "breaks": {cause: 1},
+    }
+    other: Any = {"agentlightning__model_version": "v2"}
+    _, second = adapter.adapt_with_report([call(1, [1], [2], **other)])
+    total = first + second
+    assert str(total).splitlines()[-1] == (
+        "certified: 3 rows of 9 tokens, 4 to train on; token ids in all, logprobs in 1 of 3; "
+        f"model versions: v1 in 1, v2 in 1; breaks: 1 ({cause})"
+    )
+    assert total.certificates is not None
+    assert total.certificates.metrics() == {
+        "rows": 3.0,
+        "rows_with_ids": 1.0,
+        "rows_with_logprobs": 1 / 3,
+        "rows_of_several_versions": 0.0,
+        "rows_after_a_break": 1 / 3,
+    }

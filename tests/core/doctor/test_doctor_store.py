@@ -162,6 +162,42 @@ class TestTraces:
         assert finding.severity == "warning"
         assert "2 of 2 model calls have no token ids" in finding.what
 
+    async def test_what_rows_are_certified_to_be(self, store):
+        history = [1, 2, 3]
+        logprobs = {"logprobs.content": '[{"logprob": -1}, {"logprob": -2}]'}
+        calls: list[Span] = []
+        for turn, version in enumerate(("step-1", "step-2", "step-2"), start=1):
+            if turn == 3:
+                history = [1, 9]  # the agent has cut its history
+            calls.append(
+                Span.from_attributes(
+                    attributes={
+                        "gen_ai.request.model": "m",
+                        "prompt_token_ids": list(history),
+                        "response_token_ids": [10 + turn, 20 + turn],
+                        "agentlightning.model_version": version,
+                        **(logprobs if turn < 3 else {}),
+                    },
+                    sequence_id=turn,
+                    name="openai.chat.completion",
+                    start_time=float(turn),
+                    end_time=turn + 0.5,
+                )
+            )
+            history += [10 + turn, 20 + turn, 5]
+        rollout = await run(store, calls)
+        finding = await finding_of(store, "rows")
+        assert finding.severity == "ok"
+        assert finding.what == (
+            "to train on: 2 rows of 12 tokens, 6 to train on; token ids in all, "
+            "logprobs in 1 of 2; model versions: step-1 in 1, step-2 in 2, several in 1; "
+            "breaks: 1 (history edited)"
+        )
+        mixed = await finding_of(store, "versions")
+        assert mixed.severity == "warning"
+        assert mixed.ids == (rollout.rollout_id,)
+        assert "1 of 2 rows lack" in (await finding_of(store, "logprobs")).what
+
     async def test_spans_without_a_call(self, store):
         rollout = await store.start_rollout("x", worker_id="w")
         await store.add_span(span_of(rollout))

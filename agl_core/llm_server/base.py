@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["LLMServer"]
 
@@ -87,7 +87,7 @@ class LLMServer(ABC):
         parameters = {"model": f"hosted_vllm/{self.model}", "api_base": self.base_url}
         return [{"model_name": self.model, "litellm_params": parameters}]
 
-    async def __aenter__(self) -> LLMServer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

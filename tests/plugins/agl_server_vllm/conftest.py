@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agl_server_vllm import VLLMServer
 from agl_testing.tiny_model import make_tiny_model
 
-sys.path.insert(0, str(Path(__file__).parent))  # for vllm_parts
+sys.path.insert(0, str(Path(__file__).parent))
+
+from vllm_parts.models import write_model
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +42,60 @@ def other(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the same shape and of other weights."""
     folder = tmp_path_factory.mktemp("other") / "other"
     return make_tiny_model(folder, python=vllm_python, seed=5, taught=False)
+
+
+FAKE = Path(__file__).parent / "vllm_parts" / "fake"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "models" / "first", 1.0)
+
+
+@pytest.fixture
+def fake_env(tmp_path: Path) -> dict[str, str]:
+    """The environment in which this interpreter has a vLLM, which stands in for the real one."""
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    path = os.pathsep.join([str(FAKE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    once = str(tmp_path / "once")
+    return {"PYTHONPATH": path, "FAKE_VLLM_PIDS": str(pids), "FAKE_VLLM_ONCE": once}
+
+
+@pytest.fixture
+async def make_server(
+    model: Path, fake_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., VLLMServer]]:
+    """Make a server on the stand-in: ``make_server("fault fault", **options)``."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made: list[VLLMServer] = []
+
+    def make(faults: str = "", **options: Any) -> VLLMServer:
+        env = {**fake_env, "FAKE_VLLM": faults, **options.pop("env", {})}
+        options = {"model": "policy", "start_timeout": 30, "stop_timeout": 5, **options}
+        server = VLLMServer(options.pop("path", model), env=env, **options)
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        await server.stop()
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Callable[[], list[int]]:
+    """Tell which processes of the stand-in live."""
+
+    def find() -> list[int]:
+        pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+        return [pid for pid in pids if is_alive(pid)]
+
+    return find
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        # A zombie has ended: its parent is yet to look.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

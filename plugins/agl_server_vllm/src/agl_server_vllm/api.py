@@ -20,6 +20,7 @@ __all__ = ["Api"]
 
 _PROBE_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 0.2
+_NO_ROUTE: Final = (404, 405)
 _SHOWN: Final = 500  # characters of an answer that went wrong
 
 
@@ -75,11 +76,10 @@ class Api:
 
     # -- weights ---------------------------------------------------------------------------------
 
-    async def pause(self, seconds: float) -> bool:
-        """Let new calls wait, and wait until those in flight have ended.
+    async def pause(self, seconds: float) -> None:
+        """Let new calls wait, and wait until those in flight have ended; older versions do not.
 
-        Returns:
-            Whether it is paused: older versions cannot.
+        However this ends, :meth:`resume` has to be called.
 
         Raises:
             LLMServerError: Calls are still in flight after that time.
@@ -89,19 +89,18 @@ class Api:
         except LLMServerError as error:
             if not isinstance(error.__cause__, TimeoutError):
                 raise
-            await self.resume()
             raise LLMServerError(
                 f"calls in flight did not end in {seconds:g} s, so the weights stay as they are: "
                 "drain the proxy before an update, or raise update_timeout"
             ) from None
-        if status in (404, 405):
-            return False
-        _expect("/pause", status, body)
-        return True
+        if status not in _NO_ROUTE:
+            _expect("/pause", status, body)
 
     async def resume(self) -> None:
         """Let calls go on."""
-        await self._done("POST", "/resume", seconds=_PROBE_SECONDS)
+        status, body = await self._call("POST", "/resume", seconds=_PROBE_SECONDS)
+        if status not in _NO_ROUTE:
+            _expect("/resume", status, body)
 
     async def reload(self, path: Path, seconds: float) -> None:
         """Load the weights of a whole model."""

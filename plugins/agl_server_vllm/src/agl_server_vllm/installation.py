@@ -64,18 +64,19 @@ class Installation:
         return [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
 
 
-async def find_installation(python: str | None) -> Installation:
+async def find_installation(python: str | None, env: Mapping[str, str]) -> Installation:
     """Look for vLLM.
 
     Args:
         python: The interpreter to look in; None is the running one.
+        env: Further environment variables of it.
 
     Raises:
         MissingDependencyError: The interpreter has no vLLM, or one that is too old.
         LLMServerError: The interpreter cannot be run.
     """
     interpreter = python or sys.executable
-    found = await asyncio.to_thread(_probe, interpreter)
+    found = await asyncio.to_thread(_probe, interpreter, env)
     if found["folder"] is None:
         raise MissingDependencyError(_feature(python), pip="vllm", python=python)
     if found["torch"] is None:
@@ -93,8 +94,8 @@ def _feature(python: str | None) -> str:
     return "the vLLM server" if python is None else f"the vLLM server in {python}"
 
 
-def _probe(python: str) -> dict[str, Any]:
-    done = _run(python, _PROBE)
+def _probe(python: str, env: Mapping[str, str]) -> dict[str, Any]:
+    done = _run(python, _PROBE, env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise LLMServerError(f"{python} is no Python that runs: {last}")
@@ -102,12 +103,12 @@ def _probe(python: str) -> dict[str, Any]:
 
 
 def _run(
-    python: str, code: str, *arguments: str, env: Mapping[str, str] | None = None
+    python: str, code: str, *arguments: str, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(  # noqa: S603 -- the user's interpreter, our code
             [python, "-c", code, *arguments],
-            env={**interpreter_environment(python), **(env or {})},
+            env={**interpreter_environment(python), **env},
             capture_output=True,
             text=True,
             timeout=_PROBE_SECONDS,

@@ -221,7 +221,7 @@ class VLLMServer(LLMServer):
             raise LLMServerError("vLLM runs on Linux and macOS only")
         await self.stop()  # what is left of one that died
         self._check_path()
-        installation = await find_installation(self._python)
+        installation = await find_installation(self._python, self._env)
         command = installation.command(self._path)
         for attempt in range(1, _PORT_TRIES + 1):
             try:
@@ -405,15 +405,15 @@ class VLLMServer(LLMServer):
             await load(what)
             await api.reset_prefix_cache(self._update_timeout)
 
-        paused = await api.pause(self._update_timeout)
         try:
+            await api.pause(self._update_timeout)
             try:
                 await load_afresh(new)
             except BaseException:
                 await self._or_stop(load_afresh(old))
                 raise
         finally:
-            if paused and self.is_running():
+            if self.is_running():
                 await self._or_stop(api.resume())
 
     async def _or_stop(self, work: Awaitable[None]) -> None:

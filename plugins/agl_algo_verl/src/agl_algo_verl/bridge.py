@@ -26,6 +26,7 @@ class Bridge:
         take_metrics: Returns what was counted, of a partition.
         step_done: Told the number and the metrics of a step.
         saved: Told the number of a step and the folder of its checkpoint.
+        finish: Ends what agents still do, before the servers go.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Bridge:
         take_metrics: Callable[[str], dict[str, float]],
         step_done: Callable[[int, Mapping[str, float]], None],
         saved: Callable[[int, str], Coroutine[Any, Any, None]],
+        finish: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._loop = loop
         self._submit = submit
@@ -46,6 +48,7 @@ class Bridge:
         self._close = close
         self._open = open
         self._saved = saved
+        self._finish = finish
         self._step_done = step_done
         self.take_metrics = take_metrics
         self._changed = threading.Event()
@@ -108,6 +111,10 @@ class Bridge:
     def saved(self, step: int, folder: str) -> None:
         """Report a checkpoint; return when the run has noted it."""
         self._there(self._saved(step, folder))
+
+    def finish(self) -> None:
+        """End what agents still do: rollouts that nothing will be trained on any more."""
+        self._there(self._finish())
 
     def _there(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()

@@ -23,6 +23,7 @@ from agl_algo_verl.rows import Row, RowBuilder
 from agl_core.algorithm import Run, cancel_rollouts
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AgentError
+from agl_core.runner.sync_calls import SyncCalls
 from agl_core.store.base import LightningStore
 from agl_core.types import Dataset, EnqueueRolloutRequest, Rollout, RolloutConfig
 
@@ -151,6 +152,8 @@ class Feeder:
         self._suspect = suspect
         self._readers = anyio.CapacityLimiter(_READERS)
         self._open: set[str] = set()
+        # A queue whose process died may never answer: its threads can be left behind.
+        self._queue_calls = SyncCalls("agl-verl-queue")
         self._failed_groups = 0
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[str]] = {"train": Counter(), "val": Counter()}
@@ -160,6 +163,7 @@ class Feeder:
         """Cancel the rollouts that are not done."""
         await cancel_rollouts(self._store, sorted(self._open))
         self._open.clear()
+        self._queue_calls.close()
 
     def take_metrics(self, partition: str) -> dict[str, float]:
         """Return what was counted since the last time; from any thread."""
@@ -184,8 +188,9 @@ class Feeder:
         Raises:
             AgentError: Too many groups in a row had nothing to train on.
         """
-        await to_thread.run_sync(self._publisher.begin, prompt)
-        verdicts = await self._verdicts(prompt)
+        tally = _Tally()
+        await self._publish(lambda: self._publisher.begin(prompt))
+        verdicts = await self._verdicts(prompt, tally)
         rows = [
             GroupRow(session, index, row, verdict.reward, sum(row.turns for row in verdict.rows))
             for session, verdict in enumerate(verdicts)
@@ -200,19 +205,27 @@ class Feeder:
             ]
             usable = True
         else:
-            usable = self._is_usable(prompt, verdicts, kept, len(rows))
-        await to_thread.run_sync(
-            lambda: self._publisher.end(prompt, rows if usable else (), usable=usable)
-        )
+            usable = self._is_usable(prompt, verdicts, kept, len(rows), tally)
+        self._add(prompt.partition, tally)
+        if self._failed_groups >= self._options.max_failed_groups:
+            raise AgentError(
+                f"{self._failed_groups} tasks in a row gave nothing to train on; of the last one, "
+                f"task {prompt.index}, {kept} of {len(verdicts)} rollouts could be used: "
+                f"{_reasons(verdicts)}"
+            )
+        handed = rows if usable else ()
+        await self._publish(lambda: self._publisher.end(prompt, handed, usable=usable))
         self._changed()
 
-    def _is_usable(self, prompt: Prompt, verdicts: Sequence[Verdict], kept: int, rows: int) -> bool:
+    def _is_usable(
+        self, prompt: Prompt, verdicts: Sequence[Verdict], kept: int, rows: int, tally: _Tally
+    ) -> bool:
         wanted = len(verdicts)
         usable = kept >= min(wanted, self._options.min_group_size)
-        reasons = dict(Counter(str(v.reason) for v in verdicts if v.action != "keep"))
+        reasons = _reasons(verdicts)
         if usable:
             self._failed_groups = 0
-            self._count("train", groups=1, rows=rows, groups_partial=int(kept < wanted))
+            tally.count(groups=1, rows=rows, groups_partial=int(kept < wanted))
             if kept < wanted:
                 logger.warning(
                     "step %d trains on %d of %d rollouts of task %d: %s",
@@ -220,19 +233,14 @@ class Feeder:
                 )
             return True
         self._failed_groups += 1
-        self._count("train", groups=1, groups_dropped=1, rows_dropped_with_group=rows)
+        tally.count(groups=1, groups_dropped=1, rows_dropped_with_group=rows)
         logger.warning(
             "task %d is dropped from step %d: %d of %d rollouts left, %s",
             *(prompt.index, prompt.step, kept, wanted, reasons),
         )
-        if self._failed_groups >= self._options.max_failed_groups:
-            raise AgentError(
-                f"{self._failed_groups} tasks in a row gave nothing to train on; of the last one, "
-                f"task {prompt.index}, {kept} of {wanted} rollouts could be used: {reasons}"
-            )
         return False
 
-    async def _verdicts(self, prompt: Prompt) -> list[Verdict]:
+    async def _verdicts(self, prompt: Prompt, tally: _Tally) -> list[Verdict]:
         """Have the rollouts of a group done, tried again if need be; return one verdict each."""
         partition = prompt.partition
         n = self._settings.n_val if prompt.validate else self._settings.n_train
@@ -258,7 +266,7 @@ class Feeder:
         while pending:
             for rollout in await self._run.wait_for_rollouts(sorted(pending), _SLICE_SECONDS):
                 tries[rollout.rollout_id] += 1
-                verdict = await self._judge(prompt, rollout, tries[rollout.rollout_id])
+                verdict = await self._judge(rollout, tries[rollout.rollout_id], tally)
                 if verdict.action == "retry":
                     await self._store.update_rollout(rollout.rollout_id, status="requeuing")
                     continue
@@ -266,13 +274,13 @@ class Feeder:
                 if attempt is not None:
                     # The run tries again by itself what a runner died of.
                     lost = attempt.sequence_id - tries[rollout.rollout_id]
-                    self._count(partition, attempts_lost=max(lost, 0))
+                    tally.count(attempts_lost=max(lost, 0))
                 verdicts[sessions[rollout.rollout_id]] = verdict
                 pending.discard(rollout.rollout_id)
                 self._open.discard(rollout.rollout_id)
         return [verdicts[place] for place in range(n)]
 
-    async def _judge(self, prompt: Prompt, rollout: Rollout, tries: int) -> Verdict:
+    async def _judge(self, rollout: Rollout, tries: int, tally: _Tally) -> Verdict:
         async with self._readers:
             spans = (await self._store.query_spans(rollout.rollout_id, "latest")).items
             rows, report = await to_thread.run_sync(self._builder.build, spans)
@@ -287,14 +295,39 @@ class Feeder:
         )
         if rollout.status == "failed":
             self._suspect()
-        self._note(prompt.partition, verdict, rows, reward, report.count("call", "no token ids"))
+        tally.note(verdict, rows, reward, report.count("call", "no token ids"))
         return verdict
 
-    # -- counting --------------------------------------------------------------------------------
+    async def _publish(self, call: Callable[[], None]) -> None:
+        outcome = await self._queue_calls.submit(call)
+        if outcome.error is not None:
+            raise outcome.error
 
-    def _note(
+    def _add(self, partition: str, tally: _Tally) -> None:
+        with self._lock:
+            self._counts[partition].update(tally.counts)
+            self._rewards[partition] += tally.rewards
+
+
+def _reasons(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    return dict(Counter(str(v.reason) for v in verdicts if v.action != "keep"))
+
+
+# -- counting --------------------------------------------------------------------------------------
+
+
+class _Tally:
+    """What is counted of one group; it joins the others' when the group has ended."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.rewards: list[float] = []
+
+    def count(self, **numbers: int) -> None:
+        self.counts.update(numbers)
+
+    def note(
         self,
-        partition: str,
         verdict: Verdict,
         rows: Sequence[Row],
         reward: float | None,
@@ -302,15 +335,13 @@ class Feeder:
     ) -> None:
         reason = verdict.reason
         if reason is not None:
-            self._count(partition, **{f"rollouts_{reason}": 1})
+            self.count(**{f"rollouts_{reason}": 1})
         if verdict.action == "retry":
-            self._count(partition, rollouts_retried=1)
+            self.count(rollouts_retried=1)
             return
-        with self._lock:
-            self._rewards[partition].append(verdict.reward)
+        self.rewards.append(verdict.reward)
         dropped = len(rows) - len(verdict.rows)
-        self._count(
-            partition,
+        self.count(
             rollouts=1,
             rollouts_with_rows=int(bool(rows)),
             rollouts_with_reward=int(reward is not None),
@@ -322,10 +353,6 @@ class Feeder:
             rows_without_logprobs=verdict.without_logprobs,
             calls_without_token_ids=calls_without_ids,
         )
-
-    def _count(self, partition: str, **numbers: int) -> None:
-        with self._lock:
-            self._counts[partition].update(numbers)
 
 
 _ALWAYS = (

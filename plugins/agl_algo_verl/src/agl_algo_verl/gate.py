@@ -105,10 +105,18 @@ class Gate:
         self._started = False
 
     async def start(self) -> None:
-        """Have the proxy run. Its calls wait until :meth:`serve`."""
+        """Have the proxy run; its calls wait until :meth:`open`."""
         if not self.proxy.is_running():
             await self.proxy.start()
             self._started = True
+        await self.pause()
+
+    async def shut(self) -> None:
+        """Let new calls wait, and end those in flight: the servers are about to go."""
+        await self.proxy.drain(0.0, abort=True)
+
+    async def pause(self) -> None:
+        """Let calls wait, from now on, without waiting for those in flight."""
         await self.proxy.pause()
 
     async def stop(self) -> None:

@@ -29,6 +29,8 @@ __all__ = ["LOST", "QueuePublisher", "run_session"]
 
 logger = logging.getLogger(__name__)
 
+_CLOSE_SECONDS = 20.0
+
 LOST = (
     LLMServerError,
     ray.exceptions.RayActorError,
@@ -44,6 +46,7 @@ def run_session(
     config: DictConfig,
     options: VERLConfig,
     bridge: Bridge,
+    publisher: QueuePublisher,
     data_sources: Mapping[str, Sequence[str]],
     environment: Mapping[str, str],
 ) -> None:
@@ -53,6 +56,7 @@ def run_session(
         config: verl's configuration, resolved.
         options: What is not verl's own.
         bridge: The way to the algorithm.
+        publisher: Writes to the queue; closed here, before the queue is.
         data_sources: Names of the data sources of the tasks, by partition.
         environment: Environment variables that workers need.
 
@@ -77,6 +81,8 @@ def run_session(
             trainer.fit(PromptDispatcher(bridge))
             finished = True
         finally:
+            bridge.finish()
+            publisher.close(_CLOSE_SECONDS)
             tracking = getattr(trainer, "logger", None)
             if tracking is not None:
                 tracking.finish(exit_code=0 if finished else 1)
@@ -113,9 +119,14 @@ def _workers(config: DictConfig) -> dict[Role, type]:
     """Return worker classes that stand in for verl's own."""
     if config.trainer.device != "cpu":
         return {}
-    from agl_algo_verl.cpu.workers import CPUActorRolloutRefWorker, CPUTrainingWorker
+    from agl_algo_verl.cpu.workers import (
+        CPUActorRolloutRefWorker,
+        CPUDetachActorWorker,
+        CPUTrainingWorker,
+    )
 
-    actor = CPUActorRolloutRefWorker
+    separate = config.trainer.v1.trainer_mode == "separate_async"
+    actor = CPUDetachActorWorker if separate else CPUActorRolloutRefWorker
     return {
         Role.Actor: actor,
         Role.ActorRollout: actor,

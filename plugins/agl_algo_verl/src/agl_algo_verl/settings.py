@@ -55,11 +55,12 @@ def compose(options: VERLConfig, run_name: str = "") -> DictConfig:
     if run_name:
         _merge(config, {"trainer": {"experiment_name": run_name}}, "")
     if is_cpu(options.config):
-        from agl_algo_verl.cpu.settings import FORCED, cpu_defaults
+        from agl_algo_verl.cpu.settings import FORCED, SEPARATE, cpu_defaults
 
         _merge(config, cpu_defaults(), "")
         _merge(config, options.config, "config")
-        for path, value in FORCED.items():
+        separate = config.trainer.v1.trainer_mode == "separate_async"
+        for path, value in {**FORCED, **(SEPARATE if separate else {})}.items():
             OmegaConf.update(config, path, value)
     else:
         _merge(config, options.config, "config")

@@ -6,7 +6,9 @@ no padding; verl pads where it needs to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -80,27 +82,57 @@ class QueuePublisher:
     def __init__(self, data_sources: Mapping[str, Sequence[str]], filler: int) -> None:
         self._data_sources = data_sources
         self._filler = filler
+        self._idle = threading.Condition()
+        self._writers = 0
+        self._closed = False
+
+    def close(self, seconds: float) -> None:
+        """Write nothing more, and wait for what is being written, at most this long.
+
+        The queue's client never answers those who ask it while it closes.
+        """
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: not self._writers, seconds)
 
     def begin(self, prompt: Prompt) -> None:
         """Note that a group is being worked on."""
-        self._status(prompt, "running")
+        with self._writing():
+            self._status(prompt, "running")
 
     def end(self, prompt: Prompt, rows: Sequence[GroupRow], *, usable: bool) -> None:
         """Write the rows of a group, then that it has ended: the trainer never sees half of it."""
-        if rows:
-            source = self._data_sources[prompt.partition][prompt.index]
-            extra = {"data_source": source, "index": prompt.index}
-            tq.kv_batch_put(
-                keys=[f"{prompt.uid}_{row.session}_{row.index}" for row in rows],
-                fields=list_of_dict_to_tensordict([row_fields(prompt, row, extra) for row in rows]),
-                tags=[row_tags(prompt, row) for row in rows],
-                partition_id=prompt.partition,
-            )
-        self._status(prompt, "finished" if usable else "failure")
+        with self._writing():
+            if rows:
+                self._write(prompt, rows)
+            self._status(prompt, "finished" if usable else "failure")
 
     def placeholder(self) -> Row:
         """Return a row that says nothing, for a rollout of which only the reward counts."""
         return Row([self._filler], [self._filler], [0], [0.0], None, turns=0)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise RuntimeError("the trainer's queue is closed")
+            self._writers += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._writers -= 1
+                self._idle.notify_all()
+
+    def _write(self, prompt: Prompt, rows: Sequence[GroupRow]) -> None:
+        source = self._data_sources[prompt.partition][prompt.index]
+        extra = {"data_source": source, "index": prompt.index}
+        tq.kv_batch_put(
+            keys=[f"{prompt.uid}_{row.session}_{row.index}" for row in rows],
+            fields=list_of_dict_to_tensordict([row_fields(prompt, row, extra) for row in rows]),
+            tags=[row_tags(prompt, row) for row in rows],
+            partition_id=prompt.partition,
+        )
 
     def _status(self, prompt: Prompt, status: str) -> None:
         tag = {"is_prompt": True, "status": status, "global_steps": prompt.step}

@@ -71,7 +71,8 @@ class TransformersServer:
 
     async def update_weights(self, weights: dict[str, Any], global_steps: int | None) -> None:
         """Load the trainer's weights, between two answers."""
-        tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
+        # Ray's arrays are read-only, which torch warns about; the weights are copied anyway.
+        tensors = {name: torch.tensor(array) for name, array in weights.items()}
         await asyncio.to_thread(self.generator.load, tensors)
         self.global_steps = global_steps or 0
 

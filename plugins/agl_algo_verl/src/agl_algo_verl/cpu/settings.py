@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["ENVIRONMENT", "FORCED", "cpu_defaults"]
+__all__ = ["ENVIRONMENT", "FORCED", "SEPARATE", "cpu_defaults"]
 
 ENVIRONMENT: Final = {
     "VERL_PLATFORM": "cpu",
@@ -12,12 +12,17 @@ ENVIRONMENT: Final = {
 }
 """Must be set before verl is imported, in this process and in every worker."""
 
+_ROLLOUT: Final = "actor_rollout_ref.rollout"
 FORCED: Final = {
-    "actor_rollout_ref.rollout.name": "agl_transformers",
+    f"{_ROLLOUT}.name": "agl_transformers",
+    f"{_ROLLOUT}.checkpoint_engine.custom_backend_module": "agl_algo_verl.cpu.weights",
     "actor_rollout_ref.actor.strategy": "fsdp2",
     "critic.strategy": "fsdp2",
 }
 """What has no alternative on a CPU."""
+
+SEPARATE: Final = {f"{_ROLLOUT}.checkpoint_engine.backend": "agl_object_store"}
+"""Likewise, where the servers have devices of their own."""
 
 _FP32: Final = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 _ENGINE: Final = {"+mixed_precision": _FP32, "use_torch_compile": False}

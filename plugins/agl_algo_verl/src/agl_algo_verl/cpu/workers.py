@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine.base import EngineRegistry
@@ -18,6 +19,7 @@ import agl_algo_verl.cpu.rollout  # noqa: F401 -- registers the rollout server i
 
 __all__ = [
     "CPUActorRolloutRefWorker",
+    "CPUDetachActorWorker",
     "CPUEngineWithLMHead",
     "CPUEngineWithValueHead",
     "CPUTrainingWorker",
@@ -34,6 +36,13 @@ class CPUTrainingWorker(TrainingWorker):
 
 class CPUActorRolloutRefWorker(ActorRolloutRefWorker):
     """Actor, reference and rollout, made of workers that speak gloo."""
+
+    actor_worker_cls = CPUTrainingWorker
+    ref_worker_cls = CPUTrainingWorker
+
+
+class CPUDetachActorWorker(DetachActorWorker):
+    """The actor alone, whose servers are elsewhere."""
 
     actor_worker_cls = CPUTrainingWorker
     ref_worker_cls = CPUTrainingWorker

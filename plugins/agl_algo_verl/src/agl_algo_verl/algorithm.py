@@ -286,10 +286,9 @@ class _Session:
             return True
         if last or not isinstance(self._failure, lost):
             raise self._failure
-        step = self._keeper.state["step"]
         logger.warning(
             "training broke off, and goes on from %s: %s",
-            f"the checkpoint of step {step}" if step else "the beginning (no checkpoint yet)",
+            self._keeper.next_start,
             str(self._failure).strip().split("\n", 1)[0],
         )
         return False

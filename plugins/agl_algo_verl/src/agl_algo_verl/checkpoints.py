@@ -50,6 +50,13 @@ class RunKeeper:
         self._resumes = resumes
         self.state: dict[str, Any] = {"step": 0, "folder": "", "generation": 0}
 
+    @property
+    def next_start(self) -> str:
+        """Where a trainer would begin that is started now, in words."""
+        if self._resumes and self.state["step"]:
+            return f"the checkpoint of step {self.state['step']}"
+        return "where it began: there is no checkpoint of it"
+
     async def open(self) -> int:
         """Check that folder and run belong together; return how often the run was begun before.
 

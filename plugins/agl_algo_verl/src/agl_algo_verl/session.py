@@ -65,29 +65,44 @@ def run_session(
     """
     started = _start_ray(config, environment)
     try:
-        tq.init(config.transfer_queue)
-        trainer: Any = TRAINERS[config.trainer.v1.trainer_mode](
-            config,
-            options=options,
-            bridge=bridge,
-            data_sources=data_sources,
-            workers=_workers(config),
-        )
-        finished = False
-        try:
-            trainer.init()
-            bridge.check()
-            _keep_metrics(config, trainer.global_steps)
-            trainer.fit(PromptDispatcher(bridge))
-            finished = True
-        finally:
-            bridge.finish()
-            publisher.close(_CLOSE_SECONDS)
-            tracking = getattr(trainer, "logger", None)
-            if tracking is not None:
-                tracking.finish(exit_code=0 if finished else 1)
+        _train(config, options, bridge, publisher, data_sources)
+    except LOST as error:
+        if started:
+            raise
+        # What is left of its actors lives on in a Ray that is not ours to stop.
+        raise RuntimeError(f"a Ray that was there before lost a process: {error}") from error
     finally:
         _close(started)
+
+
+def _train(
+    config: DictConfig,
+    options: VERLConfig,
+    bridge: Bridge,
+    publisher: QueuePublisher,
+    data_sources: Mapping[str, Sequence[str]],
+) -> None:
+    tq.init(config.transfer_queue)
+    trainer: Any = TRAINERS[config.trainer.v1.trainer_mode](
+        config,
+        options=options,
+        bridge=bridge,
+        data_sources=data_sources,
+        workers=_workers(config),
+    )
+    finished = False
+    try:
+        trainer.init()
+        bridge.check()
+        _keep_metrics(config, trainer.global_steps)
+        trainer.fit(PromptDispatcher(bridge))
+        finished = True
+    finally:
+        bridge.finish()
+        publisher.close(_CLOSE_SECONDS)
+        tracking = getattr(trainer, "logger", None)
+        if tracking is not None:
+            tracking.finish(exit_code=0 if finished else 1)
 
 
 def _start_ray(config: DictConfig, environment: Mapping[str, str]) -> bool:

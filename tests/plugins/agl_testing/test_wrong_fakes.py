@@ -18,7 +18,15 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from wrong import adapters, algorithms, proxies, stores, strategies, tracers  # noqa: E402
+from wrong import (  # noqa: E402
+    adapters,
+    algorithms,
+    proxies,
+    servers,
+    stores,
+    strategies,
+    tracers,
+)
 
 
 class Kind(NamedTuple):
@@ -28,7 +36,16 @@ class Kind(NamedTuple):
     fixture: str
     flags: list[str]
     value: str = "{fake}()"
+    more: str = ""
+    """Further lines of the class."""
 
+
+NEW_WEIGHTS = """
+    @pytest.fixture
+    def new_weights(self, tmp_path):
+        (tmp_path / "weights").write_text("Fine.")
+        return tmp_path / "weights"
+"""
 
 KINDS = {
     "StoreSuite": Kind(stores, "store", ["thread_safe", "events"]),
@@ -37,6 +54,7 @@ KINDS = {
     "AlgorithmSuite": Kind(algorithms, "algorithm", ["resources", "no_data"]),
     "ExecutionSuite": Kind(strategies, "make_strategy", ["fails_open_attempts"], "{fake}"),
     "ProxySuite": Kind(proxies, "make_proxy", ["streaming", "token_ids"], "{fake}"),
+    "LLMServerSuite": Kind(servers, "server", ["weights", "token_ids"], more=NEW_WEIGHTS),
 }
 WRONG = [
     (suite, fake)
@@ -59,7 +77,7 @@ class Test_{suite}_{fake}(agl_testing.{suite}):
     def {fixture}(self):
         from {module} import {fake}
         return {value}
-"""
+{more}"""
 
 Outcomes = dict[tuple[str, str], list[tuple[str, str]]]
 
@@ -73,6 +91,7 @@ def class_of(suite: str, fake: type) -> str:
         fixture=kind.fixture,
         module=fake.__module__,
         value=kind.value.format(fake=fake.__name__),
+        more=kind.more,
     )
 
 

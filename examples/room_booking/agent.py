@@ -1,20 +1,20 @@
 """The agent: an ordinary program around an OpenAI client, with one tool.
 
-The framework touches it in three places: ``@agl.rollout`` hands it a task and the prompt to use,
-``@agl.operation`` records each model call, and what it returns is the reward.
+The framework touches it in two places: ``@agl.rollout`` hands it a task, the prompt to use and the
+model to call, and what it returns is the reward. The model's URL leads through a proxy that records
+each call, so the agent does nothing for its trace.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
+import ssl
 from typing import Any
 
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 import agl_core as agl
-from endpoint import ensure_endpoint, model_name
 from solver import grade
 from tasks import ROOMS, BookingTask, clock
 
@@ -47,43 +47,37 @@ _MAX_TURNS = 4
 
 
 @agl.rollout
-def book_room(task: dict[str, Any], prompt_template: agl.PromptTemplate) -> float:
+def book_room(task: dict[str, Any], prompt_template: agl.PromptTemplate, llm: agl.LLM) -> float:
     """Answer one request for a room; the reward is 1 for the right room, else 0."""
-    ensure_endpoint()
     booking = BookingTask.model_validate(task)
     instructions = prompt_template.format(today=f"{booking.today:%A}, {booking.today}")
     messages: list[Any] = [
         {"role": "system", "content": instructions},
         {"role": "user", "content": booking.request},
     ]
-    answer = converse(messages, booking)
+    answer = converse(llm, messages, booking)
     reward, feedback = grade(booking, answer)
     agl.emit_message(feedback)  # for algorithms that learn from words as well as from numbers
     return reward
 
 
-def converse(messages: list[Any], booking: BookingTask) -> str:
+def converse(llm: agl.LLM, messages: list[Any], booking: BookingTask) -> str:
     """Let the model call the tool until it answers."""
-    for _ in range(_MAX_TURNS):
-        message = chat(model_name(), messages, TOOLS)["choices"][0]["message"]
-        messages.append(message)
-        if not message.get("tool_calls"):
-            return message.get("content") or ""
-        for call in message["tool_calls"]:
-            arguments = call["function"]["arguments"]
-            result = list_rooms(booking, arguments)
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    # The proxy has the key. Loading certificates takes a while, so all rollouts share them.
+    http = DefaultHttpxClient(verify=_certificates())
+    with OpenAI(base_url=llm.endpoint, api_key="proxied", http_client=http) as client:
+        for _ in range(_MAX_TURNS):
+            completion = client.chat.completions.create(
+                model=llm.model, messages=messages, tools=TOOLS, temperature=0
+            )
+            message = completion.choices[0].message.model_dump(mode="json", exclude_none=True)
+            messages.append(message)
+            if not message.get("tool_calls"):
+                return message.get("content") or ""
+            for call in message["tool_calls"]:
+                result = list_rooms(booking, call["function"]["arguments"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
     return ""
-
-
-@agl.operation(name="chat")
-def chat(model: str, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
-    """Call the model."""
-    client = _client(os.environ.get("OPENAI_BASE_URL"))
-    completion = client.chat.completions.create(
-        model=model, messages=messages, tools=tools, temperature=0
-    )
-    return completion.model_dump(mode="json", exclude_none=True)
 
 
 def list_rooms(booking: BookingTask, arguments: str) -> str:
@@ -110,9 +104,8 @@ def list_rooms(booking: BookingTask, arguments: str) -> str:
 
 
 @functools.cache
-def _client(_base_url: str | None) -> OpenAI:
-    # One client for all runners: it is thread-safe, and making one loads the certificates.
-    return OpenAI()
+def _certificates() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 def seed_resources() -> agl.NamedResources:

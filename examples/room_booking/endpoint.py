@@ -1,7 +1,8 @@
 """Which model answers: the environment decides, as with any OpenAI client.
 
 With ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` set it is that endpoint, and ``OPENAI_MODEL`` names
-the model. With neither, a SIMULATED model is started on this machine, and says so.
+the model. With neither, a SIMULATED model is started on this machine, and says so. Agents call it
+through a proxy, which records each call in their trace.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from contextlib import ExitStack
 
 from openai import OpenAI
 
+from agl_core.proxy import DirectProxy
 from simulated_model import MODEL_NAME, run_in_background
 
-__all__ = ["check_endpoint", "ensure_endpoint", "is_simulated", "model_name"]
+__all__ = ["check_endpoint", "ensure_endpoint", "is_simulated", "llm_proxy", "model_name"]
 
 _DEFAULT_MODEL = "gpt-4.1-mini"
 _lock = threading.Lock()
@@ -43,6 +45,22 @@ def ensure_endpoint(seed: int = 0) -> None:
             "a language model).",
             file=sys.stderr,
         )
+
+
+def llm_proxy(port: int | None = None) -> DirectProxy:
+    """Make the proxy between the agents and the endpoint.
+
+    Args:
+        port: None takes a free one. A run that is to be resumed wants the same one again: rollouts
+            in its queue have the address.
+    """
+    ensure_endpoint()
+    backend = {
+        "model": f"openai/{model_name()}",
+        "api_base": os.environ.get("OPENAI_BASE_URL") or None,
+        "api_key": os.environ.get("OPENAI_API_KEY") or None,
+    }
+    return DirectProxy(port, [{"model_name": model_name(), "litellm_params": backend}])
 
 
 def check_endpoint() -> None:

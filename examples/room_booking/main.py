@@ -1,98 +1,185 @@
-"""Watch an agent get better: a prompt search on booking meeting rooms.
+"""Watch an agent get better: automatic prompt optimisation on booking meeting rooms.
 
 Without OPENAI_BASE_URL or OPENAI_API_KEY a SIMULATED model answers, and it takes under a minute.
-Progress goes to standard error, the result to standard output.
+Progress goes to standard error, the result to standard output. Ctrl+C stops it; --resume goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import re
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from openai import OpenAIError
 
 import agl_core as agl
 from agent import book_room, seed_resources
-from agl_core.algorithm import estimate_mean
-from endpoint import check_endpoint, ensure_endpoint, is_simulated, model_name
-from report import Result, print_interrupted, print_json, print_result, say
-from search import Candidate, prompt_search
-from tasks import make_splits
+from agl_algo_apo import APO, APOState, Candidate
+from agl_core.algorithm import estimate_mean, stored_runs
+from agl_core.proxy import DirectProxy
+from agl_store_sqlite import SqliteLightningStore
+from endpoint import check_endpoint, ensure_endpoint, is_simulated, llm_proxy, model_name
+from optimise import apo
+from report import Result, print_interrupted, print_json, print_result, say, show_search
+from tasks import Splits, make_splits
 
 EXAMPLES = """examples:
   python examples/room_booking/main.py
+  python examples/room_booking/main.py --resume
   python examples/room_booking/main.py --json > result.json
-  OPENAI_API_KEY=... OPENAI_MODEL=gpt-4.1-mini python examples/room_booking/main.py --rollouts 800
+  OPENAI_API_KEY=... OPENAI_MODEL=gpt-4.1-mini python examples/room_booking/main.py --rollouts 600
 """
-ENDPOINT_FAILED = 2
+STORE = Path("agl-runs/room_booking/demo.db")
+FAILED = 2
 INTERRUPTED = 130  # what shells report for a program that Ctrl+C ended
+
+# Narrow rounds, and many: an edit mends one thing or two.
+SEARCH = {"beam_width": 1, "branch_factor": 2, "beam_rounds": 10, "val_batch_size": 24}
 
 
 def main() -> int:
     options = parse_arguments()
-    history: list[Candidate] = []
     try:
         ensure_endpoint(options.seed)
         check_endpoint()
-        result = run(options.seed, options.rollouts, options.runners, history)
     except OpenAIError as error:
         say(f"The model {model_name()} at the given endpoint does not answer: {error}")
-        return ENDPOINT_FAILED
+        return FAILED
+    options.store.parent.mkdir(parents=True, exist_ok=True)
+    store = SqliteLightningStore(options.store)
+    demo = Demo(store, options)
+    try:
+        run = demo.choose_run()
+        if run is None:
+            say(f"There is no run with seed {options.seed} to go on with in {options.store}.")
+            return FAILED
+        result = demo.run(run)
     except KeyboardInterrupt:
-        print_interrupted(history, options.json)
+        print_interrupted(demo.history, resume_command(), options.json)
         return INTERRUPTED
+    finally:
+        asyncio.run(store.close())
     (print_json if options.json else print_result)(result)
     return 0
 
 
-def run(seed: int, max_rollouts: int, n_runners: int, history: list[Candidate]) -> Result:
-    """Search, then measure the seed prompt and the winner on the held-out tasks.
+class Demo:
+    """One run of the demo.
 
-    Raises:
-        KeyboardInterrupt: Ctrl+C was pressed; ``history`` holds what was measured by then.
+    Args:
+        store: Where all of it is kept.
+        options: As the command line gave them.
+
+    Attributes:
+        history: The prompts proposed so far.
     """
-    started = time.monotonic()
-    tasks = make_splits(seed)
-    say(
-        f"{len(tasks.train)} training, {len(tasks.val)} validation and {len(tasks.test)} held-out "
-        f"tasks; {n_runners} runners; model {model_name()}"
-    )
-    trainer = agl.Trainer(
-        algorithm=prompt_search(max_rollouts=max_rollouts, seed=seed, history=history, say=say),
-        adapter="messages",
-        strategy="shm",
-        n_runners=n_runners,
-        initial_resources=seed_resources(),
-    )
-    say("the seed prompt on the held-out tasks, to compare with later")
-    before = trainer.evaluate(book_room, tasks.test)
 
-    trainer.fit(book_room, tasks.train, val_dataset=tasks.val)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+    def __init__(self, store: SqliteLightningStore, options: argparse.Namespace) -> None:
+        self._store = store
+        self._options = options
+        self.history: Sequence[Candidate] = ()
 
-    # The winner is the latest in the store: what a deployment would read.
-    latest = asyncio.run(trainer.store.get_latest_resources())
-    assert latest is not None
-    template = latest.resources["prompt"]
-    assert isinstance(template, agl.PromptTemplate)
-    say("the winner on the held-out tasks")
-    after = trainer.evaluate(book_room, tasks.test, resources=latest.resources_id)
-    gains = [b - a for a, b in zip(before.rewards(), after.rewards(), strict=True)]
-    statistics = asyncio.run(trainer.store.statistics())
-    return Result(
-        model=model_name(),
-        simulated=is_simulated(),
-        history=history,
-        winner=next(one for one in history if one.prompt == template.template),
-        resources_id=latest.resources_id,
-        seed_score=before.score(),
-        winner_score=after.score(),
-        gain=estimate_mean(gains),
-        rollouts=statistics.get("total_rollouts", 0),
-        seconds=time.monotonic() - started,
-    )
+    def choose_run(self) -> str | None:
+        """Return the name of a new run, or of the last one if it is to go on; None if none is."""
+        stem = f"demo-seed-{self._options.seed}"
+        pattern = re.compile(rf"{stem}(-\d+)?")
+        runs = [name for name in asyncio.run(stored_runs(self._store)) if pattern.fullmatch(name)]
+        if self._options.resume:
+            return runs[-1] if runs else None
+        return f"{stem}-{len(runs) + 1}" if runs else stem
+
+    def run(self, name: str) -> Result:
+        """Search, then measure the seed prompt and the winner on the held-out tasks.
+
+        Raises:
+            KeyboardInterrupt: Ctrl+C was pressed.
+        """
+        started = time.monotonic()
+        tasks = make_splits(self._options.seed)
+        algorithm = apo(seed=self._options.seed, max_rollouts=self._options.rollouts, **SEARCH)
+        proxy = llm_proxy(self._earlier_port(name) if self._options.resume else None)
+        trainer = agl.Trainer(
+            algorithm=algorithm,
+            adapter="messages",
+            store=self._store,
+            strategy="shm",
+            n_runners=self._options.runners,
+            llm_proxy=proxy,
+            initial_resources=seed_resources(),
+            run=name,
+        )
+        say(
+            f"{len(tasks.train)} training, {len(tasks.val)} validation and {len(tasks.test)} "
+            f"held-out tasks; {self._options.runners} runners; model {model_name()}; "
+            f"run {name} in {self._options.store}"
+        )
+        show_search()
+        proxy.set_store(self._store)
+        asyncio.run(proxy.start())  # now and for all that follows: the resources have its address
+        try:
+            return self._train(trainer, algorithm, proxy, tasks, name, started)
+        finally:
+            asyncio.run(proxy.stop())
+
+    def _train(
+        self,
+        trainer: agl.Trainer,
+        algorithm: APO[dict[str, object]],
+        proxy: DirectProxy,
+        tasks: Splits,
+        name: str,
+        started: float,
+    ) -> Result:
+        trainer.fit(book_room, tasks.train, val_dataset=tasks.val)
+        checkpoint = asyncio.run(stored_runs(self._store))[name]
+        state = algorithm.state or APOState.model_validate(checkpoint.state)
+        self.history = state.history
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+
+        # The winner is the latest in the store: what a deployment would read.
+        latest = asyncio.run(self._store.get_latest_resources())
+        assert latest is not None
+        held_out = tasks.test
+        say("the seed prompt and the winner on the held-out tasks")
+        seed = {**seed_resources(), "llm": proxy.as_resource()}
+        before = trainer.evaluate(book_room, held_out, resources=seed)
+        winner = {**latest.resources, "llm": proxy.as_resource()}
+        after = trainer.evaluate(book_room, held_out, resources=winner)
+        gains = [b - a for a, b in zip(before.rewards(), after.rewards(), strict=True)]
+        return Result(
+            model=model_name(),
+            simulated=is_simulated(),
+            run=name,
+            store=str(self._options.store),
+            history=state.history,
+            winner=state.candidate(state.best),
+            resources_id=latest.resources_id,
+            seed_score=before.score(),
+            winner_score=after.score(),
+            gain=estimate_mean(gains),
+            rollouts=state.spent.rollouts,
+            calls=state.spent.calls,
+            seconds=time.monotonic() - started,
+        )
+
+    def _earlier_port(self, name: str) -> int | None:
+        """Return the proxy's port in a run that goes on: rollouts in its queue have the address."""
+        pages = self._store.query_resources(resources_id_contains=f"{name}/")
+        found = [one.resources.get("llm") for one in asyncio.run(pages)]
+        ports = [urlsplit(llm.get_base_url()).port for llm in found if isinstance(llm, agl.LLM)]
+        return ports[-1] if ports else None
+
+
+def resume_command() -> str:
+    """Return the command that goes on with what this one began."""
+    arguments = [one for one in sys.argv[1:] if one != "--resume"]
+    return " ".join(["python", sys.argv[0], *arguments, "--resume"])
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -106,9 +193,15 @@ def parse_arguments() -> argparse.Namespace:
         "--seed", type=int, default=7, help="of tasks, search and simulated model (default: 7)"
     )
     parser.add_argument(
-        "--rollouts", type=int, default=2000, help="budget of the search (default: 2000)"
+        "--rollouts", type=int, default=1000, help="budget of the search (default: 1000)"
     )
     parser.add_argument("--runners", type=int, default=8, help="at once (default: 8)")
+    parser.add_argument(
+        "--store", type=Path, default=STORE, help=f"file that keeps it all (default: {STORE})"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the last run of this seed"
+    )
     return parser.parse_args()
 
 

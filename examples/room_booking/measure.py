@@ -1,9 +1,9 @@
-"""Measure APO on this example: what it gains on held-out tasks, over several seeds.
+"""Measure APO or GEPA on this example: what it gains on held-out tasks, over several seeds.
 
 Every seed means other tasks and another search. Progress goes to standard error.
 
-    python examples/room_booking/measure.py             # five seeds, a minute or two
-    python examples/room_booking/measure.py --json
+    python examples/room_booking/measure.py apo           # five seeds, a minute or two
+    python examples/room_booking/measure.py gepa --json
 """
 
 from __future__ import annotations
@@ -20,30 +20,35 @@ from rich.table import Table
 import agl_core as agl
 from agent import book_room, seed_resources
 from agl_core.algorithm import estimate_mean
-from endpoint import is_simulated, model_name
-from optimise import apo
+from endpoint import is_simulated, llm_proxy, model_name
+from optimise import apo, gepa
 from report import say
 from tasks import make_splits
 
 VAL_TASKS = 20
-# On 400 rollouts many narrow rounds do better than a few wide ones: an edit mends one thing or two.
-OPTIONS: dict[str, Any] = {
-    "beam_width": 1,
-    "branch_factor": 2,
-    "beam_rounds": 12,
-    "gradient_batch_size": 4,
-    "val_batch_size": VAL_TASKS,
+MAKERS: dict[str, Any] = {"apo": apo, "gepa": gepa}
+OPTIONS: dict[str, dict[str, Any]] = {
+    # On 400 rollouts many narrow rounds do better than a few wide ones: an edit mends one thing or
+    # two.
+    "apo": {
+        "beam_width": 1,
+        "branch_factor": 2,
+        "beam_rounds": 12,
+        "gradient_batch_size": 4,
+        "val_batch_size": VAL_TASKS,
+    },
+    "gepa": {},  # its defaults do
 }
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of APO.
+    """One run.
 
     Attributes:
         seed: Of tasks and search.
         rollouts: How many the search took.
-        calls: Calls of critic and editor.
+        calls: Calls of the models that propose edits.
         best: Version of the winner.
         val_before: The seed prompt on the validation tasks.
         val_after: The winner on them.
@@ -70,31 +75,38 @@ def main() -> int:
     options = parse_arguments()
     measured: list[Measurement] = []
     for seed in range(1, options.seeds + 1):
-        one = measure(seed, options.rollouts, options.runners)
+        one = measure(options.algorithm, seed, options.rollouts, options.runners)
         measured.append(one)
         say(f"seed {seed}: {one.before:.3f} -> {one.after:.3f} in {one.rollouts} rollouts")
-    (print_json if options.json else print_table)(measured)
+    (print_json if options.json else print_table)(options.algorithm, measured)
     return 0
 
 
-def measure(seed: int, max_rollouts: int, n_runners: int) -> Measurement:
-    """Run APO once, then the seed prompt and the winner on tasks that it never saw."""
+def measure(name: str, seed: int, max_rollouts: int, n_runners: int) -> Measurement:
+    """Run an algorithm once, then the seed prompt and the winner on tasks that it never saw."""
     tasks = make_splits(seed, val=VAL_TASKS)
-    algorithm = apo(seed=seed, max_rollouts=max_rollouts, **OPTIONS)
+    algorithm = MAKERS[name](seed=seed, max_rollouts=max_rollouts, **OPTIONS[name])
+    proxy = llm_proxy()
     trainer = agl.Trainer(
         algorithm=algorithm,
         adapter="messages",
         strategy="shm",
         n_runners=n_runners,
+        llm_proxy=proxy,
         initial_resources=seed_resources(),
     )
-    before = trainer.evaluate(book_room, tasks.test)
-    trainer.fit(book_room, tasks.train, val_dataset=tasks.val)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
-    latest = asyncio.run(trainer.store.get_latest_resources())
-    assert latest is not None
-    after = trainer.evaluate(book_room, tasks.test, resources=latest.resources_id)
+    proxy.set_store(trainer.store)
+    asyncio.run(proxy.start())  # once for all three: the resources have its address
+    try:
+        before = trainer.evaluate(book_room, tasks.test, resources=seed_resources())
+        trainer.fit(book_room, tasks.train, val_dataset=tasks.val)
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        latest = asyncio.run(trainer.store.get_latest_resources())
+        assert latest is not None
+        after = trainer.evaluate(book_room, tasks.test, resources=latest.resources_id)
+    finally:
+        asyncio.run(proxy.stop())
     state = algorithm.state
     assert state is not None
     first, best = state.candidate("v0").score(), state.candidate(state.best).score()
@@ -112,11 +124,11 @@ def measure(seed: int, max_rollouts: int, n_runners: int) -> Measurement:
     )
 
 
-def print_table(measured: list[Measurement]) -> None:
+def print_table(name: str, measured: list[Measurement]) -> None:
     """Print a row per run, and the mean gain with its interval."""
     console = Console(highlight=False)
     mark = "SIMULATED " if is_simulated() else ""
-    table = Table(title=f"APO on held-out tasks, {mark}model {model_name()}")
+    table = Table(title=f"{name.upper()} on held-out tasks, {mark}model {model_name()}")
     for heading in ("seed", "rollouts", "calls", "validation", "held-out", "gain"):
         table.add_column(heading, justify="right")
     for one in measured:
@@ -136,16 +148,20 @@ def print_table(measured: list[Measurement]) -> None:
     console.print(f"worse than the seed prompt on validation: {worse} of {len(measured)}")
 
 
-def print_json(measured: list[Measurement]) -> None:
+def print_json(name: str, measured: list[Measurement]) -> None:
     """Print one JSON object."""
     gain = estimate_mean([one.gain for one in measured])
     runs = [asdict(one) for one in measured]
-    print(json.dumps({"model": model_name(), "gain": gain._asdict(), "runs": runs}))
+    about = {"algorithm": name, "model": model_name()}
+    print(json.dumps({**about, "gain": gain._asdict(), "runs": runs}))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "algorithm", nargs="?", choices=sorted(MAKERS), default="apo", help="(default: apo)"
     )
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     parser.add_argument("--seeds", type=int, default=5, help="runs (default: 5)")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from agl_core.algorithm import Estimate
-from search import Candidate
 
-__all__ = ["Result", "print_interrupted", "print_json", "print_result", "say"]
+if TYPE_CHECKING:
+    from agl_algo_apo import Candidate
+
+__all__ = ["Result", "print_interrupted", "print_json", "print_result", "say", "show_search"]
 
 _HEADINGS = {"version": 7, "from": 4, "score": 5, "95 % interval": 14, "n": 3}
 _SHOWN = 12  # prompts in the table
@@ -27,18 +30,23 @@ class Result:
     Attributes:
         model: Which model answered.
         simulated: Whether it is the bundled simulated one.
-        history: The prompts measured on the validation tasks, in order.
+        run: Name of the run.
+        store: The file that all of it is in.
+        history: Every prompt proposed, in order; most were measured on the validation tasks.
         winner: The one chosen.
         resources_id: Where the winner is in the store.
         seed_score: The seed prompt on the held-out tasks.
         winner_score: The winner on the same tasks.
         gain: Mean difference of the two, task by task.
-        rollouts: How many rollouts it all took.
-        seconds: How long it all took.
+        rollouts: How many rollouts the search took.
+        calls: How many calls of critic and editor it took.
+        seconds: How long it all took, since the start or the last resumption.
     """
 
     model: str
     simulated: bool
+    run: str
+    store: str
     history: Sequence[Candidate]
     winner: Candidate
     resources_id: str
@@ -46,12 +54,25 @@ class Result:
     winner_score: Estimate
     gain: Estimate
     rollouts: int
+    calls: int
     seconds: float
 
 
 def say(line: str) -> None:
     """Print a line of progress, on standard error."""
     _progress.print(line, markup=False, soft_wrap=True)
+
+
+def show_search() -> None:
+    """Let the search tell of its rounds where it does not draw them, that is, in no terminal."""
+
+    class Say(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logger = logging.getLogger("agl_core.algorithm.prompt_search")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Say())
 
 
 def print_result(result: Result) -> None:
@@ -64,20 +85,21 @@ def print_result(result: Result) -> None:
         prompts.add_column(heading, min_width=width, no_wrap=True)
     prompts.add_column("added to the parent", ratio=1, overflow="ellipsis", no_wrap=True)
     texts = {candidate.version: candidate.prompt for candidate in result.history}
-    for candidate in sorted(result.history, key=lambda one: -one.score.mean)[:_SHOWN]:
+    measured = [(one, score) for one in result.history if (score := one.score())]
+    for candidate, score in sorted(measured, key=lambda pair: -pair[1].mean)[:_SHOWN]:
         parent = candidate.parent
         prompts.add_row(
             candidate.version,
             parent or "",
-            *_cells(candidate.score),
+            *_cells(score),
             _added(texts[parent], candidate.prompt) if parent else "(the seed)",
             style="bold" if candidate is result.winner else None,
         )
     console.print(prompts)
-    if (left := len(result.history) - _SHOWN) > 0:
-        console.print(f"... and {left} more")
+    more, rejected = len(measured) - _SHOWN, len(result.history) - len(measured)
+    console.print(f"... and {max(0, more)} more; {rejected} were rejected without a measurement")
 
-    console.print(f"\nThe winner, in the store as {result.resources_id}:", style="bold")
+    console.print(f"\nThe winner, in {result.store} as {result.resources_id}:", style="bold")
     console.print(result.winner.prompt + "\n", markup=False, soft_wrap=True)
 
     held_out = Table(title=f"Held-out tasks, {mark}model {result.model}", expand=True)
@@ -87,7 +109,10 @@ def print_result(result: Result) -> None:
     held_out.add_row(f"winner {result.winner.version}", *_cells(result.winner_score), style="bold")
     held_out.add_row("gain", *_cells(result.gain))
     console.print(held_out)
-    console.print(f"{result.rollouts} rollouts in {result.seconds:.0f} s")
+    console.print(
+        f"{result.rollouts} rollouts and {result.calls} calls of critic and editor, "
+        f"{result.seconds:.0f} s"
+    )
 
 
 def print_json(result: Result) -> None:
@@ -95,23 +120,38 @@ def print_json(result: Result) -> None:
     print(json.dumps({"status": "succeeded", **_plain(result)}))
 
 
-def print_interrupted(history: Sequence[Candidate], as_json: bool) -> None:
-    """Say how far it got; as JSON on standard output if asked to."""
+def print_interrupted(history: Sequence[Candidate], resume: str, as_json: bool) -> None:
+    """Say how far it got, and how to go on; as JSON on standard output if asked to.
+
+    Args:
+        history: The prompts proposed so far.
+        resume: The command that goes on.
+        as_json: Whether to print JSON.
+    """
     if as_json:
-        print(json.dumps({"status": "interrupted", "history": _plain(history)}))
-    say(f"Interrupted after measuring {len(history)} prompts.")
-    if history:
-        best = max(history, key=lambda one: one.score.mean)
-        say(f"The best so far, {best.version}, scores {best.score}:\n{best.prompt}")
+        print(json.dumps({"status": "interrupted", "history": _plain(history), "resume": resume}))
+    measured = [(one, score) for one in history if (score := one.score())]
+    say(f"Interrupted after measuring {len(measured)} prompts.")
+    if measured:
+        best, score = max(measured, key=lambda pair: pair[1].mean)
+        say(f"The best so far, {best.version}, scores {score}:\n{best.prompt}")
+    say(f"Nothing is lost. Go on with: {resume}")
 
 
 def _plain(value: Any) -> Any:
     """Turn results into what JSON knows."""
     if isinstance(value, Estimate):
         return value._asdict()
-    if isinstance(value, (Result, Candidate)):
+    if isinstance(value, Result):
         return {key: _plain(part) for key, part in vars(value).items()}
-    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if hasattr(value, "model_dump"):
+        return {
+            **value.model_dump(mode="json", exclude={"rewards"}),
+            "score": _plain(value.score()),
+        }
+    return value
 
 
 def _cells(score: Estimate) -> tuple[str, str, str]:

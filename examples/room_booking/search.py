@@ -10,17 +10,27 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from string import Formatter
 from typing import Any
 
 import anyio
 from openai import AsyncOpenAI, OpenAIError
 
 import agl_core as agl
-from agl_core.algorithm import Algorithm, BatchOutcome, Estimate, RolloutOutcome, Run, run_batch
+from agl_core.algorithm import (
+    Algorithm,
+    BatchOutcome,
+    Estimate,
+    LLMProxyLike,
+    RolloutOutcome,
+    Run,
+    run_batch,
+)
+from agl_core.algorithm.prompt_search import find_mistake, placeholders, prompt_templates
+from agl_core.algorithm.utils import add_llm
 from agl_core.plugins import notify
 from endpoint import ensure_endpoint, model_name
 
@@ -81,12 +91,13 @@ def prompt_search(
         store: agl.LightningStore,
         run: Run,
         adapter: agl.Adapter[Any, Any],
+        llm_proxy: LLMProxyLike,
         initial_resources: agl.NamedResources,
         train_dataset: agl.Dataset[Any],
         val_dataset: agl.Dataset[Any],
     ) -> None:
         ensure_endpoint()
-        name, template = _first_prompt(initial_resources)
+        name, template = next(iter(prompt_templates("search", initial_resources).items()))
         draws = [rng.sample(range(len(train_dataset)), batch) for _ in range(rounds)]
         # What cannot be found again after a crash: where it is, and what models answered.
         state = run.state or {"round": 0, "idle": 0, "best": 0, "edits": None, "history": []}
@@ -97,7 +108,8 @@ def prompt_search(
             await run.save(state, metrics={"val/reward": history[state["best"]].score.mean})
 
         def with_prompt(prompt: str) -> agl.NamedResources:
-            return {**initial_resources, name: template.model_copy(update={"template": prompt})}
+            others = add_llm(initial_resources, llm_proxy)
+            return {**others, name: template.model_copy(update={"template": prompt})}
 
         async def work_on(
             prompt: str, tasks: agl.Dataset[Any], mode: agl.RolloutMode, name: str
@@ -114,7 +126,8 @@ def prompt_search(
         async def ask_for_edits(best: Candidate, number: int) -> list[str]:
             tasks = [train_dataset[i] for i in draws[number - 1]]
             seen = await work_on(best.prompt, tasks, "train", f"round-{number}/train")
-            asks = [_propose(model, best.prompt, seen, i, say) for i in range(candidates)]
+            parent = template.model_copy(update={"template": best.prompt})
+            asks = [_propose(model, parent, seen, i, say) for i in range(candidates)]
             known = {candidate.prompt for candidate in history}
             return sorted({edit for edit in await asyncio.gather(*asks) if edit} - known)
 
@@ -128,7 +141,7 @@ def prompt_search(
             history.extend(rivals)
             return max([best, *rivals], key=lambda candidate: candidate.score.mean)
 
-        async with AsyncOpenAI() as model:
+        async with _serving(llm_proxy), AsyncOpenAI() as model:
             if not history:
                 history.append(await measure(0, template.template))
                 await save()
@@ -158,11 +171,16 @@ def prompt_search(
     return search
 
 
-def _first_prompt(resources: agl.NamedResources) -> tuple[str, agl.PromptTemplate]:
-    for name, resource in resources.items():
-        if isinstance(resource, agl.PromptTemplate):
-            return name, resource
-    raise ValueError("prompt_search needs a PromptTemplate among the initial resources")
+@asynccontextmanager
+async def _serving(proxy: LLMProxyLike) -> AsyncGenerator[None]:
+    if proxy.is_running():
+        yield
+        return
+    await proxy.start()
+    try:
+        yield
+    finally:
+        await proxy.stop()
 
 
 # -- asking for edits ------------------------------------------------------------------------------
@@ -178,7 +196,7 @@ _MAX_FAILURES = 4
 
 async def _propose(
     model: AsyncOpenAI,
-    prompt: str,
+    prompt: agl.PromptTemplate,
     seen: Sequence[RolloutOutcome],
     number: int,
     say: Callable[[str], object],
@@ -187,7 +205,7 @@ async def _propose(
     failures = [_transcript(outcome) for outcome in seen if not outcome.reward]
     # Each of the questions asked at once begins with another failure.
     chosen = (failures[number:] + failures[:number])[:_MAX_FAILURES]
-    question = f"<instructions>\n{prompt}\n</instructions>\n\n" + "\n\n".join(chosen)
+    question = f"<instructions>\n{prompt.template}\n</instructions>\n\n" + "\n\n".join(chosen)
     messages: Any = [
         {"role": "system", "content": _EDITOR},
         {"role": "user", "content": question},
@@ -198,8 +216,9 @@ async def _propose(
         say(f"an edit is missing, the model answered: {error}")
         return None
     edited = (reply.choices[0].message.content or "").strip()
-    if not edited or _placeholders(edited) != _placeholders(prompt):
-        say("an edit is left out, it is empty or its placeholders are not those of the prompt")
+    mistake = find_mistake(prompt.model_copy(update={"template": edited}), placeholders(prompt))
+    if mistake:
+        say(f"an edit is left out: {mistake}")
         return None
     return edited
 
@@ -214,11 +233,3 @@ def _transcript(outcome: RolloutOutcome) -> str:
     ]
     feedback = [("feedback", agl.get_message_value(span)) for span in outcome.spans]
     return "\n".join(f"{who}: {text}" for who, text in said + feedback if text)
-
-
-def _placeholders(template: str) -> set[str] | None:
-    """Return the placeholders of an f-string template; None if it is malformed."""
-    try:
-        return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
-    except ValueError:
-        return None

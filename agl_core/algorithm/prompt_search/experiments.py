@@ -23,6 +23,11 @@ _MOST_SPANS = 40
 # Ids and times (UUIDs, long hexadecimal numbers, seconds since 1970) say nothing about a prompt.
 # With them equal rollouts would lead to different questions, and a seed would repeat nothing.
 _NOISE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\b1\d{9}(\.\d+)?\b")
+# Neither does by which way a call went, and how long that took.
+_OF_TRANSPORT = re.compile(
+    r"^(agl\.proxy|client|http|network|server|url|gen_ai\.(response\.id|server))\b"
+    r"|(seconds|duration|latency)(_ms)?$"
+)
 
 
 class SpanView(TypedDict):
@@ -40,7 +45,7 @@ class Experiment(TypedDict):
         messages: Its conversations in OpenAI's chat format, each without what a later one repeats.
         conversation: The same as text, without system messages: the prompt is shown by itself.
         feedback: Texts that the agent emitted, and the reasons that judges gave.
-        spans: Its spans, long attributes cut, without ids and times.
+        spans: Its spans, long attributes cut, without ids, times and addresses.
     """
 
     status: str
@@ -104,7 +109,9 @@ def _view(span: Span) -> SpanView:
         name=span.name,
         status=span.status.status_code,
         attributes={
-            key: _cut(_NOISE.sub("…", str(value))) for key, value in span.attributes.items()
+            key: _cut(_NOISE.sub("…", str(value)))
+            for key, value in span.attributes.items()
+            if not _OF_TRANSPORT.search(key)
         },
     )
 

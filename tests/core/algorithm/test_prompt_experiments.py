@@ -73,6 +73,21 @@ def test_ids_and_times_are_left_out_of_spans(noise: str):
     assert view["attributes"] == {"what": "id-… at 12:30, room 1763"}
 
 
+def test_so_is_the_way_a_call_went():
+    attributes = {
+        "agl.proxy.backend": "http://127.0.0.1:40123/v1",
+        "agl.proxy.queue_seconds": 7.5e-06,
+        "gen_ai.server.time_to_first_token": 0.03,
+        "gen_ai.response.id": "chatcmpl-1",
+        "server.port": 40123,
+        "llm.latency_ms": 5,
+        "gen_ai.response.model": "m",
+        "serverless": True,
+    }
+    (view,) = shown(span("chat", 1, attributes))["spans"]
+    assert view["attributes"] == {"gen_ai.response.model": "m", "serverless": "True"}
+
+
 def test_long_texts_are_cut_in_the_middle():
     found = shown(call(1, [("user", "a" * 3000 + "z" * 3000)], "ok"))
     line = found["conversation"].splitlines()[0]

@@ -9,6 +9,7 @@ import pytest
 
 import agl_core as agl
 from agent import SEED_PROMPT, book_room, list_rooms, seed_resources
+from endpoint import llm_proxy
 from simulated_model import MODEL_NAME, run_in_background
 from simulated_model.rules import RULES
 from solver import grade
@@ -32,7 +33,7 @@ def endpoint(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_trainer() -> agl.Trainer:
-    return agl.Trainer(strategy="shm", n_runners=4, adapter="messages")
+    return agl.Trainer(strategy="shm", n_runners=4, adapter="messages", llm_proxy=llm_proxy())
 
 
 def prompt(text: str) -> agl.NamedResources:

@@ -32,9 +32,9 @@ def run(*arguments: str | Path, cwd: Path) -> str:
 
 
 def test_one_seed_gains_a_quarter_in_400_rollouts(tmp_path: Path):
-    found = json.loads(run(EXAMPLE / "measure.py", "--seeds", "1", "--json", cwd=tmp_path))
+    found = json.loads(run(EXAMPLE / "measure.py", "apo", "--seeds", "1", "--json", cwd=tmp_path))
     assert found == json.loads(
-        run(EXAMPLE / "measure.py", "--seeds", "1", "--json", "--runners", "3", cwd=tmp_path)
+        run(EXAMPLE / "measure.py", "apo", "--seeds", "1", "--json", "--runners", "3", cwd=tmp_path)
     ), "a seed must repeat a run, whatever the order in which its rollouts end"
     (one,) = found["runs"]
     assert one["rollouts"] <= 400
@@ -48,6 +48,7 @@ def test_the_train_file_trains_and_writes_the_curve(tmp_path: Path):
         "algorithm.beam_rounds=2",
         f"algorithm.output_dir={tmp_path}",
         "store={type='memory'}",
+        "proxy.port=0",
     )
     sets = [part for option in options for part in ("--set", option)]
     out = run("-m", "agl_core.cli", "train", EXAMPLE / "apo.toml", *sets, "--json", cwd=tmp_path)
@@ -61,7 +62,7 @@ def test_the_train_file_trains_and_writes_the_curve(tmp_path: Path):
 
 @pytest.mark.slow
 def test_five_seeds_hold_what_the_readme_says(tmp_path: Path):
-    found = json.loads(run(EXAMPLE / "measure.py", "--json", cwd=tmp_path))
+    found = json.loads(run(EXAMPLE / "measure.py", "apo", "--json", cwd=tmp_path))
     runs = found["runs"]
     assert len(runs) == 5
     assert found["gain"]["low"] >= 0.25

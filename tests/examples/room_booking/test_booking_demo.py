@@ -1,0 +1,114 @@
+"""The demo as a user runs it: APO on the simulated model, through the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl_store_sqlite import SqliteLightningStore
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "room_booking"
+MAIN = str(EXAMPLE / "main.py")
+QUICK = ("--rollouts", "300")
+
+
+def test_the_demo_ends_with_one_json_object_and_a_store_of_exact_calls(run, tmp_path: Path):
+    code, out, err = run(MAIN, "--json", "--seed", "2", *QUICK)
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["status"] == "succeeded"
+    assert result["simulated"] is True
+    assert result["winner"] in result["history"]
+    assert result["seed_score"]["n"] == result["winner_score"]["n"] == 120
+    assert result["gain"]["low"] > 0.2
+    assert result["rollouts"] <= 300
+    assert "a SIMULATED model answers" in err
+    calls = asyncio.run(recorded(tmp_path / result["store"]))
+    assert len(calls) == 2, "the agent asks for the tool, and answers"
+    asked, answered = (
+        [json.loads(one[f"gen_ai.{key}.messages"]) for one in calls] for key in ("input", "output")
+    )
+    assert [one["role"] for one in asked[1]] == ["system", "user", "assistant", "tool"]
+    assert answered[0][0]["parts"][0]["name"] == "list_rooms"
+    assert calls[1]["gen_ai.usage.input_tokens"] > 100
+
+
+async def recorded(file: Path) -> list[dict[str, Any]]:
+    """Return the attributes of the model calls of the first rollout."""
+    store = SqliteLightningStore(file)
+    try:
+        (rollout,) = (await store.query_rollouts(limit=1)).items
+        spans = (await store.query_spans(rollout.rollout_id)).items
+    finally:
+        await store.close()
+    return [dict(span.attributes) for span in spans if "gen_ai.request.model" in span.attributes]
+
+
+def test_the_demo_prints_its_tables(run):
+    code, out, err = run(MAIN, *QUICK)
+    assert code == 0, err
+    assert "95 % interval" in out
+    assert "Held-out tasks, SIMULATED model" in out
+    assert "winner" in out
+    assert "\nstart: best v0 " in err
+    assert "\nround 1: best v" in err
+    assert "stopping: 80 more rollouts may exceed max_rollouts = 300" in err
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_leaves_nothing_running_and_resume_ends_as_if_undisturbed(start, run):
+    options = ("--json", "--seed", "3", *QUICK)
+    with start(MAIN, *options) as process:
+        lines: list[str] = []
+        while not any(line.startswith("round 1: ") for line in lines):
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        process.send_signal(signal.SIGINT)
+        out, rest = process.communicate()
+    assert process.returncode == 130
+    stopped = json.loads(out)
+    assert stopped["status"] == "interrupted"
+    assert stopped["resume"].endswith(f"main.py {' '.join(options)} --resume")
+    assert "Interrupted after measuring" in rest
+    assert "Nothing is lost. Go on with: python " in rest
+    assert "Traceback" not in rest
+    port = int(lines[0].split("127.0.0.1:")[1].split("/")[0])
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        pass
+
+    code, out, err = run(MAIN, *options, "--resume")
+    assert code == 0, err
+    resumed = json.loads(out)
+    code, out, err = run(MAIN, *options, "--store", "other.db")
+    assert code == 0, err
+    undisturbed = json.loads(out)
+    for field in ("history", "winner", "seed_score", "winner_score", "rollouts"):
+        assert resumed[field] == undisturbed[field], field
+
+
+def test_there_must_be_something_to_resume(run):
+    code, _, err = run(MAIN, "--resume")
+    assert code == 2
+    assert "There is no run with seed 7 to go on with in agl-runs/room_booking/demo.db." in err
+
+
+def test_help_shows_examples(run):
+    code, out, _ = run(MAIN, "--help")
+    assert code == 0
+    assert "python examples/room_booking/main.py --json" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_demo_wins_clearly_with_any_seed(run, seed: int):
+    code, out, err = run(MAIN, "--json", "--seed", str(seed))
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["winner_score"]["low"] > 0.8
+    assert result["gain"]["low"] > 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import signal
 import subprocess
@@ -163,7 +164,6 @@ def test_a_server_that_goes_away_in_the_middle_of_a_step_is_replaced(
         tmp_path, taught, saboteur, runners=3, steps=3, check_interval=0.5, hang_timeout=10
     )
     assert [int(row["server_restarts"]) for row in rows] == [0, 1, 0]
-    assert int(rows[1]["retried_rollouts"]) >= 1
     for row in rows:
         assert float(row["logprob_delta"]) <= 1e-4  # it came back with the weights it had
         assert int(row["rollouts"]) == 8
@@ -184,21 +184,21 @@ def test_a_server_that_keeps_dying_ends_the_run_with_a_reason(taught: Path, tmp_
 
 
 def test_rollouts_that_cannot_be_used_are_made_anew_then_counted(taught: Path, tmp_path: Path):
-    tries: Counter[int] = Counter()
+    tries = {task: itertools.count() for task in range(6)}
 
     @agl.rollout
     def unreliable(task: int, llm: agl.LLM) -> float | None:
-        tries[task] += 1
+        number = next(tries[task])
         if task == 0:
             raise RuntimeError("always")
-        if task == 1 and tries[task] == 1:
+        if task == 1 and number == 0:
             raise RuntimeError("once")
         reward = talk(llm)
-        return math.nan if task == 2 and tries[task] == 1 else reward
+        return math.nan if task == 2 and number == 0 else reward
 
     options: dict[str, Any] = {"steps": 1, "tasks_per_step": 6, "seed": 3}
     _, (row,) = train(tmp_path / "drop", taught, unreliable, **options)
-    assert tries[0] == 8  # four rollouts, each twice
+    assert next(tries[0]) == 8  # four rollouts, each twice
     assert int(row["rollouts"]) == 20
     assert int(row["dropped_rollouts"]) == 4
     assert int(row["dropped_groups"]) == 1

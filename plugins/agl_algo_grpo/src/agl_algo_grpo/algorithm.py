@@ -41,6 +41,7 @@ from agl_core.algorithm import (
     show_progress,
 )
 from agl_core.errors import ConfigError, MissingDependencyError
+from agl_core.llm_server import LLMServer
 from agl_core.proxy import LLMProxy
 from agl_core.types import Dataset, RolloutConfig, RolloutMode
 
@@ -108,6 +109,19 @@ class GRPO(Algorithm):
         self.metrics, self.output_dir = None, loop.folder
         await loop.run()
 
+    def server(self, folder: Path) -> LLMServer:
+        """Return the server of the configuration or of the trainer, or one for the model's folder.
+
+        Raises:
+            ConfigError: There is one too many, or the options are wrong.
+        """
+        given = self.get_llm_server()
+        if given is None:
+            return build_server(self.config.server, folder)
+        if self.config.server is not None:
+            raise ConfigError("the trainer has an llm_server already", path="algorithm.server")
+        return given
+
     def proxy(self) -> LLMProxy:
         """Return the trainer's proxy, or one made for this run."""
         given = self.get_llm_proxy()
@@ -144,7 +158,7 @@ class _Loop:
         base = await anyio.to_thread.run_sync(_find_model, config.model)
         policy, first = await anyio.to_thread.run_sync(self._prepare, base)
         metrics = self._algorithm.metrics = Metrics(self.folder, first)
-        serving = Serving(build_server(config.server, base), self._algorithm.proxy(), config)
+        serving = Serving(self._algorithm.server(base), self._algorithm.proxy(), config)
         batches = batch_iter_over_dataset(self._train, config.tasks_per_step, seed=config.seed)
         async with serving.running():
             await self._publish(serving, policy, first)

@@ -140,7 +140,9 @@ class GRPOConfig(BaseModel):
     )
     # -- where the model is served
     server: Any = Field(
-        default="hf", description="The LLM server: a name, or a table with a type and options"
+        default=None,
+        description="The LLM server: a name, or a table with a type and options; None: the "
+        "trainer's llm_server, or else hf",
     )
     resource: str = Field(default="main_llm", description="Name of the model among the resources")
     check_interval: float = Field(

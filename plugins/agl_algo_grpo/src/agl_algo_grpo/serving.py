@@ -39,8 +39,8 @@ def build_server(spec: Any, folder: Path) -> LLMServer:
         ConfigError: The options are wrong.
         PluginError: There is no such server.
     """
-    if isinstance(spec, str):
-        spec = {"type": spec}
+    if spec is None or isinstance(spec, str):
+        spec = {"type": spec or "hf"}
     if isinstance(spec, dict):
         spec = {"path": str(folder), **spec}
     return build_component("llm_server", spec, default="hf", path="algorithm.server")
@@ -50,7 +50,7 @@ class Serving:
     """A server, the proxy in front of it, and the weights that both are at.
 
     Args:
-        server: Not started.
+        server: Started here unless it runs already; then it is left running.
         proxy: Its backends of the server's model are replaced; others stay.
         config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
 
@@ -75,18 +75,20 @@ class Serving:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Serving]:
         """Serve while the context is open; afterwards everything started here has ended."""
-        was_running = self._proxy.is_running()
+        server_ran, proxy_ran = self._server.is_running(), self._proxy.is_running()
         try:
-            await self._start()
-            if not was_running:
+            if not server_ran:
+                await self._server.start()
+            self._announce()
+            if not proxy_ran:
                 await self._proxy.start()
-                self._announce()
             yield self
         finally:
             with anyio.CancelScope(shield=True):
-                if not was_running and self._proxy.is_running():
+                if not proxy_ran and self._proxy.is_running():
                     await self._proxy.stop()
-                await self._server.stop()
+                if not server_ran:
+                    await self._server.stop()
 
     def as_resources(self) -> NamedResources:
         """Return what agents get: the model behind the proxy."""
@@ -184,14 +186,10 @@ class Serving:
         await self._proxy.pause()
         try:
             await self._server.stop()
-            await self._start()
+            await self._server.start()
             await self._update()
         finally:
             await self._proxy.resume()
-
-    async def _start(self) -> None:
-        await self._server.start()
-        self._announce()
 
     async def _update(self) -> None:
         if self._weights is not None:

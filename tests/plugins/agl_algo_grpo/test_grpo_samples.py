@@ -1,0 +1,194 @@
+"""Which rollouts are trained on: of spans that a real proxy wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from openai import APIError, AsyncOpenAI
+
+from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.samples import Reason, Sample, Step, Verdict, judge
+from agl_core.adapter import TraceToTrajectory
+from agl_core.adapter.trajectory import TrajectoryRow
+from agl_core.algorithm import RolloutOutcome
+from agl_core.proxy import DirectProxy
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import RolloutStatus
+from agl_testing.models import Reply, ScriptedModels
+
+Agent = Callable[[AsyncOpenAI], Awaitable[None]]
+
+
+async def ask(client: AsyncOpenAI, text: str = "Hello", **options: Any) -> None:
+    """Call the model; an agent that swallows its errors is the worst case."""
+    with contextlib.suppress(APIError):
+        answer: Any = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": text}], **options
+        )
+        if options.get("stream"):
+            async for _ in answer:
+                pass
+
+
+async def outcome_of(
+    script: Sequence[Reply],
+    agent: Agent,
+    *,
+    reward: float | None = 0.5,
+    status: RolloutStatus = "succeeded",
+    version: str = "step-3",
+) -> RolloutOutcome:
+    store = InMemoryLightningStore()
+    with ScriptedModels(list(script), models=["m"]) as models:
+        parameters = {"model": "hosted_vllm/m", "api_base": models.base_url}
+        proxy = DirectProxy(
+            store=store,
+            model_list=[{"model_name": "m", "litellm_params": parameters}],
+            num_retries=0,
+        )
+        await proxy.start()
+        proxy.set_model_version(version)
+        started = await store.start_rollout(input="-")
+        llm = proxy.as_resource(started.rollout_id, started.attempt.attempt_id)
+        async with AsyncOpenAI(base_url=llm.endpoint, api_key="-", max_retries=0) as client:
+            await agent(client)
+        await proxy.stop()
+    spans = (await store.query_spans(started.rollout_id)).items
+    rollout = await store.update_rollout(started.rollout_id, status=status)
+    return RolloutOutcome(rollout, reward, spans)
+
+
+def verdict_on(outcome: RolloutOutcome, **options: Any) -> Verdict:
+    return judge(outcome, TraceToTrajectory(), GRPOConfig(model="m", **options), "step-3")
+
+
+async def once(client: AsyncOpenAI) -> None:
+    await ask(client)
+
+
+async def twice(client: AsyncOpenAI) -> None:
+    await ask(client)
+    await ask(client)
+
+
+async def twice_streamed(client: AsyncOpenAI) -> None:
+    await ask(client, stream=True)
+    await ask(client, stream=True)
+
+
+GOOD = Reply("one two three")
+
+
+async def test_a_good_rollout_is_a_sample():
+    verdict = verdict_on(await outcome_of([GOOD], once))
+    assert verdict.reason == ""
+    assert verdict.sample is not None
+    assert verdict.sample.reward == 0.5
+    (row,) = verdict.sample.rows
+    assert sum(row.mask) == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "agent", "reason"),
+    [
+        ([Reply(error_status=500)], once, Reason.BROKEN_CALL),
+        ([Reply(drop_after=0)], once, Reason.BROKEN_CALL),
+        ([GOOD, Reply(error_status=503)], twice, Reason.BROKEN_CALL),  # the answer came before
+        ([Reply(error_status=503), GOOD], twice, ""),  # asked again, and answered
+        ([Reply(drop_after=0), GOOD], twice_streamed, ""),
+        ([Reply(error_status=400)], once, Reason.NO_TOKENS),  # the agent's own mistake
+        ([Reply(error_status=400), GOOD], twice, ""),
+        ([Reply("one two three four", drop_after=3), GOOD], twice_streamed, Reason.BROKEN_CALL),
+    ],
+)
+async def test_calls_that_break_off(script: list[Reply], agent: Agent, reason: str):
+    verdict = verdict_on(await outcome_of(script, agent))
+    assert verdict.reason == reason
+    assert (verdict.sample is None) == bool(reason)
+
+
+async def test_an_agent_that_asks_for_nothing_teaches_nothing():
+    async def idle(client: AsyncOpenAI) -> None:
+        return
+
+    assert verdict_on(await outcome_of([], idle)).reason == Reason.NO_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("reward", "reason"),
+    [(None, Reason.NO_REWARD), (math.nan, Reason.BAD_REWARD), (math.inf, Reason.BAD_REWARD)],
+)
+async def test_rewards_that_are_none(reward: float | None, reason: str):
+    verdict = verdict_on(await outcome_of([GOOD], once, reward=reward))
+    assert (verdict.sample, verdict.reason, verdict.rows) == (None, reason, 1)
+
+
+async def test_failed_rollouts_by_policy():
+    outcome = await outcome_of([GOOD], once, reward=None, status="failed")
+    dropped = verdict_on(outcome)
+    assert (dropped.sample, dropped.reason, dropped.failed) == (None, "rollout failed", True)
+    penalised = verdict_on(outcome, on_failure="penalise", failure_reward=-1.0)
+    assert penalised.sample is not None
+    assert penalised.sample.reward == -1.0
+    assert penalised.failed  # it is made anew before it is punished
+    # Not the agent's doing: nobody is punished for it.
+    broken = await outcome_of([Reply(error_status=500)], once, reward=None, status="failed")
+    assert verdict_on(broken, on_failure="penalise").sample is None
+
+
+async def test_answers_that_were_cut_off_by_policy():
+    outcome = await outcome_of([Reply("one two", finish_reason="length")], once)
+    assert verdict_on(outcome).sample is not None
+    dropped = verdict_on(outcome, on_overlong="drop")
+    assert (dropped.sample, dropped.reason, dropped.failed) == (None, Reason.CUT_OFF, False)
+    penalised = verdict_on(outcome, on_overlong="penalise", overlong_reward=-0.25)
+    assert penalised.sample is not None
+    assert penalised.sample.reward == -0.25
+
+
+async def test_tokens_of_another_policy_are_left_out():
+    stale = await outcome_of([GOOD], once, version="step-2")
+    assert verdict_on(stale).reason == Reason.OTHER_WEIGHTS
+
+    async def cool(client: AsyncOpenAI) -> None:
+        await ask(client, temperature=0.5)
+
+    async def narrow(client: AsyncOpenAI) -> None:
+        await ask(client, top_p=0.9)
+
+    outcome = await outcome_of([GOOD], cool)
+    assert verdict_on(outcome).reason == Reason.OTHER_SAMPLING
+    assert verdict_on(outcome, temperature=0.5).reason == ""
+    assert verdict_on(await outcome_of([GOOD], narrow)).reason == Reason.OTHER_SAMPLING
+
+
+async def test_rows_that_are_too_long_are_left_out():
+    verdict = verdict_on(await outcome_of([GOOD], once), max_row_tokens=5)
+    assert verdict.reason == Reason.TOO_LONG
+
+
+def sample(reward: float) -> Verdict:
+    return Verdict(Sample("r", reward, [TrajectoryRow(agent="*")]), rows=1)
+
+
+def test_a_step_counts_everything_it_leaves_out():
+    lost = Verdict(None, "rollout failed", 2)
+    config = GRPOConfig(model="m", group_size=3)
+    step = Step.of([[sample(1), sample(0), sample(1)], [sample(1), lost, sample(0)]], config)
+    assert [group.index for group in step.groups] == [0]
+    assert len(step.samples) == 3
+    assert step.dropped == {"rollout failed": 1, "its group is too small": 2}
+    assert (step.dropped_rows, step.dropped_groups, step.partial) == (4, 1, 0)
+    assert step.rewards == [1, 0, 1, 1, 0]
+    assert step.describe_losses() == "2 (its group is too small), 1 (rollout failed)"
+
+    lax = Step.of(
+        [[sample(1), lost, sample(0)]], GRPOConfig(model="m", group_size=3, min_group_size=2)
+    )
+    assert (len(lax.samples), lax.partial, lax.dropped_groups) == (2, 1, 0)
+    assert lax.groups[0].missing == 1
+    assert lax.dropped == {"rollout failed": 1}

@@ -225,9 +225,13 @@ class ProcessServing(Serving):
         sentinels = [process.sentinel for process in self._processes]
         if not sentinels:
             return
-        while not await asyncio.to_thread(multiprocessing.connection.wait, sentinels, 1.0):
+        while not (
+            ready := await asyncio.to_thread(multiprocessing.connection.wait, sentinels, 1.0)
+        ):
             continue  # in slices, so that a cancelled wait leaves no thread behind
-        ended = [process for process in self._processes if not process.is_alive()]
+        ended = [process for process in self._processes if process.sentinel in ready]
+        # A process closes its sentinel a moment before there is an exit code to ask for.
+        await asyncio.to_thread(_join_all, ended, _KILL_SECONDS)
         codes = {process.name: process.exitcode for process in ended if process.exitcode}
         if codes:
             raise LaunchError(f"a server process ended by itself (exit codes {codes})")

@@ -55,6 +55,7 @@ __all__ = [
     "is_watched",
     "new_rollout",
     "nothing_to_claim",
+    "return_claim",
     "rollout_status_after",
     "span_arrived",
     "update_attempt",
@@ -239,6 +240,29 @@ def update_attempt(
         ):
             moved = _follow(worker or _new_worker(attempt.worker_id), attempt, status, now)
     return Change(changed, attempt, moved, queue)
+
+
+def return_claim(
+    rollout: Rollout, attempt: Attempt, *, is_latest: bool, worker: Worker | None, now: float
+) -> Change:
+    """Take back a claim that reached nobody: the attempt is given up, the rollout waits again.
+
+    The attempt counts for nothing: the rollout is tried again whatever its config says. Nothing
+    changes once somebody has acted on the attempt.
+
+    Args:
+        rollout: The rollout.
+        attempt: The attempt that the claim began.
+        is_latest: Whether it is the rollout's latest.
+        worker: Record of the attempt's worker, if any.
+        now: The time, in epoch seconds.
+    """
+    if not is_latest or not (attempt.status == rollout.status == "preparing"):
+        return Change()
+    given_up = evolve(attempt, {"status": "unresponsive", "end_time": now})
+    changed, queue = _with_status(rollout, "requeuing", now)
+    freed = _released(worker, "idle", now) if worker and _is_on(worker, attempt) else None
+    return Change(changed, given_up, freed, queue)
 
 
 def rollout_status_after(attempt: Attempt, config: RolloutConfig) -> RolloutStatus:

@@ -225,6 +225,7 @@ class LightningStoreServer(LightningStore):
     dequeue_rollout = _delegated(LightningStore.dequeue_rollout)
     dequeue_many_rollouts = _delegated(LightningStore.dequeue_many_rollouts)
     start_attempt = _delegated(LightningStore.start_attempt)
+    return_claim = _delegated(LightningStore.return_claim)
     query_rollouts = _delegated(LightningStore.query_rollouts)
     query_attempts = _delegated(LightningStore.query_attempts)
     get_rollout_by_id = _delegated(LightningStore.get_rollout_by_id)

@@ -82,6 +82,7 @@ class LightningStoreThreaded(LightningStore):
     enqueue_rollout = _delegated(LightningStore.enqueue_rollout, changes=True)
     enqueue_many_rollouts = _delegated(LightningStore.enqueue_many_rollouts, changes=True)
     start_attempt = _delegated(LightningStore.start_attempt, changes=True)
+    return_claim = _delegated(LightningStore.return_claim, changes=True)
     query_rollouts = _delegated(LightningStore.query_rollouts)
     query_attempts = _delegated(LightningStore.query_attempts)
     get_rollout_by_id = _delegated(LightningStore.get_rollout_by_id)

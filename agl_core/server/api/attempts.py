@@ -47,6 +47,12 @@ async def update(request: Request) -> bytes:
     )
 
 
+async def give_back(request: Request) -> bytes:
+    rollout_id, attempt_id = request.params
+    await request.app.store.return_claim(rollout_id, attempt_id)
+    return b"null"
+
+
 ENDPOINTS: Final = (
     Endpoint(
         "POST",
@@ -95,5 +101,12 @@ ENDPOINTS: Final = (
         WRITERS,
         body=AttemptUpdate,
         reply=Attempt,
+    ),
+    Endpoint(
+        "POST",
+        f"{_PATH}/{{attempt_id}}/return",
+        give_back,
+        "Take back a claim that reached nobody; nothing if somebody has acted on the attempt",
+        WRITERS,
     ),
 )

@@ -88,10 +88,7 @@ async def _put_back(request: Request, claims: Sequence[AttemptedRollout]) -> Non
     store = request.app.store
     for claim in claims:
         logger.info("nobody took the claim on rollout %s; it is queued again", claim.rollout_id)
-        await store.update_attempt(
-            claim.rollout_id, claim.attempt.attempt_id, status="unresponsive"
-        )
-        await store.update_rollout(claim.rollout_id, status="requeuing")
+        await store.return_claim(claim.rollout_id, claim.attempt.attempt_id)
 
 
 ENDPOINTS: Final = (

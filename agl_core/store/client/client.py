@@ -197,6 +197,10 @@ class LightningStoreClient(ClientSpans, ClientQueries):
         )
         return self._claimed(b"[" + reply.body + b"]")[0]
 
+    async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
+        path = path_of("rollouts", rollout_id, "attempts", attempt_id, "return")
+        await self.call("POST", path, None)
+
     def _claimed(self, body: bytes) -> list[AttemptedRollout]:
         claims = _claims.validate_json(body)
         if b'"attempt_token"' in body:

@@ -205,6 +205,21 @@ class InMemoryLightningStore(MemoryReads):
             attempt = self._state.begin_attempt(entry, worker_id, now)
             return attach_attempt(entry.rollout, attempt)
 
+    async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
+        with self._lock:
+            now = self._scanned()
+            entry = self._state.entry(rollout_id)
+            attempt = entry.attempt(attempt_id)
+            change = lifecycle.return_claim(
+                entry.rollout,
+                attempt,
+                is_latest=entry.is_latest(attempt),
+                worker=self._state.worker(attempt.worker_id),
+                now=now,
+            )
+            self._state.apply(entry, change, now)
+            self._state.wake_line()
+
     # -- resources -------------------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:

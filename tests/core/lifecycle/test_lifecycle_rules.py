@@ -368,3 +368,36 @@ class TestHeartbeatsAndWatchdog:
         limits = rollout("running", timeout_seconds=1)
         assert lifecycle.verdict(limits, attempt(status), now=NOW) is None
         assert lifecycle.verdict(rollout("failed", timeout_seconds=1), attempt(), now=NOW) is None
+
+
+class TestReturnedClaims:
+    def returned(self, to: Attempt, of: Rollout, who: Worker | None = None, latest: bool = True):
+        return lifecycle.return_claim(of, to, is_latest=latest, worker=who, now=NOW)
+
+    def test_the_rollout_waits_again_and_the_attempt_is_given_up(self):
+        change = self.returned(attempt("preparing"), rollout("preparing", max_attempts=1), worker())
+        assert change.rollout is not None
+        assert (change.rollout.status, change.rollout.end_time) == ("requeuing", None)
+        assert change.queue == "append"
+        assert change.attempt is not None
+        assert (change.attempt.status, change.attempt.end_time) == ("unresponsive", NOW)
+        assert change.worker is not None
+        assert (change.worker.status, change.worker.last_idle_time) == ("idle", NOW)
+        assert (change.worker.current_rollout_id, change.worker.current_attempt_id) == (None, None)
+
+    @pytest.mark.parametrize("who", [None, worker(on="at-2"), worker("idle", on=None)])
+    def test_a_worker_that_is_elsewhere_stays_there(self, who: Worker | None):
+        assert self.returned(attempt("preparing"), rollout("preparing"), who).worker is None
+
+    @pytest.mark.parametrize(
+        ("to", "of", "latest"),
+        [
+            (attempt("preparing"), rollout("preparing"), False),
+            (attempt("running"), rollout("preparing"), True),
+            (attempt("preparing"), rollout("cancelled"), True),
+            (attempt("running"), rollout("running"), True),
+            (attempt("failed"), rollout("failed"), True),
+        ],
+    )
+    def test_nothing_changes_once_somebody_has_acted(self, to: Attempt, of: Rollout, latest: bool):
+        assert self.returned(to, of, worker(), latest) == Change()

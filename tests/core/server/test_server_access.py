@@ -37,6 +37,7 @@ ALLOWED = {
     "POST /v1/agl/rollouts/{rollout_id}/attempts/search": {"algorithm", "read", "runner"},
     "GET /v1/agl/rollouts/{rollout_id}/attempts/latest": {"algorithm", "read", "runner"},
     "POST /v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}": {"algorithm", "runner"},
+    "POST /v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}/return": {"algorithm", "runner"},
     "GET /v1/agl/workers": {"algorithm", "read"},
     "POST /v1/agl/workers/search": {"algorithm", "read"},
     "GET /v1/agl/workers/{worker_id}": {"algorithm", "read", "runner"},

@@ -173,6 +173,23 @@ class Rollouts:
         assert attempt is not None
         return attempt
 
+    async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
+        """Take back a claim that reached nobody; see the lifecycle's."""
+        now = time.time()
+
+        def decide(record: Record, worker: Worker | None) -> Change | None:
+            attempt = record.attempt(attempt_id)
+            change = lifecycle.return_claim(
+                record.rollout,
+                attempt,
+                is_latest=record.latest == attempt,
+                worker=worker,
+                now=now,
+            )
+            return change if change.attempt else None
+
+        await self.change(rollout_id, decide, attempt_id=attempt_id, light=True)
+
     async def change(
         self,
         rollout_id: str,

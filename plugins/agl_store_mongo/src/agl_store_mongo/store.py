@@ -162,6 +162,9 @@ class MongoLightningStore(Reading):
             lambda engine: engine.rollouts.begin_attempt(rollout_id, worker_id, key)
         )
 
+    async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
+        await self._call(lambda engine: engine.rollouts.return_claim(rollout_id, attempt_id))
+
     # -- resources and spans ---------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:

@@ -36,6 +36,7 @@ __all__ = [
     "heartbeat",
     "pass_verdicts",
     "put_resources",
+    "return_claim",
     "start_attempt",
     "start_rollout",
     "update_attempt",
@@ -159,6 +160,20 @@ def give_back(tx: Transaction, claimed: Sequence[AttemptedRollout]) -> None:
             freed = {"current_rollout_id": None, "current_attempt_id": None, "status": "idle"}
             tx.put_worker(evolve(worker, freed))
         tx.tell("rollout", rollout_id=item.rollout_id, status=status)
+
+
+def return_claim(tx: Transaction, rollout_id: str, attempt_id: str) -> None:
+    """Take back a claim that reached nobody; see the lifecycle's."""
+    stored = tx.stored_rollout(rollout_id)
+    attempt = tx.attempt(rollout_id, attempt_id)
+    change = lifecycle.return_claim(
+        stored.rollout,
+        attempt,
+        is_latest=attempt.sequence_id == stored.attempts,
+        worker=tx.find_worker(attempt.worker_id),
+        now=tx.now,
+    )
+    tx.apply(stored.rollout, change, known=attempt)
 
 
 # -- updates ---------------------------------------------------------------------------------------

@@ -162,6 +162,9 @@ class SqliteLightningStore(SqliteReads):
             lambda tx: operations.start_attempt(tx, rollout_id, worker_id, key)
         )
 
+    async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
+        await self._write(lambda tx: operations.return_claim(tx, rollout_id, attempt_id))
+
     # -- resources and spans ---------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:

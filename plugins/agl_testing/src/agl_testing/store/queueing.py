@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, NamedResources, PromptTemplate, RolloutConfig
+from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 
 __all__ = ["ClaimTests", "QueueTests"]
@@ -243,3 +245,42 @@ class ClaimTests(StoreTests):
                 result = await store.dequeue_rollout("w", wait=5)
             assert result is not None, "the claim of a cancelled waiter was lost"
             assert result.rollout_id == rollout.rollout_id
+
+    async def test_a_returned_claim_is_tried_again_whatever_its_config_says(
+        self, store: LightningStore
+    ):
+        first = await claim(store, max_attempts=1)
+        ids = (first.rollout_id, first.attempt.attempt_id)
+        waiting = asyncio.ensure_future(store.dequeue_rollout("w2", wait=20))
+        ended = asyncio.ensure_future(store.wait_for_rollouts(rollout_ids=[ids[0]], timeout=20))
+        await asyncio.sleep(0.05)
+        await store.return_claim(*ids)
+        again = await asyncio.wait_for(waiting, 10)
+        assert again is not None
+        assert again.rollout_id == first.rollout_id
+        assert again.attempt.sequence_id == 2
+        assert await statuses(store, ids[0]) == ("preparing", ["unresponsive", "preparing"])
+        assert not ended.done()  # it never looked failed
+        await store.return_claim(*ids)  # of an attempt that is over: nothing
+        assert await statuses(store, ids[0]) == ("preparing", ["unresponsive", "preparing"])
+        await store.update_attempt(ids[0], "latest", status="succeeded")
+        assert [rollout.status for rollout in await asyncio.wait_for(ended, 10)] == ["succeeded"]
+
+    async def test_a_returned_claim_frees_its_worker(self, store: LightningStore):
+        await store.enqueue_rollout("x")
+        claimed = await store.dequeue_rollout("w")
+        assert claimed is not None
+        await store.return_claim(claimed.rollout_id, claimed.attempt.attempt_id)
+        worker = await store.get_worker_by_id("w")
+        assert worker is not None
+        assert (worker.status, worker.current_attempt_id) == ("idle", None)
+
+    async def test_a_claim_that_somebody_acted_on_is_not_returned(self, store: LightningStore):
+        claimed = await claim(store)
+        await store.add_span(span_of(claimed))
+        await store.return_claim(claimed.rollout_id, claimed.attempt.attempt_id)
+        assert await statuses(store, claimed.rollout_id) == ("running", ["running"])
+        with pytest.raises(RolloutNotFoundError):
+            await store.return_claim("ro-none", claimed.attempt.attempt_id)
+        with pytest.raises(AttemptNotFoundError):
+            await store.return_claim(claimed.rollout_id, "at-none")

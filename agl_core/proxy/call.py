@@ -18,7 +18,14 @@ from typing import cast
 
 from agl_core.proxy.asking import Hidden, ask
 from agl_core.proxy.balancer import Member
-from agl_core.proxy.codec import TRANSLATABLE, CodecError, translate_request, translate_response
+from agl_core.proxy.codec import (
+    TRANSLATABLE,
+    CodecError,
+    lost_in_request,
+    lost_in_response,
+    translate_request,
+    translate_response,
+)
 from agl_core.proxy.exchange import Exchange
 from agl_core.proxy.failures import CallError, translate_error
 from agl_core.proxy.protocols import ENDPOINTS, Protocol
@@ -133,6 +140,7 @@ class Call(Exchange):
                 body = translate_request(self._protocol, spoken, request)
             except CodecError as error:
                 raise CallError(400, str(error), "not_translatable") from None
+            record.lost = lost_in_request(self._protocol, spoken, request)
         hidden = ask(body, spoken, backend, capture=self._ticket is not None)
         response = await self._app.upstream.send(
             Outgoing(
@@ -239,6 +247,8 @@ class Call(Exchange):
         """Keep what the model answered for the span."""
         record = self._record
         record.end_version = member.version
+        if spoken != self._protocol:
+            record.lost = sorted({*record.lost, *lost_in_response(spoken, self._protocol, answer)})
         if spoken in ("responses", "messages"):
             try:
                 record.response = translate_response(spoken, "chat", answer)

@@ -65,6 +65,8 @@ class CallRecord:
     """HTTP status that the agent was answered with."""
     error: str | None = None
     error_type: str | None = None
+    lost: list[str] = field(default_factory=list[str])
+    """What the translation between the protocols left out of request and response."""
     extra: Json = field(default_factory=dict[str, Any])
     """Further attributes."""
 
@@ -133,6 +135,8 @@ def _about_call(record: CallRecord) -> Json:
     if record.protocol is not None:
         attributes["agl.proxy.protocol"] = record.protocol
         attributes["gen_ai.operation.name"] = _OPERATIONS[record.protocol]
+    if record.lost:
+        attributes["agl.proxy.lost"] = record.lost
     if record.end_version != record.version:
         attributes[semconv.MODEL_VERSION + ".end"] = record.end_version
     return {key: value for key, value in attributes.items() if value is not None and value != ""}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from agl_core.proxy.codec.base import CodecError, StreamTranslator
+from agl_core.proxy.codec.losses import request_losses, response_losses
 from agl_core.proxy.codec.messages_request import request_from_messages, request_to_messages
 from agl_core.proxy.codec.messages_response import response_from_messages, response_to_messages
 from agl_core.proxy.codec.messages_stream import ChatToMessages, MessagesToChat
@@ -23,6 +24,8 @@ __all__ = [
     "TRANSLATABLE",
     "CodecError",
     "StreamTranslator",
+    "lost_in_request",
+    "lost_in_response",
     "stream_translator",
     "translate_request",
     "translate_response",
@@ -66,6 +69,16 @@ def translate_response(source: Protocol, target: Protocol, response: Json) -> Js
         CodecError: The target cannot say it.
     """
     return _translate(_RESPONSES, source, target, response)
+
+
+def lost_in_request(source: Protocol, target: Protocol, request: Json) -> list[str]:
+    """Return the names of what the translation of a request leaves out."""
+    return _lost(request_losses, _REQUESTS, source, target, request)
+
+
+def lost_in_response(source: Protocol, target: Protocol, response: Json) -> list[str]:
+    """Return the names of what the translation of a response leaves out."""
+    return _lost(response_losses, _RESPONSES, source, target, response)
 
 
 def stream_translator(
@@ -113,3 +126,18 @@ def _translate(
     if (source, "chat") in table and ("chat", target) in table:
         return table["chat", target](table[source, "chat"](value))
     raise CodecError(f"{source} calls cannot be turned into {target} calls")
+
+
+def _lost(
+    named: Callable[[Protocol, Protocol, Json], list[str]],
+    table: dict[_Pair, Callable[[Json], Json]],
+    source: Protocol,
+    target: Protocol,
+    value: Json,
+) -> list[str]:
+    if source == target:
+        return []
+    if "chat" in (source, target):
+        return named(source, target, value)
+    first = named(source, "chat", value)
+    return sorted({*first, *named("chat", target, table[source, "chat"](value))})

@@ -25,7 +25,12 @@ from agl_core.proxy.codec.parts import (
 )
 from agl_core.proxy.streams import Json
 
-__all__ = ["request_from_messages", "request_to_messages"]
+__all__ = [
+    "UNSAID_BY_CHAT",
+    "request_from_messages",
+    "request_to_messages",
+    "said_by_messages",
+]
 
 _DEFAULT_MAX_TOKENS: Final = 4096
 """Messages requires a limit, chat does not."""
@@ -53,6 +58,22 @@ _NOT_FOR_CHAT: Final = frozenset(
         "tools",
     }
 )
+UNSAID_BY_CHAT: Final = ("context_management", "thinking")
+"""Parameters that change answers and that chat has no word for."""
+_AT_ANTHROPIC: Final = ("container", "mcp_servers")
+_SAID_OTHERWISE: Final = frozenset(
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "parallel_tool_calls",
+        "response_format",
+        "stop",
+        "tool_choice",
+        "tools",
+        "user",
+    }
+)
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _CHOICES_BACK: Final = {value: key for key, value in _CHOICES.items()}
 
@@ -66,6 +87,9 @@ def request_from_messages(request: Json) -> Json:
     Raises:
         CodecError: It uses a tool that runs at Anthropic, or content that chat has no form of.
     """
+    for key in _AT_ANTHROPIC:
+        if request.get(key):
+            raise CodecError(f"{key!r} is what runs at Anthropic and nowhere else")
     chat = {
         key: value
         for key, value in request.items()
@@ -243,6 +267,11 @@ def request_to_messages(request: Json) -> Json:
     return made
 
 
+def said_by_messages(key: str) -> bool:
+    """Whether Messages can say a parameter of a chat request."""
+    return key in _SAME or key in _SAID_OTHERWISE
+
+
 def _append(messages: list[Json], message: Json) -> None:
     """Add a message; the answers of tools and what the user says after them are one message."""
     last = messages[-1] if messages else None
@@ -282,10 +311,11 @@ def _message_from_chat(message: Json) -> Json:
         }
         for call in as_list(message.get("tool_calls"))
     ]
-    if isinstance(content, str) and not calls:
+    signed = as_list(message.get("thinking_blocks"))
+    if isinstance(content, str) and not calls and not signed:
         return {"role": "assistant", "content": content}
     blocks = [_block(part) for part in as_list(content) if part != ""]
-    return {"role": "assistant", "content": [*blocks, *calls]}
+    return {"role": "assistant", "content": [*signed, *blocks, *calls]}
 
 
 def _block(part: Any) -> Json:

@@ -10,6 +10,7 @@ from agl_core.proxy.streams import Json
 
 __all__ = [
     "finish_reason_of",
+    "is_signed",
     "response_from_messages",
     "response_to_messages",
     "stop_of",
@@ -33,6 +34,15 @@ _FINISH_REASONS: Final = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+
+
+def is_signed(block: Json) -> bool:
+    """Whether Anthropic wants a block back as it is: thoughts that it has signed or hidden.
+
+    A chat message carries these under ``thinking_blocks``, where LiteLLM has them, too.
+    """
+    kind = block.get("type")
+    return kind == "redacted_thinking" or (kind == "thinking" and bool(block.get("signature")))
 
 
 def stop_of(choice: Json) -> Json:
@@ -91,7 +101,9 @@ def response_to_messages(response: Json) -> Json:
     said: Json = choice.get("message") or {}
     content: list[Json] = []
     thoughts = said.get("reasoning_content") or said.get("reasoning")
-    if thoughts:
+    if said.get("thinking_blocks"):
+        content += said["thinking_blocks"]
+    elif thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
     text = said.get("content") or said.get("refusal")
     if text:
@@ -121,8 +133,11 @@ def response_from_messages(message: Json) -> Json:
     """Return a message as a chat completion."""
     text: list[str] = []
     thoughts: list[str] = []
+    signed: list[Json] = []
     calls: list[Json] = []
     for block in as_list(message.get("content")):
+        if is_signed(block):
+            signed.append(block)
         kind = block.get("type")
         if kind == "text":
             text.append(block["text"])
@@ -135,6 +150,8 @@ def response_from_messages(message: Json) -> Json:
     said: Json = {"role": "assistant", "content": "".join(text) if text else None}
     if thoughts:
         said["reasoning_content"] = "".join(thoughts)
+    if signed:
+        said["thinking_blocks"] = signed
     if calls:
         said["tool_calls"] = calls
     choice: dict[str, Any] = {"index": 0, "message": said, "logprobs": None}

@@ -8,6 +8,7 @@ from typing import Any
 from agl_core.proxy.codec.base import StreamTranslator
 from agl_core.proxy.codec.messages_response import (
     finish_reason_of,
+    is_signed,
     stop_of,
     usage_from_messages,
     usage_to_messages,
@@ -56,6 +57,9 @@ class ChatToMessages(StreamTranslator):
         if thoughts:
             events += self._into("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             events.append(self._piece({"type": "thinking_delta", "thinking": thoughts}))
+        for block in as_list(delta.get("thinking_blocks")):
+            if is_signed(block):
+                events += self._sign(block)
         text = delta.get("content") or delta.get("refusal")
         if text:
             events += self._into("text", {"type": "text", "text": ""})
@@ -68,6 +72,19 @@ class ChatToMessages(StreamTranslator):
                 piece = {"type": "input_json_delta", "partial_json": function["arguments"]}
                 events.append(self._piece(piece))
         return events
+
+    def _sign(self, block: Json) -> list[Json]:
+        """Return the events of a signed block, whose text may have been streamed before."""
+        if block["type"] == "redacted_thinking":
+            return [*self._into("redacted", block), *self._close_block()]
+        events: list[Json] = []
+        if self._open != "thinking":
+            empty = {"type": "thinking", "thinking": "", "signature": ""}
+            events += self._into("thinking", empty)
+            thoughts = block.get("thinking") or ""
+            events.append(self._piece({"type": "thinking_delta", "thinking": thoughts}))
+        signature = {"type": "signature_delta", "signature": block["signature"]}
+        return [*events, self._piece(signature), *self._close_block()]
 
     def _into(self, kind: Any, block: Json) -> list[Json]:
         """Return the events that make a block of this kind the open one."""
@@ -144,8 +161,8 @@ class MessagesToChat(StreamTranslator):
             return self._start(event["index"], event["content_block"])
         if kind == "content_block_delta":
             return self._delta(event["index"], event["delta"])
-        if kind == "content_block_stop" and event["index"] in self._silent:
-            return self._delta(event["index"], {"type": "input_json_delta", "partial_json": "{}"})
+        if kind == "content_block_stop":
+            return self._stop(event["index"])
         if kind == "error":
             return [{"error": event["error"]}]
         return []
@@ -160,6 +177,12 @@ class MessagesToChat(StreamTranslator):
         function = {"name": block["name"], "arguments": ""}
         call = {"index": number, "id": block["id"], "type": "function", "function": function}
         return [self._chunk({"tool_calls": [call]})]
+
+    def _stop(self, index: int) -> list[Json]:
+        if index in self._silent:
+            return self._delta(index, {"type": "input_json_delta", "partial_json": "{}"})
+        block = self._whole.block(index)
+        return [self._chunk({"thinking_blocks": [dict(block)]})] if is_signed(block) else []
 
     def _delta(self, index: int, delta: Json) -> list[Json]:
         kind = delta.get("type")

@@ -13,7 +13,12 @@ from agl_core.proxy.codec.base import CodecError
 from agl_core.proxy.codec.parts import as_list, as_part, copy_keys, inner, simplest
 from agl_core.proxy.streams import Json
 
-__all__ = ["request_from_responses", "request_to_responses"]
+__all__ = [
+    "UNSAID_BY_CHAT",
+    "request_from_responses",
+    "request_to_responses",
+    "said_by_responses",
+]
 
 _SAME: Final = {
     "model": "model",
@@ -47,6 +52,21 @@ _NOT_FOR_CHAT: Final = frozenset(
     }
 )
 _AT_THE_SERVER: Final = ("previous_response_id", "conversation", "prompt", "background")
+UNSAID_BY_CHAT: Final = ("max_tool_calls", "truncation")
+"""Parameters that change answers and that chat has no word for."""
+_SAID_OTHERWISE: Final = frozenset(
+    {
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "reasoning_effort",
+        "response_format",
+        "tool_choice",
+        "tools",
+        "verbosity",
+    }
+)
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -230,6 +250,11 @@ def request_to_responses(request: Json) -> Json:
     if request.get("logprobs"):
         made["include"] = [_LOGPROBS]
     return made
+
+
+def said_by_responses(key: str) -> bool:
+    """Whether Responses can say a parameter of a chat request."""
+    return key in _SAME or key in _SAID_OTHERWISE
 
 
 def _items(message: Json) -> list[Json]:

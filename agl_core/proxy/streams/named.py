@@ -55,6 +55,10 @@ class MessagesAssembler(Assembler):
         if kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
 
+    def block(self, index: int) -> Json:
+        """Return a block of content as far as it has come; an empty one if it has not begun."""
+        return self._blocks.get(index, {})
+
     def result(self) -> Json:
         for index, pieces in self._inputs.items():
             text = "".join(pieces)

@@ -16,11 +16,20 @@ __all__ = ["ChatAssembler", "CompletionAssembler"]
 class _Choice:
     """What has come of one choice."""
 
-    __slots__ = ("finish_reason", "logprobs", "other", "text", "token_ids", "tool_calls")
+    __slots__ = (
+        "finish_reason",
+        "logprobs",
+        "other",
+        "text",
+        "thinking_blocks",
+        "token_ids",
+        "tool_calls",
+    )
 
     def __init__(self) -> None:
         self.text: dict[str, list[str]] = {}
         self.tool_calls: dict[int, Json] = {}
+        self.thinking_blocks: list[Json] = []
         self.token_ids: list[int] | None = None
         self.logprobs: Json | None = None
         self.finish_reason: str | None = None
@@ -126,12 +135,16 @@ class ChatAssembler(_OpenAIAssembler):
             elif isinstance(value, str):
                 self.started = self.started or value != ""
                 known.text.setdefault(key, []).append(value)
+            elif key == "thinking_blocks":
+                known.thinking_blocks += value
             else:
                 known.other[key] = value
 
     def _choice(self, known: _Choice) -> Json:
         message: Json = {"role": "assistant", "content": None}
         message |= {key: "".join(pieces) for key, pieces in known.text.items()}
+        if known.thinking_blocks:
+            message["thinking_blocks"] = known.thinking_blocks
         if known.tool_calls:
             message["content"] = message["content"] or None
             message["tool_calls"] = [call for _, call in sorted(known.tool_calls.items())]

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from agl_core.proxy.codec import (
     CodecError,
+    lost_in_request,
+    lost_in_response,
     stream_translator,
     translate_request,
     translate_response,
@@ -328,3 +330,152 @@ def test_an_error_within_a_stream_is_one_in_the_other(other: Protocol):
         assembler.feed(event)
     assert assembler.error == "out of memory"
     assert not assembler.finished
+
+
+# -- what cannot be said ---------------------------------------------------------------------------
+
+SIGNED = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
+HIDDEN = {"type": "redacted_thinking", "data": "eHh4"}
+
+
+def signed_message() -> dict[str, Any]:
+    content = [SIGNED, HIDDEN, {"type": "text", "text": "yes"}]
+    head = {"id": "m", "type": "message", "role": "assistant", "model": "q"}
+    usage = {"input_tokens": 3, "output_tokens": 4}
+    end = {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
+    return {**head, "content": content, **end}
+
+
+def test_signed_thoughts_survive_the_way_through_chat():
+    message = signed_message()
+    made = translate_response("messages", "chat", message)
+    said = made["choices"][0]["message"]
+    assert said["reasoning_content"] == "let me see"
+    assert translate_response("chat", "messages", made) == message
+    # An agent that sends back the message that it got gives Anthropic what it has signed.
+    request = {"model": "q", "messages": [{"role": "user", "content": "?"}, said]}
+    back = translate_request("chat", "messages", request)
+    assert back["messages"][1]["content"] == message["content"]
+    assert lost_in_request("chat", "messages", request) == []
+
+
+def test_signed_thoughts_survive_streams():
+    message = signed_message()
+    head = {**message, "content": [], "stop_reason": None}
+    thinking = {"type": "thinking", "thinking": "", "signature": ""}
+    pieces = [("thinking_delta", "thinking", "let me "), ("thinking_delta", "thinking", "see")]
+    pieces.append(("signature_delta", "signature", "c2ln"))
+    events = [
+        {"type": "message_start", "message": head},
+        {"type": "content_block_start", "index": 0, "content_block": thinking},
+        *[
+            {"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: piece}}
+            for kind, key, piece in pieces
+        ],
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": HIDDEN},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "content_block_start", "index": 2, "content_block": {"type": "text", "text": ""}},
+        {
+            "type": "content_block_delta",
+            "index": 2,
+            "delta": {"type": "text_delta", "text": "yes"},
+        },
+        {"type": "content_block_stop", "index": 2},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": message["usage"],
+        },
+        {"type": "message_stop"},
+    ]
+    to_chat = stream_translator("messages", "chat", usage=True)
+    chunks = [made for event in events for made in to_chat.feed(event)] + to_chat.close()
+    whole = assembler_for("chat")
+    for chunk in chunks:
+        whole.feed(chunk)
+    expected = translate_response("messages", "chat", message)["choices"]
+    assert whole.result()["choices"] == expected
+    from_chat = stream_translator("chat", "messages")
+    again = assembler_for("messages")
+    for event in [made for chunk in chunks for made in from_chat.feed(chunk)] + from_chat.close():
+        again.feed(event)
+    assert again.result()["content"] == message["content"]
+
+
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "no", "is_error": True}
+LOSSES: Any = [
+    (
+        "messages",
+        "chat",
+        {"messages": [{"role": "user", "content": [RESULT]}]},
+        ["tool_result.is_error"],
+    ),
+    (
+        "messages",
+        "chat",
+        {
+            "thinking": {"type": "enabled"},
+            "messages": [{"role": "assistant", "content": [SIGNED, HIDDEN]}],
+        },
+        ["redacted_thinking", "thinking", "thinking.signature"],
+    ),
+    ("messages", "chat", {"messages": [{"role": "user", "content": "hi"}], "top_k": 3}, []),
+    (
+        "chat",
+        "messages",
+        {"messages": [], "seed": 1, "logprobs": True, "logit_bias": None},
+        ["logprobs", "seed"],
+    ),
+    (
+        "chat",
+        "messages",
+        {"messages": [{"role": "assistant", "content": "", "reasoning_content": "hm"}]},
+        ["reasoning_content"],
+    ),
+    ("chat", "responses", {"messages": [], "stop": ["x"], "n": 1, "stream": True}, ["stop"]),
+    (
+        "responses",
+        "chat",
+        {"input": [{"type": "reasoning", "encrypted_content": "x"}], "truncation": "auto"},
+        ["reasoning.encrypted_content", "truncation"],
+    ),
+    (
+        "messages",
+        "responses",
+        {"messages": [{"role": "user", "content": [RESULT]}], "stop_sequences": ["x"]},
+        ["stop", "tool_result.is_error"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "request_", "names"), LOSSES)
+def test_what_a_request_loses_is_named(
+    source: Protocol, target: Protocol, request_: dict[str, Any], names: list[str]
+):
+    assert lost_in_request(source, target, request_) == names
+    translate_request(source, target, request_)  # lost, but not refused
+
+
+def test_what_a_response_loses_is_named():
+    message = signed_message()
+    message["content"] += [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    ]
+    assert lost_in_response("messages", "chat", message) == ["server_tool_use"]
+    assert lost_in_response("messages", "responses", message) == [
+        "server_tool_use",
+        "thinking.signature",
+    ]
+    reasoning = {"type": "reasoning", "summary": [], "encrypted_content": "x"}
+    assert lost_in_response("responses", "chat", {"output": [reasoning]}) == [
+        "reasoning.encrypted_content"
+    ]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@given(request=requests())
+def test_nothing_is_called_lost_that_comes_back(other: Protocol, request: dict[str, Any]):
+    thought = any("reasoning_content" in message for message in request["messages"])
+    expected = ["reasoning_content"] if other == "messages" and thought else []
+    assert lost_in_request("chat", other, request) == expected

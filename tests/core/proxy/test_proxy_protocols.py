@@ -184,6 +184,29 @@ async def test_images_and_results_of_tools_reach_another_protocol(url: str, mode
     assert asked.body["max_tokens"] == 4096
 
 
+async def test_what_a_translation_leaves_out_stands_on_the_span(
+    url: str, models: ScriptedModels, spans: Any, provider: str
+):
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "no", "is_error": True}
+    use = {"type": "tool_use", "id": "c1", "name": "book", "input": {}}
+    messages: Any = [
+        {"role": "user", "content": "book it"},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+    base = url.removesuffix("/v1")
+    async with AsyncAnthropic(base_url=base, api_key="none", max_retries=0) as client:
+        await client.messages.create(model="q", max_tokens=9, messages=messages)
+    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        chat: Any = {"messages": messages[:1], "model": "q", "seed": 7}
+        await client.chat.completions.create(**chat)
+    lost = [span.attributes.get("agl.proxy.lost") for span in await spans()]
+    if provider.startswith("anthropic"):
+        assert lost == [None, ["seed"]]
+    else:
+        assert lost == [["tool_result.is_error"], None]
+
+
 async def test_a_protocol_that_no_backend_speaks_is_refused(
     url: str, models: ScriptedModels, spans: Any, provider: str
 ):

@@ -117,14 +117,19 @@ class TranslatedStream(Answer):
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        chunk = self._first
+        chunk, said = self._first, False
         while chunk is not None:
+            said = said or any(c.delta.model_dump(exclude_none=True) for c in chunk.choices)
             yield b"data: " + _json(chunk) + b"\n\n"
             try:
                 async with self._deadline.next():
                     chunk = await anext(self._stream, None)
             except Exception as error:
                 raise broken(error, self._tap, self._backend) from error
+        if not said:
+            # LiteLLM makes an empty answer of a stream that it cannot read.
+            message = f"{_where(self._backend)} sent nothing that LiteLLM can read"
+            raise UpstreamError(502, message, "backend_garbage")
         yield DONE
 
     async def close(self) -> None:
@@ -190,9 +195,13 @@ async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> Answer:
     if not isinstance(status, int) or isinstance(error, litellm.APIConnectionError):
         raise broken(error, tap, backend) from error
     headers: list[tuple[bytes, bytes]] = [JSON]
-    sent = getattr(getattr(error, "response", None), "headers", None) or {}
-    if "retry-after" in sent:
-        headers.append((b"retry-after", str(sent["retry-after"]).encode("latin-1")))
+    for sent in (
+        getattr(error, "litellm_response_headers", None),
+        getattr(getattr(error, "response", None), "headers", None),
+    ):
+        if sent and "retry-after" in sent:
+            headers.append((b"retry-after", str(sent["retry-after"]).encode("latin-1")))
+            break
     code = getattr(error, "code", None)
     body = error_body("chat", status, _message(error), None if code is None else str(code))
     return WrittenAnswer(status, headers, dumps(body))

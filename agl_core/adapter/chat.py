@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -190,6 +190,15 @@ def _tool_call(raw: Any, shape: MessageShape) -> dict[str, Any]:
     }
 
 
+_TOOL_KEYS: Final = {
+    "name": "name",
+    "description": "description",
+    "parameters": "parameters",
+    "input_schema": "parameters",  # Anthropic's name for it
+    "strict": "strict",
+}
+
+
 def to_tools(raw: Any, row: Dialect | None) -> list[dict[str, Any]] | None:
     """Turn a dialect's tool definitions into OpenAI's shape, parameters decoded; None for none.
 
@@ -208,9 +217,9 @@ def to_tools(raw: Any, row: Dialect | None) -> list[dict[str, Any]] | None:
             tools.append(dict(found))  # a tool of the provider's own, such as a web search
             continue
         definition = {
-            key: parse_literal(value) if key == "parameters" else value
+            _TOOL_KEYS[key]: parse_literal(value) if _TOOL_KEYS[key] == "parameters" else value
             for key, value in cast("Mapping[str, Any]", function).items()
-            if key in {"name", "description", "parameters", "strict"} and value is not None
+            if key in _TOOL_KEYS and value is not None
         }
         tools.append({"type": "function", "function": definition})
     return tools or None

@@ -233,6 +233,14 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
             "llm.input_messages.0.message.role",
             "llm.output_messages.0.message.role",
         ),
+        # The response as the client library returned it, and as LangChain wraps it.
+        response_id=(
+            "output.value/id",
+            "output.value/generations/0/0/message/kwargs/response_metadata/id",
+        ),
+        prompt_ids=("output.value/prompt_token_ids",),
+        response_ids=("output.value/choices/0/token_ids",),
+        logprobs=("output.value/choices/0/logprobs/content",),
         finish_reason=("llm.finish_reason",),
         model=("llm.response.model_name", "llm.model_name", "llm.request.model_name"),
         input_tokens=("llm.token_count.prompt",),
@@ -362,6 +370,7 @@ AGENT_NAMES: Final[tuple[AgentName, ...]] = (
     AgentName(f"{_OPERATION_IN}.name", where=("type", "agent")),
     AgentName("lc_name", span_name="langchain.Chain."),
     AgentName("gen_ai.agent.name", where=("gen_ai.operation.name", "invoke_agent")),
+    AgentName("graph.node.id", where=("openinference.span.kind", "AGENT")),
 )
 """Where agent frameworks write an agent's name; the first that applies wins."""
 

@@ -28,7 +28,8 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     and checked against it; an answer gets the tool calls that its child spans describe (attributes
     ``tool.*``) or that it names itself. ``tools`` are the definitions offered, or None. Calls
     whose messages were not captured are left out and counted, and so are repetitions: of calls with
-    one response id the first counts, and of a call within a call the one that has such an id.
+    one response id the first counts, and of a call within a call the inner one, unless only the
+    outer one has such an id.
     """
 
     def adapt_with_report(
@@ -83,10 +84,10 @@ def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None
             outer = parents.get(outer)
         if outer is None or outer not in ids:
             continue
-        if ids[inner] is None:
-            repetitions.add(inner)
-        elif ids[outer] is None:
+        if ids[outer] is None:
             repetitions.add(outer)
+        elif ids[inner] is None:
+            repetitions.add(inner)
     return repetitions
 
 

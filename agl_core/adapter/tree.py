@@ -210,9 +210,10 @@ class TraceTree:
         """Return the calls that ``rules`` let through, parents first.
 
         The agent of a call is the nearest named one above it; an agent that does not match hides
-        everything below it down to the next one that does. Of a call within a call, which is one
-        call seen by a framework and by the client it uses, the one with the response's id counts,
-        and the outer one if neither or both have it.
+        everything below it down to the next one that does. A call within a call is one call, seen
+        by a framework and by the client it uses, which knows it better: the inner one counts,
+        unless only the outer one has the response's id. Of calls with one such id the first
+        counts, with the data of the first that has token ids.
 
         Args:
             rules: Which spans count.
@@ -222,7 +223,7 @@ class TraceTree:
         is_call = re.compile(rules.llm_call_match).search if rules.llm_call_match else None
         is_agent = re.compile(rules.agent_match).search if rules.agent_match else None
         calls: list[MatchedCall] = []
-        seen: set[str] = set()
+        seen: dict[str, int] = {}  # by response id the place in `calls`
         superseded: set[str] = set()
         label: str | None = None if is_agent else ANY_AGENT
         stack: list[tuple[TraceTree, str | None, bool, MatchedCall | None]] = [
@@ -242,20 +243,26 @@ class TraceTree:
                     else Reason.IN_REWARD
                     if in_reward
                     else Reason.NESTED_CALL
-                    if response_id is None and outer is not None
+                    if response_id is None and outer and outer.call.response_id is not None
                     else Reason.DUPLICATE_RESPONSE
                     if response_id in seen
                     else None
                 )
                 if reason is not None:
                     report.leave_out("call", reason)
+                    if reason is Reason.DUPLICATE_RESPONSE and call.response_ids:
+                        first = calls[seen[response_id or ""]]
+                        if not first.call.response_ids:
+                            calls[seen[response_id or ""]] = MatchedCall(
+                                first.node, first.agent, call
+                            )
                 elif label is not None:
                     if outer is not None and outer.call.response_id is None:
                         superseded.add(outer.node.id)
                     outer = MatchedCall(node, label, call)
                     calls.append(outer)
                     if response_id is not None:
-                        seen.add(response_id)
+                        seen[response_id] = len(calls) - 1
             elif known:
                 report.leave_out("call", Reason.NAME_MISMATCH)
             agent = node.agent_name()

@@ -270,6 +270,14 @@ def test_what_is_no_conversation_is_an_error_that_names_the_place(
         TraceToMessages().adapt([span(attributes)])
 
 
+def test_a_tool_in_anthropics_form_is_the_same_tool() -> None:
+    schema = {"name": "book", "description": "Book a room"}
+    schema["input_schema"] = TOOL["function"]["parameters"]
+    told = {**OPENINFERENCE, "llm.tools.0.tool.json_schema": json.dumps(schema)}
+    (conversation,) = TraceToMessages().adapt([span(told)])
+    assert conversation["tools"] == [TOOL]
+
+
 def test_tools_of_the_provider_are_passed_on() -> None:
     web = {"type": "web_search", "context": "low"}
     attributes = {"gen_ai.prompt.0.role": "user", "gen_ai.tool.definitions": json.dumps([web])}
@@ -296,5 +304,6 @@ def test_a_call_that_is_told_twice_counts_once() -> None:
     assert counted(told("framework", None, "r-1"), between, inner) == (1, nested)
     twin = told("proxy", None, "r-1")
     assert counted(client, twin) == (1, {("call", Reason.DUPLICATE_RESPONSE): 1})
+    assert counted(framework, between, inner) == (1, nested)
     apart = told("framework", None, "r-0")
     assert counted(apart, between, client) == (2, {})

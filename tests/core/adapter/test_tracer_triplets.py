@@ -192,6 +192,32 @@ def test_a_framework_gives_way_to_the_client_it_calls() -> None:
     assert adapter.report.left_out == {("call", Reason.NESTED_CALL): 1}
 
 
+def test_the_data_of_a_call_comes_from_whoever_has_the_tokens() -> None:
+    # As OpenInference's instrumentations of LangChain and of the client below it write it.
+    framework = {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "m",
+        "output.value": json.dumps(
+            {"generations": [[{"message": {"kwargs": {"response_metadata": {"id": "r-1"}}}}]]}
+        ),
+    }
+    choice = {"token_ids": [3, 4], "logprobs": {"content": [{"token": "a", "logprob": -1.0}]}}
+    response = {"id": "r-1", "prompt_token_ids": [1, 2], "choices": [choice]}
+    client = {**framework, "output.value": json.dumps(response)}
+    spans = [
+        span("agent", None, 0, 9, {"openinference.span.kind": "AGENT", "graph.node.id": "writer"}),
+        span("framework", "agent", 1, 4, framework),
+        span("client", None, 2, 3, client),
+    ]
+    adapter = TracerTraceToTriplet(llm_call_match=None)
+    (triplet,) = adapter.adapt(spans)
+    assert triplet.prompt["token_ids"] == [1, 2]
+    assert triplet.response["token_ids"] == [3, 4]
+    assert triplet.response["logprobs"] == choice["logprobs"]["content"]
+    assert triplet.metadata["agent_name"] == "writer"
+    assert adapter.report.left_out == {("call", Reason.DUPLICATE_RESPONSE): 1}
+
+
 def test_repair_lets_agent_match_find_a_stray_call() -> None:
     spans = [
         span("r", None, 0, 99),

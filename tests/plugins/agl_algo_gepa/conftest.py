@@ -110,3 +110,9 @@ def fit(store: InMemoryLightningStore) -> Callable[..., GEPA[Any]]:
 def counting() -> type[Counting]:
     """The agent's class, to derive others from."""
     return Counting
+
+
+@pytest.fixture
+def make_client() -> type[Client]:
+    """The client's class."""
+    return Client

@@ -1,0 +1,178 @@
+"""A run that was stopped goes on: no rollout twice, and the end is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import anyio
+import pytest
+
+from agl_algo_gepa import GEPA
+from agl_core.adapter import TraceToMessages
+from agl_core.algorithm import Run
+from agl_core.errors import ConfigError
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import PromptTemplate
+
+OPTIONS: dict[str, Any] = {
+    "max_iterations": 6,
+    "reflection_minibatch_size": 3,
+    "proposals_per_iteration": 2,
+    "use_merge": True,
+    "perfect_score": None,
+    "seed": 3,
+}
+STEPS = 20  # rollouts and calls after which a run is stopped, at the most
+
+
+class Stop:
+    """Cancels a run at its n-th rollout or call of the model."""
+
+    def __init__(self, at: int = -1, *, natively: bool = True) -> None:
+        self.at = at
+        self.natively = natively
+        self.steps = 0
+        self.victim: asyncio.Future[Any] | None = None
+        self.scope = anyio.CancelScope()
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps == self.at:
+            if self.natively and self.victim is not None:
+                self.victim.cancel()
+            else:
+                self.scope.cancel()
+
+
+async def work(store: InMemoryLightningStore, stop: Stop) -> None:
+    """A runner: the reward is the share of pluses that a task wants, in the one prompt or other."""
+    while True:
+        claimed = await store.dequeue_rollout("Worker-0", wait=10)
+        if claimed is None:
+            continue
+        stop.step()
+        assert claimed.resources_id is not None
+        found = await store.get_resources_by_id(claimed.resources_id)
+        assert found is not None
+        template: Any = found.resources["plan" if claimed.input % 2 else "answer"]
+        ids = claimed.rollout_id, claimed.attempt.attempt_id
+        reward = float(template.template.count("+") >= claimed.input % 3)
+        await store.add_span(make_span(ids, await store.get_next_span_sequence_id(*ids), reward))
+        await store.update_attempt(*ids, status="succeeded")
+
+
+def make_span(ids: tuple[str, str], number: int, reward: float) -> Any:
+    from agl_core.types import Span
+
+    return Span.from_attributes(
+        name="agentlightning.annotation",
+        attributes={
+            "agentlightning.reward.0.name": "primary",
+            "agentlightning.reward.0.value": reward,
+        },
+        rollout_id=ids[0],
+        attempt_id=ids[1],
+        sequence_id=number,
+    )
+
+
+async def run(
+    store: InMemoryLightningStore, make_client: Any, stop: Stop, **options: Any
+) -> GEPA[Any]:
+    def reflect(request: dict[str, Any]) -> Any:
+        async def answer() -> Any:
+            stop.step()
+            await asyncio.sleep(0)
+            text = request["messages"][-1]["content"]
+            prompt = text.split("<prompt_template>\n")[1].split("\n</prompt_template>")[0]
+            reply = make_client(lambda _: f"{prompt} +{request['seed'] % 1000}")
+            return await reply.create()
+
+        return answer
+
+    prompts = {"plan": "Plan {question}", "answer": "Answer {question}"}
+    templates = {n: PromptTemplate(template=t, engine="f-string") for n, t in prompts.items()}
+    gepa: GEPA[Any] = GEPA(make_client(reflect), **{**OPTIONS, **options})
+    gepa.set_store(store)
+    gepa.set_adapter(TraceToMessages())
+    gepa.set_initial_resources(dict(templates))
+    gepa.set_run(await Run.open(store, "rooms"))
+    worker = asyncio.create_task(work(store, stop))
+
+    async def search() -> None:
+        with stop.scope:
+            await gepa.run(list(range(9)), list(range(6)))
+
+    stop.victim = searching = asyncio.ensure_future(search())
+    try:
+        await asyncio.wait((searching,))
+        if not searching.cancelled():
+            searching.result()
+    finally:
+        worker.cancel()
+        await asyncio.wait((worker,))
+    return gepa
+
+
+async def rollouts(store: InMemoryLightningStore) -> Counter[Any]:
+    return Counter(
+        (one.metadata["batch"], one.metadata["index"])
+        for one in await store.query_rollouts()
+        if one.metadata
+    )
+
+
+@pytest.fixture
+async def undisturbed(make_client) -> tuple[Any, Counter[Any]]:
+    store = InMemoryLightningStore()
+    stop = Stop()
+    gepa = await run(store, make_client, stop)
+    assert stop.steps > STEPS
+    assert gepa.state is not None
+    assert gepa.state.best != "v0"
+    assert any("+" in (one.parent or "") for one in gepa.history), "some were combined"
+    return gepa.state.model_dump(), await rollouts(store)
+
+
+@pytest.mark.parametrize("natively", [True, False])
+@pytest.mark.parametrize("at", range(1, STEPS + 1, 2))
+async def test_it_ends_as_if_it_had_not_been_stopped(undisturbed, make_client, at, natively):
+    store = InMemoryLightningStore()
+    stopped = await run(store, make_client, Stop(at, natively=natively))
+    assert stopped.state is not None
+    assert stopped.state.rounds < OPTIONS["max_iterations"]
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources == stopped.get_best_prompts(), "also then the best is written back"
+    resumed = await run(store, make_client, Stop())
+    assert resumed.state is not None
+    assert resumed.state.model_dump() == undisturbed[0]
+    assert await rollouts(store) == undisturbed[1]
+
+
+async def test_stopped_again_and_again_it_still_gets_there(undisturbed, make_client):
+    store, resumed = InMemoryLightningStore(), None
+    for _ in range(100):
+        resumed = await run(store, make_client, Stop(7))
+        assert resumed.state is not None
+        if resumed.state.rounds == OPTIONS["max_iterations"]:
+            break
+    assert resumed is not None
+    assert resumed.state is not None
+    assert resumed.state.model_dump() == undisturbed[0]
+    assert await rollouts(store) == undisturbed[1]
+
+
+async def test_more_iterations_may_follow_but_nothing_else_changes(make_client):
+    store = InMemoryLightningStore()
+    short = await run(store, make_client, Stop(), max_iterations=3)
+    longer = await run(store, make_client, Stop(), max_iterations=4)
+    assert short.state is not None
+    assert longer.state is not None
+    n = len(short.history)
+    assert [one.prompts for one in longer.history[:n]] == [one.prompts for one in short.history]
+    assert longer.state.rounds == 4
+    with pytest.raises(ConfigError, match="begun with other reflection_minibatch_size; give it"):
+        await run(store, make_client, Stop(), reflection_minibatch_size=2)

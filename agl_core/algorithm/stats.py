@@ -55,7 +55,9 @@ def _wilson(share: float, n: int, confidence: float) -> tuple[float, float]:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     margin = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
-    return max(0.0, centre - margin), min(1.0, centre + margin)
+    # The interval ends at 0 or 1 exactly where all failed or all succeeded; sums of floats miss it.
+    low = 0.0 if share == 0 else max(0.0, centre - margin)
+    return low, 1.0 if share == 1 else min(1.0, centre + margin)
 
 
 def _t_quantile(p: float, df: int) -> float:

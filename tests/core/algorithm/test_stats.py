@@ -75,3 +75,9 @@ def test_reads_well() -> None:
 def test_bad_arguments(values: list[float], confidence: float) -> None:
     with pytest.raises(InvalidArgumentError):
         estimate_mean(values, confidence)
+
+
+@pytest.mark.parametrize("n", [1, 7, 48, 1000])
+def test_where_all_succeeded_the_interval_ends_at_1(n):
+    assert estimate_mean([1] * n).high == 1.0
+    assert estimate_mean([0] * n).low == 0.0

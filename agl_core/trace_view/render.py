@@ -121,8 +121,9 @@ def _fold(rows: Sequence[SpanRow], depth: int | None) -> Iterator[tuple[SpanRow,
 
 
 def _label(row: SpanRow, hidden: int, style: Style) -> str:
-    detail = row.model or (row.agent if row.agent != row.name else None)
-    text = f"{row.name} · {detail}" if detail else row.name
+    name = row.operation or row.name
+    detail = row.model or (row.agent if row.agent != name else None)
+    text = f"{name} · {detail}" if detail else name
     return _clean(text, style) + (f" (+{hidden})" if hidden else "")
 
 
@@ -237,6 +238,8 @@ def _notes(row: SpanRow) -> Iterator[tuple[str, str | None]]:
     """Yield what is said below a row, with its colour."""
     if row.rewards:
         yield ", ".join(f"{name} {value:.4g}" for name, value in row.rewards.items()), "green"
+    if row.text:
+        yield row.text, "bright_black"
     if row.error is not None:
         yield f"✗ {row.error}", "red"
 

@@ -54,6 +54,8 @@ class SpanRow:
         output_tokens: Tokens of the answer, likewise.
         reward: Its primary reward; None if it has none, NaN if it cannot be read.
         rewards: All of its rewards by name, if there are several.
+        operation: What an operation of ours is called; the span is named after the kind.
+        text: What a message of the agent says, on one line.
         error: What went wrong, on one line; None if nothing did.
         last: Whether it is the last child of its parent.
     """
@@ -71,6 +73,8 @@ class SpanRow:
     output_tokens: int | None = None
     reward: float | None = None
     rewards: dict[str, float] = field(default_factory=dict[str, float])
+    operation: str | None = None
+    text: str | None = None
     error: str | None = None
     last: bool = True
 
@@ -199,8 +203,16 @@ def _row(span: Span, parent_id: str | None, depth: int, origin: float) -> SpanRo
     if row.reward is not None:
         row.kind = "reward"
         row.rewards = _dimensions(span)
+    if span.name == semconv.SPAN_OPERATION:
+        row.operation = _one_line(attributes.get(semconv.OPERATION_NAME))
+    elif row.kind == "message":
+        row.text = _one_line(attributes.get(semconv.MESSAGE_BODY))
     row.error = _error(span)
     return row
+
+
+def _one_line(value: Any) -> str | None:
+    return None if value is None else " ".join(str(value).split())
 
 
 def _tokens(call: ModelCall, usage: str, ids: Literal["prompt_ids", "response_ids"]) -> int | None:

@@ -79,6 +79,16 @@ def test_folding_says_how_many_are_not_shown():
     ] == [["search", "(+1)"]]
 
 
+def test_operations_go_by_their_own_names_and_messages_are_quoted():
+    trace = view(
+        row(0, "agentlightning.operation", operation="chat", model="m"),
+        row(0, "agentlightning.message", text="the room is too small"),
+    )
+    (_, first, _, third) = render_trace(trace, Style())
+    assert first.startswith("chat · m ")
+    assert third.strip() == "the room is too small"
+
+
 def test_bars_are_in_proportion_and_never_empty():
     trace = view(row(0, "all"), row(1, "half", 5, 5), row(1, "blink", 9.999, 0.0001), row(1, "?"))
     trace.rows[3].start = None

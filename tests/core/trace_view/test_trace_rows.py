@@ -131,6 +131,18 @@ def test_kinds():
     assert rows[1].agent == "planner"
 
 
+def test_operations_and_messages_say_what_they_are():
+    spans = [
+        span(
+            1, name="agentlightning.operation", attributes={"agentlightning.operation.name": "chat"}
+        ),
+        span(2, name="agentlightning.message", attributes={"agentlightning.message.body": "a\n b"}),
+    ]
+    one, two = view_trace(spans).rows
+    assert (one.name, one.operation) == ("agentlightning.operation", "chat")
+    assert (two.kind, two.text) == ("message", "a b")
+
+
 def reward(number: int, *values: tuple[str, Any]) -> Span:
     attributes = {}
     for index, (name, value) in enumerate(values):

@@ -55,7 +55,8 @@ def visit(task: dict[str, Any], llm: agl.LLM) -> float:
 
 def ask(llm: agl.LLM, messages: list[Any]) -> dict[str, Any]:
     """Return the model's next message."""
-    completion = client(llm.endpoint).chat.completions.create(
+    here = client().with_options(base_url=llm.endpoint)  # each attempt has a URL of its own
+    completion = here.chat.completions.create(
         model=llm.model, messages=messages, tools=TOOLS, **llm.sampling_parameters
     )
     return completion.choices[0].message.model_dump(exclude_none=True)
@@ -72,10 +73,10 @@ def look(shelves: str, call: dict[str, Any]) -> tuple[str, str]:
     return shelf, shelves[int(shelf)]
 
 
-@functools.lru_cache(maxsize=64)
-def client(endpoint: str) -> OpenAI:
-    # Each attempt has a URL of its own.
-    return OpenAI(base_url=endpoint, api_key="none", timeout=60)
+@functools.cache
+def client() -> OpenAI:
+    # One per process: making one loads the certificates.
+    return OpenAI(base_url="http://127.0.0.1", api_key="none", timeout=60)
 
 
 def make_tasks(count: int, seed: int) -> list[dict[str, Any]]:

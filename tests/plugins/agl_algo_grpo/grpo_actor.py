@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("model")
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--deadly", default="", help="file; a runner that finds none is killed")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO)

@@ -146,7 +146,7 @@ def test_a_temperature_is_that_of_the_rollouts_and_of_the_ratio(taught: Path, tm
     assert float(rows[0]["ratio_max"]) == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("how", ["kill", "hang"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("hang", marks=pytest.mark.heavy)])
 def test_a_server_that_goes_away_in_the_middle_of_a_step_is_replaced(
     taught: Path, tmp_path: Path, how: str
 ):
@@ -237,20 +237,20 @@ def test_half_a_group_is_trained_on_only_if_told_to(
 
 
 def start_actor(folder: Path, model: Path, *options: str) -> subprocess.Popen[bytes]:
-    log = (folder / "log.txt").open("ab")
-    return subprocess.Popen(
-        [sys.executable, str(ACTOR), str(folder), str(model), *options], stdout=log, stderr=log
-    )
+    command = [sys.executable, str(ACTOR), str(folder), str(model), *options]
+    with (folder / "log.txt").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def said(folder: Path) -> str:
     return (folder / "log.txt").read_text()[-3000:]
 
 
+@pytest.mark.heavy
 def test_a_killed_trainer_goes_on_from_its_checkpoint(taught: Path, tmp_path: Path):
     first = start_actor(tmp_path, taught)
     deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:  # until it is in the middle of the fourth step
+    while time.monotonic() < deadline:  # until it is in the middle of the fourth and last step
         assert first.poll() is None, said(tmp_path)
         if (tmp_path / "metrics.csv").is_file() and len(read(tmp_path)) >= 3:
             break
@@ -262,21 +262,25 @@ def test_a_killed_trainer_goes_on_from_its_checkpoint(taught: Path, tmp_path: Pa
     _, alive = psutil.wait_procs(started, timeout=20)
     assert not alive, "the LLM server outlived its trainer"
     before = read(tmp_path)
-    assert 3 <= len(before) < 6
+    assert len(before) == 3
 
     second = start_actor(tmp_path, taught)
     assert second.wait(280) == 0, said(tmp_path)
     rows = read(tmp_path)
-    assert [int(row["step"]) for row in rows] == list(range(6))
+    assert [int(row["step"]) for row in rows] == list(range(4))
     for row in rows:
         assert float(row["logprob_delta"]) <= 1e-4, row
         assert int(row["rollouts"]) == 8
     # Steps since the checkpoint are computed again, of the same rollouts.
     assert rows[:2] == before[:2]
     assert rows[2]["reward"] == before[2]["reward"]
-    assert "rollouts: 48" in said(tmp_path)  # six steps of eight, none made twice
+    # Four steps of eight. Only those are made twice that lost their proxy with the first trainer.
+    again = sum(int(row["retried_rollouts"]) for row in rows)
+    assert again <= 8
+    assert said(tmp_path).rstrip().endswith(f"rollouts: {32 + again}")
 
 
+@pytest.mark.heavy
 def test_a_runner_that_dies_costs_no_group(taught: Path, tmp_path: Path):
     actor = start_actor(tmp_path, taught, "--steps", "2", "--deadly", str(tmp_path / "killed"))
     assert actor.wait(280) == 0, said(tmp_path)

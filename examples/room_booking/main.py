@@ -101,7 +101,12 @@ class Demo:
         """
         started = time.monotonic()
         tasks = make_splits(self._options.seed)
-        algorithm = apo(seed=self._options.seed, max_rollouts=self._options.rollouts, **SEARCH)
+        algorithm = apo(
+            seed=self._options.seed,
+            max_rollouts=self._options.rollouts,
+            output_dir=self._options.store.parent,
+            **SEARCH,
+        )
         proxy = llm_proxy(self._earlier_port(name) if self._options.resume else None)
         trainer = agl.Trainer(
             algorithm=algorithm,

@@ -67,10 +67,13 @@ def run_session(
     try:
         _train(config, options, bridge, publisher, data_sources)
     except LOST as error:
-        if started:
-            raise
-        # What is left of its actors lives on in a Ray that is not ours to stop.
-        raise RuntimeError(f"a Ray that was there before lost a process: {error}") from error
+        if getattr(error, "actor_init_failed", False):
+            # It would fail again: a setting is wrong, or something is not installed.
+            raise RuntimeError(f"a worker of verl did not start: {error}") from error
+        if not started:
+            # What is left of its actors lives on in a Ray that is not ours to stop.
+            raise RuntimeError(f"a Ray that was there before lost a process: {error}") from error
+        raise
     finally:
         _close(started)
 

@@ -14,6 +14,8 @@ import ray
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
+import agl_algo_verl.cpu.rollout  # noqa: F401 -- registers the server that the weights go to
+
 __all__ = ["BACKEND", "ObjectStoreEngine"]
 
 BACKEND = "agl_object_store"

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core._lazy import lazy_names
-from agl_core.store.base import (
+from agl_core.store.base import LightningStore
+from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
+from agl_core.store.values import (
     UNSET,
     FilterLogic,
-    LightningStore,
     LightningStoreCapabilities,
     LightningStoreStatistics,
     StoreEvent,
     Unset,
 )
-from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
 
 if TYPE_CHECKING:
     from agl_core.server import LightningStoreServer

@@ -10,9 +10,10 @@ from urllib.parse import quote
 from pydantic import Field, TypeAdapter
 from pydantic_core import from_json, to_json
 
-from agl_core.store.base import FilterLogic, LightningStore, LightningStoreStatistics
+from agl_core.store.base import LightningStore
 from agl_core.store.client.transport import Reply, RequestFailed, Transport
 from agl_core.store.encoded import EncodedSpan, encode_span
+from agl_core.store.values import FilterLogic, LightningStoreStatistics
 from agl_core.types import (
     Attempt,
     AttemptedRollout,

@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from agl_core.store.base import FilterLogic, LightningStore, LightningStoreStatistics
+from agl_core.store.base import LightningStore
 from agl_core.store.encoded import EncodedSpan
 from agl_core.store.memory.search import find_rollouts, find_spans
 from agl_core.store.memory.state import State
 from agl_core.store.query import filter_options, renamed_filter, run_query
+from agl_core.store.values import FilterLogic, LightningStoreStatistics
 from agl_core.types import (
     Attempt,
     AttemptedRollout,

@@ -13,6 +13,7 @@ import pytest
 
 from agl_core.store import InMemoryLightningStore, LightningStore, LightningStoreThreaded
 from agl_core.store.mutex import CrossLoopLock
+from agl_core.store.queries import StoreQueries
 from agl_core.types import EnqueueRolloutRequest
 
 
@@ -57,7 +58,7 @@ def store(inner: FragileStore) -> LightningStoreThreaded:
 
 def test_every_method_of_the_contract_is_delegated():
     own = vars(LightningStoreThreaded)
-    for name, member in vars(LightningStore).items():
+    for name, member in (vars(StoreQueries) | vars(LightningStore)).items():
         if not name.startswith("_") and (callable(member) or isinstance(member, property)):
             assert name in own, f"{name} is not delegated"
             if callable(member):

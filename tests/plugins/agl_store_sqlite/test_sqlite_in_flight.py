@@ -77,6 +77,7 @@ async def algorithm(url):
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", ALGORITHM, url, stdin=PIPE, stdout=PIPE
     )
+    assert process.stdout is not None
     assert await process.stdout.readline() == b"open\n"
     return process
 

@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,12 +39,13 @@ class Served:
 
     def wait(self) -> None:
         """Wait until it serves, and learn where."""
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"at (http\S+) \(", line)
         assert found, line
         self.url = found[1]
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, object]:
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + PREFIX + path, data, method=method)
         request.add_header("Content-Type", "application/json")
@@ -54,7 +56,7 @@ class Served:
             with error:
                 return error.code, json.load(error)
 
-    def enqueue(self, input: object) -> tuple[int, object]:
+    def enqueue(self, input: object) -> tuple[int, Any]:
         return self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": [{"input": input}]})
 
     def rollouts(self) -> list[str]:

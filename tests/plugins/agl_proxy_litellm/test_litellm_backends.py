@@ -37,7 +37,11 @@ async def test_a_vllm_server_gets_the_request_as_it_is(
     proxy = await serve(backend(models))
     tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {}}}]
     said = {"temperature": 0.5, "n": 1, "tools": tools, "max_tokens": 9, "metadata": {"a": "b"}}
-    own: dict[str, Any] = {"min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}, "priority": 3}
+    own: dict[str, Any] = {
+        "min_p": 0.1,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "priority": 3,
+    }
     async with client_of(proxy, claim) as client:
         made: Any = await client.chat.completions.create(
             model="q", messages=MESSAGES, stream=stream, extra_body={**said, **own}
@@ -45,7 +49,7 @@ async def test_a_vllm_server_gets_the_request_as_it_is(
         if stream:
             assert [c.choices[0].delta.content async for c in made if c.choices][1] == "Hello"
     asked = dict(models.requests[-1].body)
-    captured = {"return_token_ids": True, "logprobs": True}
+    captured: dict[str, Any] = {"return_token_ids": True, "logprobs": True}
     if stream:
         captured["stream_options"] = {"include_usage": True}
     expected = {"model": "Q", "messages": MESSAGES, "stream": stream, **said, **own, **captured}

@@ -49,6 +49,9 @@ class LiteLLMUpstream(Upstream):
         litellm = library()
         self._litellm = litellm
         self._router = litellm.Router(num_retries=0, disable_cooldowns=True, max_fallbacks=0)
+        # Takes back the callbacks by which routers count tokens per deployment, for strategies that
+        # are off here; they stay with LiteLLM otherwise, also when the router is gone.
+        self._router.discard()
         self._http = HttpUpstream()
         self._numbers = itertools.count()
         self._deployments: dict[Backend, str] = {}

@@ -17,7 +17,7 @@ from agl_testing.algorithm import AlgorithmSuite
 
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore"),  # of verl, Ray and torch
 ]
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).with_name("train_tiny.py")
 TASKS = [{"question": f"say {number}"} for number in range(16)]
@@ -87,7 +87,7 @@ class Training:
                 start_new_session=True,
             )
 
-    def wait(self, seconds: float = 400.0) -> None:
+    def wait(self, seconds: float = 700.0) -> None:
         """Wait until the program has ended well."""
         assert self.process is not None
         code = self.process.wait(seconds)
@@ -132,11 +132,11 @@ class Training:
                 found.append({"step": entry["step"], **entry["data"]})
         return found
 
-    def until_step(self, step: int, seconds: float = 300.0) -> None:
+    def until_step(self, step: int, seconds: float = 600.0) -> None:
         """Wait until a step is done."""
         self.until(lambda: any(m["step"] >= step for m in self.metrics()), seconds)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float) -> None:
         assert self.process is not None
         deadline = time.monotonic() + seconds
         while not condition():

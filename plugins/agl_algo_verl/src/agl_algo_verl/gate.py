@@ -121,11 +121,11 @@ class Gate:
 
     async def stop(self) -> None:
         """Stop the proxy if it was started here; else have it work on."""
+        if self.proxy.is_running():
+            await self.proxy.resume()  # calls that still wait are told that the servers are gone
         if self._started:
             self._started = False
             await self.proxy.stop()
-        elif self.proxy.is_running():
-            await self.proxy.resume()
 
     def resource(self, partition: str) -> LLM:
         """Return what agents get: the model for training or for validation."""

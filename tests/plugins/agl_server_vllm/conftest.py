@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from agl_testing.tiny_model import make_tiny_model
 sys.path.insert(0, str(Path(__file__).parent))
 
 from vllm_parts.models import write_model
+from vllm_parts.transformers_process import Transformers
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,14 @@ def vllm_python() -> str:
             "run `python3 dev.py heavy agl_server_vllm`"
         )
     return python
+
+
+@pytest.fixture(scope="session")
+def transformers(
+    vllm_python: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Transformers]:
+    with Transformers(vllm_python, tmp_path_factory.mktemp("hf") / "log") as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +68,8 @@ def fake_env(tmp_path: Path) -> dict[str, str]:
     pids.mkdir()
     path = os.pathsep.join([str(FAKE), *filter(None, [os.environ.get("PYTHONPATH")])])
     once = str(tmp_path / "once")
-    return {"PYTHONPATH": path, "FAKE_VLLM_PIDS": str(pids), "FAKE_VLLM_ONCE": once}
+    names = {"FAKE_VLLM_PIDS": str(pids), "FAKE_VLLM_ONCE": once, "TMPDIR": str(tmp_path)}
+    return {"PYTHONPATH": path, **names}
 
 
 @pytest.fixture

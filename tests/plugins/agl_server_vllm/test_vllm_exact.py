@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 from vllm_parts.cases import CASES, TURNS, Case, Said, call
 from vllm_parts.recorder import Recorder
+from vllm_parts.transformers_process import Transformers
 
 from agl_core import InMemoryLightningStore
 from agl_core.adapter import TraceToTrajectory
@@ -64,19 +64,10 @@ def server(vllm_python: str, tiny: Path) -> Iterator[VLLMServer]:
 
 
 @pytest.fixture(scope="module")
-def rows(server: VLLMServer, vllm_python: str, tiny: Path) -> Rows:
+def rows(transformers: Transformers, server: VLLMServer, tiny: Path) -> Rows:
     rows = asyncio.run(make_calls(server))
-    given = [{"prompt": row.span[0], "response": row.span[1]} for row in rows.values()]
-    script = Path(__file__).parent / "vllm_parts" / "hf_logprobs.py"
-    done = subprocess.run(
-        [vllm_python, "-I", str(script), str(tiny)],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for row, logprobs in zip(rows.values(), json.loads(done.stdout), strict=True):
+    computed = transformers.logprobs(tiny, [row.span[:2] for row in rows.values()])
+    for row, logprobs in zip(rows.values(), computed, strict=True):
         row.hf = tuple(logprobs)
     return rows
 

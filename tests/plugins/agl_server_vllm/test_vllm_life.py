@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -120,8 +121,8 @@ def command_of(server: VLLMServer) -> list[str]:
 
 
 def process_file(server: VLLMServer, name: str) -> list[str]:
-    assert server._running is not None
-    text = Path(f"/proc/{server._running.process.pid}/{name}").read_text()
+    assert server._engine is not None
+    text = Path(f"/proc/{server._engine.process.pid}/{name}").read_text()
     return text.rstrip("\0").split("\0")
 
 
@@ -148,7 +149,7 @@ class TestOptions:
         ],
     )
     def test_forms(self, model: Path, table: Any, words: str):
-        assert " ".join(VLLMServer(model, args=table)._args) == words
+        assert " ".join(VLLMServer(model, args=table)._settings.args) == words
 
     @pytest.mark.parametrize(
         "args", [{"served_model_name": "x"}, ["--port=3"], ["--host", "h"], {"enable-lora": True}]
@@ -187,11 +188,11 @@ class TestOptions:
         monkeypatch.setenv("PYTHONHOME", sys.base_prefix)
         monkeypatch.setenv("VIRTUAL_ENV", "/ours")
         server = make_server(python=str(python))
-        own = server._environment(str(python))
+        own = server._settings.environment(str(python))
         assert own["PATH"].split(os.pathsep)[0] == str(python.parent)
         assert not {"PYTHONHOME", "VIRTUAL_ENV"} & set(own)
         assert own["FAKE_VLLM"] == ""
-        assert server._environment(sys.executable)["VIRTUAL_ENV"] == "/ours"
+        assert server._settings.environment(sys.executable)["VIRTUAL_ENV"] == "/ours"
 
     def test_it_travels(self, model: Path):
         server = pickle.loads(pickle.dumps(VLLMServer(model, model="m")))
@@ -241,8 +242,8 @@ class TestStart:
 
     async def test_one_that_is_never_ready(self, make_server: MakeServer, tmp_path: Path):
         log = tmp_path / "logs" / "vllm.log"
-        server = make_server("hangs", start_timeout=2, log_file=log)
-        with pytest.raises(LLMServerError, match=r"not ready after 2 s\. It said last:\n.*weights"):
+        server = make_server("hangs", start_timeout=8, log_file=log)
+        with pytest.raises(LLMServerError, match=r"not ready after 8 s\. It said last:\n.*weights"):
             await server.start()
         assert "Loading weights" in log.read_text()
 
@@ -264,13 +265,16 @@ class TestStart:
     async def test_progress(self, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, caplog):
         monkeypatch.setattr("agl_server_vllm.progress._LINE_INTERVAL", 0.5)
         caplog.set_level(logging.INFO)
-        with pytest.raises(LLMServerError):
-            await make_server("hangs", start_timeout=2).start()
-        lines = [record.getMessage() for record in caplog.records]
-        assert any(
-            line.startswith("starting vLLM: policy, ") and line.endswith(": Loading weights")
-            for line in lines
-        )
+        starting = asyncio.create_task(make_server("hangs").start())
+        told = re.compile(r"starting vLLM: policy, \d+ s: Loading weights")
+        while not starting.done():
+            if any(told.fullmatch(record.getMessage()) for record in caplog.records):
+                break
+            await asyncio.sleep(0.05)
+        assert not starting.done()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
 
     def test_progress_in_a_terminal(self, monkeypatch: pytest.MonkeyPatch, capsys):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -311,8 +315,8 @@ class TestDeath:
         await server.update_weights(write_model(tmp_path / "second", 2.0), version="step-1")
         log = server.log_file
         assert log is not None
-        assert server._running is not None
-        os.kill(server._running.process.pid, signal.SIGKILL)
+        assert server._engine is not None
+        os.kill(server._engine.process.pid, signal.SIGKILL)
         await asyncio.wait_for(server.wait(), 20)
         await server.start()
         assert server.is_running()

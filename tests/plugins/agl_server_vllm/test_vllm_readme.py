@@ -12,7 +12,7 @@ README = Path(__file__).parents[3] / "plugins" / "agl_server_vllm" / "README.md"
 
 
 def test_the_first_example(model: Path, fake_env: dict[str, str]):
-    code = re.search(r"^```python norun\n(.*?)^```", README.read_text(), re.M | re.S)
+    code = re.search(r"^```python norun\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     assert code is not None
     script = code[1].replace("Qwen/Qwen3-0.6B", str(model))
     script = script.replace("/envs/vllm/bin/python", sys.executable)

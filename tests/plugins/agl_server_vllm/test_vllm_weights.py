@@ -210,13 +210,12 @@ class TestExchange:
 
     @pytest.mark.parametrize("faults", ["worse-reload", "stuck-cache"])
     async def test_a_server_of_unknown_weights_is_stopped(
-        self, make_server: MakeServer, second: Path, faults: str, caplog
+        self, make_server: MakeServer, second: Path, faults: str
     ):
         async with make_server(faults, update_timeout=0.5) as server:
-            with pytest.raises(LLMServerError):
+            with pytest.raises(LLMServerError, match="in no known state after an update"):
                 await server.update_weights(second, version="step-1")
             assert not server.is_running()
-        assert "in no known state" in caplog.text
 
     async def test_a_relative_path(
         self, make_server: MakeServer, second: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,7 +235,7 @@ class TestAdapters:
             base = await chat(server, server.base_model)
             blank = await chat(server)
             assert blank.startswith(base)
-            scratch = server._running and server._running.scratch
+            scratch = server._engine and server._engine.scratch
             assert scratch
             assert scratch.exists()
         assert not scratch.exists()

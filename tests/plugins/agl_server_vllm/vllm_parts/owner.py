@@ -26,7 +26,7 @@ async def main(model: str, way: str) -> None:
         if way == "raises":
             raise ZeroDivisionError
         if way == "kills-keeper":
-            os.kill(server._running.process._keeper.pid, signal.SIGKILL)  # pyright: ignore
+            os.kill(server._engine.process._keeper.pid, signal.SIGKILL)  # pyright: ignore
         if way == "forks" and os.fork() == 0:
             os.execvp("sleep", ["sleep", "600"])
         if way == "forks-python" and os.fork() == 0:

@@ -31,12 +31,14 @@ def render_chat(
     Raises:
         ValueError: The template cannot render them, or a message holds something else than text.
     """
-    plain = [_plain(message) for message in messages]
     try:
+        plain = [_plain(message) for message in messages]
         text = tokenizer.apply_chat_template(
             plain, tools=tools or None, tokenize=False, add_generation_prompt=True, **options
         )
-    except Exception as error:  # a template raises whatever it likes
+    except ValueError:
+        raise
+    except Exception as error:  # a template raises whatever it likes, of messages of any form
         raise ValueError(f"the chat template cannot render these messages: {error}") from error
     return tokenizer.encode(text, add_special_tokens=False)
 

@@ -1,0 +1,191 @@
+"""The engine in this process: what happens to sequences when something goes wrong."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from agl_algo_grpo.hf.engine import Engine, Generation, Sampling, Token
+from agl_algo_grpo.hf.text import Detokenizer, parse_answer, render_chat
+
+SECONDS = 60
+
+
+class Asked:
+    """A sequence, and what the engine said of it."""
+
+    def __init__(self, engine: Engine, prompt: list[int], **sampling: Any) -> None:
+        self.said: queue.Queue[Token | Exception] = queue.Queue()
+        self.generation = Generation(prompt, Sampling(**sampling), self.said.put)
+        engine.submit(self.generation)
+
+    def all(self) -> list[int]:
+        """Wait for its end; return its tokens."""
+        ids: list[int] = []
+        while True:
+            token = self.said.get(timeout=SECONDS)
+            if isinstance(token, Exception):
+                raise token
+            ids.append(token.id)
+            if token.finish_reason is not None:
+                return ids
+
+
+@pytest.fixture
+def model(models: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(models / "random", dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def engine(model: Any) -> Iterator[Engine]:
+    engine = Engine(model, eos_ids=[], max_batch=4, seed=0)
+    engine.start()
+    yield engine
+    engine.close()
+
+
+def test_a_batch_that_fails_takes_nobody_else_along(model: Any, engine: Engine):
+    forward, broken = model.forward, [True]
+
+    def out_of_memory(*args: Any, **kwargs: Any) -> Any:
+        if broken:
+            broken.pop()
+            raise torch.OutOfMemoryError("no memory left")
+        return forward(*args, **kwargs)
+
+    model.forward = out_of_memory
+    with pytest.raises(torch.OutOfMemoryError, match="no memory left"):
+        Asked(engine, [1, 2, 3], max_tokens=4).all()
+    assert len(Asked(engine, [1, 2, 3], max_tokens=4).all()) == 4
+
+
+def test_more_sequences_than_fit_wait_for_their_turn(engine: Engine):
+    alone = Asked(engine, [7, 8], max_tokens=6, temperature=0).all()
+    asked = [Asked(engine, [7, 8], max_tokens=6, temperature=0) for _ in range(11)]
+    others = [Asked(engine, [i] * i, max_tokens=i) for i in range(1, 9)]
+    assert all(one.all() == alone for one in asked)
+    assert [len(one.all()) for one in others] == list(range(1, 9))
+
+
+def test_a_cancelled_sequence_makes_room(engine: Engine):
+    endless = [Asked(engine, [1], max_tokens=10**9) for _ in range(4)]
+    for one in endless:
+        one.said.get(timeout=SECONDS)
+    waiting = Asked(engine, [2], max_tokens=3)
+    for one in endless:
+        engine.cancel(one.generation)
+    assert len(waiting.all()) == 3
+
+
+def test_a_change_waits_for_the_batch_and_holds_up_the_rest(model: Any, engine: Engine):
+    running = Asked(engine, [1], max_tokens=200)
+    running.said.get(timeout=SECONDS)
+    seen: list[int] = []
+
+    def change(same: Any) -> Any:
+        seen.append(len(running.generation.token_ids))
+        return same
+
+    changed = engine.change(change)
+    late = Asked(engine, [1], max_tokens=2)
+    running.all()
+    changed.result(timeout=SECONDS)
+    assert seen == [200]
+    assert len(late.all()) == 2
+
+    def refuse(same: Any) -> Any:
+        raise ValueError("these do not fit")
+
+    with pytest.raises(ValueError, match="do not fit"):
+        engine.change(refuse).result(timeout=SECONDS)
+    assert len(Asked(engine, [1], max_tokens=2).all()) == 2
+
+
+def test_a_closing_engine_leaves_nobody_waiting(model: Any):
+    engine = Engine(model, eos_ids=[], max_batch=1)
+    engine.start()
+    asked = [Asked(engine, [1], max_tokens=10**9) for _ in range(3)]
+    asked[0].said.get(timeout=SECONDS)
+    engine.close()
+    for one in asked:
+        with pytest.raises(RuntimeError, match="the server stops"):
+            one.all()
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ("Hello.", "Hello.", []),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', None, [("f", '{"a": 1}')]),
+        (
+            'Well. <tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+            "Well. ",
+            [("f", "{}")],
+        ),
+        (CALL, None, [("f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', ..., []),
+        ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', ..., []),
+        ("<tool_call>[]</tool_call>", ..., []),
+        ("<tool_call>{</tool_call>", ..., []),
+        (
+            f"{CALL}</tool_call>{CALL.replace('1', chr(34) + 'ö' + chr(34))}</tool_call>",
+            None,
+            [("f", '{"a": 1}'), ("f", '{"a": "ö"}')],
+        ),
+    ],
+)
+def test_tool_calls_are_found_or_left_as_text(text: str, content: Any, calls: list[Any]):
+    answer = parse_answer(text, tools=True)
+    assert answer.content == (text if content is ... else content)
+    assert [(call["name"], call["arguments"]) for call in answer.tool_calls] == calls
+    assert parse_answer(text, tools=False).content == text
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("hold", [None, "<tool_call>"])
+def test_a_stream_gives_out_whole_characters_and_no_part_of_a_stop(hold: str | None):
+    text = "Grüße! <tool_ and more STOPPED"
+    ids = list(text.encode())
+    stream = Detokenizer(Bytes(), ["STOP"], hold)
+    parts: list[str] = []
+    for end in range(1, len(ids) + 1):
+        parts.append(stream.advance(ids[:end]))
+        assert "\N{REPLACEMENT CHARACTER}" not in parts[-1]
+        if stream.is_stop(ids[:end]):
+            break
+    whole = stream.text(ids)
+    assert whole == "Grüße! <tool_ and more "
+    assert "".join(parts) + stream.rest(whole) == whole
+    assert len([part for part in parts if part]) > 15
+
+
+def test_messages_that_cannot_be_rendered_are_refused(taught: Path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(taught)
+    call = {"function": {"name": "f", "arguments": "{"}}
+    with pytest.raises(ValueError, match="no JSON"):
+        render_chat(tokenizer, [{"role": "assistant", "tool_calls": [call]}])
+    with pytest.raises(ValueError, match="cannot render"):
+        render_chat(tokenizer, [{"role": "assistant", "tool_calls": [{"function": 3}]}])
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    plain = render_chat(tokenizer, [{"role": "user", "content": "ab"}])
+    assert render_chat(tokenizer, [{"role": "user", "content": parts}]) == plain

@@ -35,6 +35,9 @@ from agl_store_sqlite.tables import Tables
 
 __all__ = ["SqliteReads"]
 
+_FEW: Final = 100
+"""Records that are read in the calling thread: handing them from one thread to another costs more,
+as each row's way into Python waits for whoever runs Python code."""
 _SHORTEST_SLICE: Final = 0.05
 """Seconds between two looks of the watchdog while a call waits, without a debounce."""
 
@@ -126,7 +129,8 @@ class SqliteReads(LightningStore):
             "rollout_id_contains": rollout_id_contains,
         }
         page = Page(sort_by, sort_order, limit, offset)
-        return await self._read(
+        run = self._look if 0 <= limit <= _FEW and rollout_id_contains is None else self._read
+        return await run(
             lambda tables: queries.find_rollouts(tables, page, filter_logic, **conditions)
         )
 
@@ -231,7 +235,9 @@ class SqliteReads(LightningStore):
             "name": name,
             "name_contains": name_contains,
         }
-        return await self._read(
+        few = await self._look(lambda tables: tables.spans_at_most(rollout_id) <= _FEW)
+        run = self._look if few else self._read
+        return await run(
             lambda tables: queries.find_spans(
                 tables, page, rollout_id, attempt_id, filter_logic, **conditions
             )

@@ -300,6 +300,11 @@ class Tables:
         row = self.one("SELECT ordinal FROM rollouts WHERE rollout_id = ?", rollout_id)
         return None if row is None else row[0]
 
+    def spans_at_most(self, rollout_id: str) -> int:
+        """Return the number of a rollout's spans, or a little more; reads two rows."""
+        rollout = self.rollout_ordinal(rollout_id)
+        return 0 if rollout is None else self._last_span(rollout) - rollout * SPANS_PER_ROLLOUT
+
     def insert_spans(self, spans: Sequence[tuple[int, EncodedSpan]]) -> list[EncodedSpan]:
         """Store spans, each with its rollout's ordinal; return those that were new."""
         ordinals = {rollout: self._last_span(rollout) for rollout in {pair[0] for pair in spans}}

@@ -11,8 +11,12 @@ from openai import AsyncOpenAI, AuthenticationError, OpenAI, PermissionDeniedErr
 import agl_core as agl
 from agl_core.proxy import DirectProxy
 from agl_core.server.store_server import LightningStoreServer
-from agl_core.server.tokens import is_token, mint_token
-from agl_core.store import InMemoryLightningStore, LightningStoreClient
+from agl_core.server.tokens import TokenVerifier, is_token, mint_token
+from agl_core.store import (
+    InMemoryLightningStore,
+    LightningStoreClient,
+    LightningStoreThreaded,
+)
 from agl_testing.models import ScriptedModels
 
 SECRET = "a-secret-of-good-length"
@@ -148,12 +152,15 @@ class Once(agl.Algorithm):
         self.statuses = [rollout.status for rollout in done]
 
 
-def test_a_trainers_own_proxy_gives_keys_without_a_store_server(models: ScriptedModels):
+@pytest.mark.parametrize("strategy", ["shm", {"type": "cs", "server_port": 0}], ids=["shm", "cs"])
+def test_a_trainers_own_proxy_gives_keys_whatever_its_store_asks(
+    models: ScriptedModels, strategy: Any
+):
     algorithm = Once()
     params = {"model": "hosted_vllm/Q", "api_base": models.base_url}
     trainer = agl.Trainer(
         algorithm=algorithm,
-        strategy="shm",
+        strategy=strategy,
         n_runners=2,
         llm_proxy={
             "auth_token": SECRET,
@@ -162,6 +169,21 @@ def test_a_trainers_own_proxy_gives_keys_without_a_store_server(models: Scripted
     )
     trainer.fit(asks, [1, 2, 3])
     assert algorithm.statuses == ["succeeded"] * 3
+
+
+async def test_where_tokens_of_attempts_come_from(
+    server: LightningStoreServer, store: InMemoryLightningStore
+):
+    claim = await store.start_rollout("x")
+    ids = (claim.rollout_id, claim.attempt.attempt_id)
+    assert store.attempt_token(*ids) is None
+    token = LightningStoreThreaded(server).attempt_token(*ids)
+    assert token is not None and is_token(token)
+    identity = TokenVerifier(SECRET).identify(token.encode())
+    assert identity is not None
+    assert (identity.scope, identity.rollout_id, identity.attempt_id) == ("attempt", *ids)
+    for other in ("", "eyJ", "eyJhbGciOiJub25lIn0.e30.", SECRET):
+        assert not is_token(other)
 
 
 async def test_a_proxy_without_auth_shows_no_token_to_its_backend(

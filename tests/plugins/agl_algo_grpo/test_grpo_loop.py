@@ -345,3 +345,13 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, taught: 
         agl.Trainer(algorithm=GRPO(model=taught), adapter="trajectory", strategy="shm").fit(
             agent, [1, 2]
         )
+
+
+def test_the_example_s_train_file_is_right():
+    file = Path(__file__).parents[3] / "examples" / "rl_digits" / "train.toml"
+    command = [sys.executable, "-m", "agl_core.cli"]
+    done = subprocess.run([*command, "train", "--check", str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = subprocess.run([*command, "plugins", "list"], capture_output=True, text=True)
+    assert "grpo" in listed.stdout
+    assert "hf" in listed.stdout

@@ -36,6 +36,9 @@ _KEEP_ALIVE: Final = 4.0
 """Seconds; servers close idle connections after 5."""
 
 
+_open: set[LiteLLMUpstream] = set()
+
+
 class LiteLLMUpstream(Upstream):
     """Sends requests through LiteLLM's router, one deployment per backend.
 
@@ -61,12 +64,15 @@ class LiteLLMUpstream(Upstream):
         self._transport = TapTransport(inner)
         self._handler = handlers.http_handler.AsyncHTTPHandler(transport=self._transport)
         self._client = httpx.AsyncClient(transport=self._transport)
+        _open.add(self)
 
     async def close(self) -> None:
         await self._handler.close()
         await self._client.aclose()
         await self._http.close()
-        await self._litellm.close_litellm_async_clients()
+        _open.discard(self)
+        if not _open:  # other proxies' providers share LiteLLM's own clients
+            await self._litellm.close_litellm_async_clients()
 
     def update(self, backends: Iterable[Backend]) -> None:
         kept = set(backends)
@@ -103,7 +109,10 @@ class LiteLLMUpstream(Upstream):
         except CallError:
             raise
         except Exception as error:
-            return await failed(error, tap, backend)
+            try:
+                return await failed(error, tap, backend)
+            finally:
+                await tap.close()
         except BaseException:  # the agent left
             await tap.close()
             raise

@@ -190,15 +190,18 @@ class LitAgentRunner(Runner[T]):
                 jitter=self.interval_jitter,
                 until_idle=until_idle,
             )
-            while not stopped.done() and not progress.at_limit:
-                rollout = await claims.next()
-                if rollout is None:
-                    return
-                run = await self._run(desk, rollout)
-                await report_end(run)
-                if isinstance(run.error, KeyboardInterrupt):
-                    raise run.error
-                progress.count()
+            try:
+                while not stopped.done() and not progress.at_limit:
+                    rollout = await claims.next()
+                    if rollout is None:
+                        return
+                    run = await self._run(desk, rollout)
+                    await report_end(run)
+                    if isinstance(run.error, KeyboardInterrupt):
+                        raise run.error
+                    progress.count(run)
+            finally:
+                progress.tell()
 
     async def step(
         self,

@@ -20,7 +20,7 @@ _SECONDS_BETWEEN_LINES: Final = 10.0
 
 
 class Progress:
-    """Counts a worker's rollouts and logs the count: the first one, then every ten seconds.
+    """Counts a worker's rollouts and logs a summary: of the first, every ten seconds, at the end.
 
     Args:
         worker_id: The worker's id in the store.
@@ -31,19 +31,39 @@ class Progress:
         self._worker_id = worker_id
         self._limit = limit
         self._done = 0
+        self._failed = 0
+        self._rewarded = 0
+        self._rewards = 0.0
+        self._told = 0
         self._next_line = 0.0
 
     @property
     def at_limit(self) -> bool:
         return self._limit is not None and self._done >= self._limit
 
-    def count(self) -> None:
+    def count(self, run: AttemptRun) -> None:
         """Count one more."""
         self._done += 1
+        self._failed += run.error is not None
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        reward = _final_reward(run)
+        if reward is not None:
+            self._rewarded += 1
+            self._rewards += reward
         if time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            of = "" if self._limit is None else f" of {self._limit}"
-            logger.info("%s: %d%s rollouts done", self._worker_id, self._done, of)
+            self.tell()
+
+    def tell(self) -> None:
+        """Log the summary, unless nothing has happened since the last one."""
+        if self._told == self._done:
+            return
+        self._told = self._done
+        self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+        of = "" if self._limit is None else f" of {self._limit}"
+        failed = f", {self._failed} failed" if self._failed else ""
+        mean = f", mean reward {self._rewards / self._rewarded:.4g}" if self._rewarded else ""
+        logger.info("%s: %d%s rollouts done%s%s", self._worker_id, self._done, of, failed, mean)
 
 
 def report_start(run: AttemptRun) -> None:
@@ -98,8 +118,8 @@ def _log_end(run: AttemptRun) -> None:
             run.duration,
             exc_info=run.error,
         )
-    elif logger.isEnabledFor(logging.INFO):
-        logger.info(
+    elif logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
             "%s: rollout %s took %.2f s, %d spans, reward %s",
             run.place.worker_id,
             run.rollout.rollout_id,

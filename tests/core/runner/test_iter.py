@@ -260,13 +260,26 @@ async def test_several_runners_share_the_queue(bench: Any) -> None:
     assert await bench.statuses() == ["succeeded"] * 40
 
 
-async def test_progress_is_logged(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
-    runner = await bench.runner(lambda task: 0.5, max_rollouts=2)
-    for i in range(2):
+async def test_a_summary_is_logged_and_single_rollouts_only_in_detail(
+    bench: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def agent(task: int) -> float:
+        return {0: 0.5, 1: 0.25, 2: 0.75}[task]
+
+    runner = await bench.runner(agent, max_rollouts=4)
+    for i in range(4):
         await bench.store.enqueue_rollout(i)
     with caplog.at_level("INFO", logger="agl_core.runner"):
         await runner.iter()
-    assert "Worker-0: 1 of 2 rollouts done" in caplog.text
+    said = [r.message for r in caplog.records if r.levelname == "INFO"]
+    assert said == [
+        "Worker-0: 1 of 4 rollouts done, mean reward 0.5",
+        "Worker-0: 4 of 4 rollouts done, 1 failed, mean reward 0.5",
+    ]
+    caplog.clear()
+    await bench.store.enqueue_rollout(0)
+    with caplog.at_level("DEBUG", logger="agl_core.runner"):
+        await runner.iter(until_idle=True)
     assert "1 spans, reward 0.5" in caplog.text
 
 

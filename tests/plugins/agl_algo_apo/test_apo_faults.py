@@ -99,7 +99,7 @@ class TestEndpoints:
         self, make_apo, fit, models: ScriptedModels, store, reply, reason
     ):
         models.script = [reply]
-        apo = make_apo(call_timeout=0.3)
+        apo = make_apo(call_timeout=0.3 if reply.delay else 60.0)
         fit(apo)
         reasons = check(apo, store)
         assert all(one.startswith(reason) for one in reasons), reasons

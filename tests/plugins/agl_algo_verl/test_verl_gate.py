@@ -168,3 +168,18 @@ class TestHealth:
         watch.watch(["127.0.0.1:1"])
         with anyio.fail_after(20), pytest.raises(LLMServerError, match=r"127\.0\.0\.1:1 is gone"):
             await watch.run()
+
+    async def test_a_server_that_hangs_is_given_up(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("agl_algo_verl.health._ANSWER_SECONDS", 0.3)
+
+        async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(silence, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            watch = HealthWatch(interval=3600.0)
+            watch.watch([f"{host}:{port}"])
+            watch.suspect()
+            with anyio.fail_after(20), pytest.raises(LLMServerError, match="no answer within 0 s"):
+                await watch.run()

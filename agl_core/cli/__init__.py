@@ -51,6 +51,9 @@ def _run(arguments: list[str]) -> int:
 
     try:
         code = root.main(arguments, prog_name="agl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as help_:  # a group without its command
+        click.echo(help_.format_message(), err=True)
+        code = help_.exit_code
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
     except click.Abort as abort:

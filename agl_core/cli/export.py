@@ -100,7 +100,7 @@ _TOOL_ARGUMENTS: Final = click.option(
 )
 
 
-@click.group()
+@click.group(epilog="Example: agl export sft best.jsonl --path agl.db --best 1")
 def export() -> None:
     """Make datasets for fine-tuning of what rollouts recorded.
 

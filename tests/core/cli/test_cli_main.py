@@ -16,6 +16,14 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"agl {__version__}\n"
 
 
+@pytest.mark.parametrize("arguments", [[], ["plugins"], ["export"]])
+def test_a_group_alone_shows_its_help_as_it_is(capsys, arguments):
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Usage: agl ")
+    assert "\nCommands:\n" in said
+
+
 def test_version_says_what_it_runs_on(capsys):
     assert main(["version"]) == 0
     assert capsys.readouterr().out.startswith(f"agl {__version__} (plugin API 1)\npython 3.")

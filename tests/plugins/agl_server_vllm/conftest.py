@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from agl_server_vllm import VLLMServer
-from agl_testing.tiny_model import make_tiny_model
+from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV, make_tiny_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -51,6 +52,43 @@ def other(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the same shape and of other weights."""
     folder = tmp_path_factory.mktemp("other") / "other"
     return make_tiny_model(folder, python=vllm_python, seed=5, taught=False)
+
+
+@pytest.fixture(scope="session")
+def wide(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of another shape, with an adapter beside it: ``adapter``."""
+    folder = tmp_path_factory.mktemp("wide")
+    return make_tiny_model(
+        folder / "wide",
+        python=vllm_python,
+        taught=False,
+        hidden_size=128,
+        adapters=[folder / "adapter"],
+    )
+
+
+@pytest.fixture(scope="session")
+def started(vllm_python: str, tiny: Path) -> Iterator[VLLMServer]:
+    server = VLLMServer(
+        tiny,
+        model="policy",
+        python=vllm_python,
+        args=VLLM_CPU_ARGS,
+        env=VLLM_CPU_ENV,
+        update_timeout=60,
+    )
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="module")
+def policy(started: VLLMServer, tiny: Path) -> VLLMServer:
+    """A real vLLM that takes whole models; one for all modules, which find it as it began."""
+    if not started.is_running():
+        asyncio.run(started.start())
+    elif started.model_version != "0":
+        asyncio.run(started.update_weights(tiny, version="0"))
+    return started
 
 
 FAKE = Path(__file__).parent / "vllm_parts" / "fake"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,8 @@ from agl_core.adapter import TraceToTrajectory
 from agl_core.plugins import build_component
 from agl_core.proxy import LLMProxy
 from agl_server_vllm import VLLMServer
-from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 PROXIES = ["direct", "litellm"]
 TOLERANCE = 1e-4
@@ -54,13 +53,8 @@ Rows = dict[tuple[str, Case], Row]
 
 
 @pytest.fixture(scope="module")
-def server(vllm_python: str, tiny: Path) -> Iterator[VLLMServer]:
-    server = VLLMServer(
-        tiny, model="policy", python=vllm_python, args=VLLM_CPU_ARGS, env=VLLM_CPU_ENV
-    )
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
+def server(policy: VLLMServer) -> VLLMServer:
+    return policy
 
 
 @pytest.fixture(scope="module")

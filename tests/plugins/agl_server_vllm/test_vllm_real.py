@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -24,9 +25,9 @@ from agl_core.errors import LLMServerError
 from agl_core.llm_server import put_behind
 from agl_core.proxy import DirectProxy
 from agl_server_vllm import VLLMServer
-from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV, make_tiny_model
+from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 TOLERANCE = 1e-4
 QUESTIONS = ["How are you?", "Count to five."]
@@ -63,18 +64,8 @@ def computed(
 
 
 @pytest.fixture(scope="module")
-def whole(vllm_python: str, tiny: Path) -> Iterator[VLLMServer]:
-    server = VLLMServer(
-        tiny,
-        model="policy",
-        python=vllm_python,
-        args=VLLM_CPU_ARGS,
-        env=VLLM_CPU_ENV,
-        update_timeout=60,
-    )
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
+def whole(policy: VLLMServer) -> VLLMServer:
+    return policy
 
 
 async def test_a_whole_model_is_exchanged(
@@ -119,12 +110,14 @@ async def test_calls_in_flight_end_with_their_weights(whole: VLLMServer, tiny: P
 
 
 async def test_bad_models_leave_the_old_one(
-    whole: VLLMServer, vllm_python: str, tiny: Path, tmp_path: Path
+    whole: VLLMServer, tiny: Path, wide: Path, tmp_path: Path
 ):
     await whole.update_weights(tiny, version="good")
     before = await ask(whole, QUESTIONS[0])
-    tied = make_tiny_model(tmp_path / "tied", python=vllm_python, taught=False, tied=True)
-    wide = make_tiny_model(tmp_path / "wide", python=vllm_python, taught=False, hidden_size=128)
+    tied = tmp_path / "tied"
+    shutil.copytree(tiny, tied)
+    config = json.loads((tied / "config.json").read_text())
+    (tied / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
     for folder, why in ((tied, "ties its input and output"), (wide, "another model")):
         with pytest.raises(LLMServerError, match=why):
             await whole.update_weights(folder, version="bad")
@@ -236,21 +229,11 @@ async def test_rollouts_side_by_side_have_their_own_adapters(
         assert told[3] == pytest.approx(logprobs, abs=TOLERANCE)
 
 
-async def test_bad_adapters_leave_the_old_one(
-    lora: VLLMServer, vllm_python: str, tiny: Path, tmp_path: Path
-):
+async def test_bad_adapters_leave_the_old_one(lora: VLLMServer, tiny: Path, wide: Path):
     await lora.update_weights(adapters_of(tiny)[0], version="good")
     before = await ask(lora, QUESTIONS[0])
-    bad = tmp_path / "bad" / "adapter"
-    make_tiny_model(
-        tmp_path / "bad" / "wide",
-        python=vllm_python,
-        taught=False,
-        hidden_size=128,
-        adapters=[bad],
-    )
     with pytest.raises(LLMServerError, match="load_lora_adapter"):
-        await lora.update_weights(bad, version="bad")
+        await lora.update_weights(wide.parent / "adapter", version="bad")
     assert (await ask(lora, QUESTIONS[0]), lora.model_version) == (before, "good")
 
 

@@ -124,7 +124,7 @@ def train(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", help="folder or hub id of the model")
     parser.add_argument("dataset", help="a file of `agl export sft`")
     parser.add_argument("output", help="folder for the result")

@@ -66,7 +66,7 @@ def say(told: list[dict[str, Any]], number: int, score: Estimate) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=1, help="fine-tunings")
     parser.add_argument("--samples", type=int, default=8, help="rollouts per task and round")
     parser.add_argument("--best", type=int, default=4, help="rollouts kept per task")

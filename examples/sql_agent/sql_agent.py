@@ -74,15 +74,15 @@ def make_graph(llm: agl.LLM) -> Any:
 
     def write(state: State) -> dict[str, Any]:
         messages = state["messages"]
+        answers: list[AIMessage] = []
 
         @agl.operation(name="chat")
         def ask(model: str, messages: list[Any]) -> dict[str, Any]:
-            nonlocal said
-            said = chat.invoke(state["messages"])
-            return _completion(said)
+            answers.append(chat.invoke(state["messages"]))
+            return _completion(answers[-1])
 
-        said: AIMessage
         ask(model=model, messages=convert_to_openai_messages(messages))
+        said = answers[-1]
         return {"messages": [said], "sql": read_sql(said.text), "tries": state["tries"] + 1}
 
     def execute(state: State) -> dict[str, Any]:

@@ -377,12 +377,13 @@ class Tables:
 
     def attempts_of(self, rollout_ids: Iterable[str]) -> dict[str, Attempt]:
         """Return the latest attempt of each rollout that has one."""
-        latest: dict[str, Attempt] = {}
-        for rollout_id in rollout_ids:
-            attempt = self.find_attempt(rollout_id, "latest")
-            if attempt is not None:
-                latest[rollout_id] = attempt
-        return latest
+        rows = self.execute(
+            f"SELECT {ATTEMPT_COLUMNS} FROM json_each(?) j "
+            "JOIN rollouts r ON r.rollout_id = j.value "
+            "JOIN attempts a ON a.rollout_id = r.rollout_id AND a.sequence_id = r.attempts",
+            (to_json(list(rollout_ids)).decode(),),
+        )
+        return {row[0]: attempt_from(row) for row in rows.fetchall()}
 
 
 _STORED_ROLLOUT: Final = f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r"

@@ -2,21 +2,28 @@
 
 OpenTelemetry has one global tracer provider, set once and never replaced, and libraries that are
 instrumented report to it. :func:`attach_span_processor` makes it ours if nobody set one yet, and
-joins it if the application did.
+joins it if the application did. Ours cannot be taken away again, so it does as if it were not there
+when nobody listens: client libraries that trace themselves would send headers that they did not
+send before.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import ProxyTracerProvider, Tracer
+from opentelemetry.util._decorator import (
+    _agnosticcontextmanager,  # pyright: ignore[reportPrivateUsage] -- as the SDK's own tracer does
+)
 
 from agl_core.errors import TracerError
 
@@ -27,6 +34,8 @@ _logger = logging.getLogger(__name__)
 TRACER_NAME: Final = "agentlightning"
 """Instrumentation scope of the spans that emitters make."""
 
+Wanted = Callable[[Context | None], bool]
+
 _lock = threading.Lock()
 _attached: list[tuple[SpanProcessor, TracerProvider]] = []
 
@@ -36,8 +45,50 @@ def _unlimited() -> SpanLimits:
     return SpanLimits(*[SpanLimits.UNSET] * 8)
 
 
+class _QuietProvider(TracerProvider):
+    """Makes spans only when one of its processors wants them."""
+
+    def __init__(self, wanted: Wanted, **options: Any) -> None:
+        super().__init__(**options)
+        self._wanted = wanted
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
+        return _QuietTracer(super().get_tracer(*args, **kwargs), self._is_wanted)
+
+    def _is_wanted(self, context: Context | None) -> bool:
+        # A processor that the application has added wants everything.
+        return self._wanted(context) or len(_processors(self)) > 1
+
+
+def _processors(provider: TracerProvider) -> Sequence[SpanProcessor]:
+    return provider._active_span_processor._span_processors  # pyright: ignore[reportPrivateUsage]
+
+
+class _QuietTracer(Tracer):
+    def __init__(self, tracer: Tracer, wanted: Wanted) -> None:
+        self._tracer = tracer
+        self._silent = trace.NoOpTracer()
+        self._wanted = wanted
+
+    def start_span(
+        self, name: str, context: Context | None = None, *args: Any, **kwargs: Any
+    ) -> trace.Span:
+        tracer = self._tracer if self._wanted(context) else self._silent
+        return tracer.start_span(name, context, *args, **kwargs)
+
+    @_agnosticcontextmanager
+    def start_as_current_span(
+        self, name: str, context: Context | None = None, *args: Any, **kwargs: Any
+    ) -> Iterator[trace.Span]:
+        tracer = self._tracer if self._wanted(context) else self._silent
+        with tracer.start_as_current_span(name, context, *args, **kwargs) as span:
+            yield span
+
+
 def attach_span_processor(
-    processor: SpanProcessor, id_generator: IdGenerator | None = None
+    processor: SpanProcessor,
+    id_generator: IdGenerator | None = None,
+    wanted: Wanted | None = None,
 ) -> TracerProvider:
     """Have ``processor`` see the process's spans; idempotent per processor, thread-safe.
 
@@ -48,6 +99,8 @@ def attach_span_processor(
     Args:
         processor: What is told of each span's start and end.
         id_generator: Used if the provider is ours.
+        wanted: Says whether the processor has a use for a span that starts in a context (None: the
+            running one). Used if the provider is ours; None is always.
 
     Returns:
         The provider that carries the processor.
@@ -59,17 +112,18 @@ def attach_span_processor(
         for attached, provider in _attached:
             if attached is processor:
                 return provider
-        provider = _join_or_install(id_generator)
+        provider = _join_or_install(id_generator, wanted or (lambda context: True))
         provider.add_span_processor(processor)
         _attached.append((processor, provider))
     return provider
 
 
-def _join_or_install(id_generator: IdGenerator | None) -> TracerProvider:
+def _join_or_install(id_generator: IdGenerator | None, wanted: Wanted) -> TracerProvider:
     current = trace.get_tracer_provider()
     if isinstance(current, TracerProvider):
         return current
-    ours = TracerProvider(
+    ours = _QuietProvider(
+        wanted,
         sampler=sampling.ALWAYS_ON,
         resource=Resource.create(),
         id_generator=id_generator,

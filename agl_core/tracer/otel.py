@@ -111,7 +111,8 @@ class OtelTracer(Tracer):
         """
         super().init_worker(worker_id, store, *args, **kwargs)
         with ExitStack() as stack:
-            provider = attach_span_processor(span_processor(), TraceIdGenerator())
+            processor = span_processor()
+            provider = attach_span_processor(processor, TraceIdGenerator(), processor.wants)
             self._otel_tracer = get_tracer()
             self._export_loop = stack.enter_context(shared_export_loop())
             if self._follow_threads:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import get_current_span
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -52,6 +53,12 @@ class LightningSpanProcessor(SpanProcessor):
 
     def __init__(self) -> None:
         self._open: dict[int, TraceRecording] = {}
+
+    def wants(self, context: Context | None) -> bool:
+        """Say whether a span that starts in a context belongs to a trace."""
+        if current_recording(context) or current_recording():
+            return True
+        return get_current_span(context).get_span_context().span_id in self._open
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         recording = current_recording(parent_context)

@@ -8,6 +8,7 @@ import threading
 import pytest
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
+from opentelemetry.sdk.trace import TracerProvider
 
 from agl_core.emitter import emit_message, emit_reward, find_final_reward, operation
 from agl_core.errors import TracerError
@@ -58,10 +59,11 @@ async def test_spans_of_one_attempt_share_a_trace(desk):
 
 async def test_a_trace_starts_afresh(desk):
     rollout = await desk.rollout()
-    with otel_trace.get_tracer("app").start_as_current_span("around the runner"):
+    app = TracerProvider(shutdown_on_exit=False).get_tracer("app")
+    with app.start_as_current_span("around the runner") as around:
         async with desk.trace(rollout):
             emit_message("x")
-        assert otel_trace.get_current_span().is_recording()
+        assert otel_trace.get_current_span() is around
     (span,) = await desk.stored(rollout)
     assert span.parent_id is None
 

@@ -45,28 +45,38 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         report = AdapterReport(spans=len(spans))
         tools_below = _tool_spans(spans)
         parents = {span.span_id: span.parent_id for span in spans}
-        found: dict[str, OpenAIMessages] = {}
+        calls: list[tuple[Span, ModelCall]] = []
         ids: dict[str, str | None] = {}  # of the responses
         seen: set[str] = set()
         for span in spans:
             if not (is_model_call(span.attributes) or _is_legacy_call(span)):
                 continue
+            _check_legacy(span)
             call = ModelCall(span.attributes)
-            conversation = _conversation(span, call, tools_below.get(span.span_id, []), report)
             response_id = call.response_id
+            if not any(call.find(field)[1] for field in ("system", "prompt", "completion")):
+                report.leave_out("call", Reason.NO_MESSAGES)
+                continue
+            ids[span.span_id] = response_id
+            if response_id is not None and response_id in seen:
+                report.leave_out("call", Reason.DUPLICATE_RESPONSE)
+                continue
+            calls.append((span, call))
+            if response_id is not None:
+                seen.add(response_id)
+        repetitions = _repetitions(ids, parents)
+        conversations: list[OpenAIMessages] = []
+        for span, call in calls:
+            if span.span_id in repetitions:
+                report.leave_out("call", Reason.NESTED_CALL)
+                continue
+            conversation = _conversation(span, call, tools_below.get(span.span_id, []), report)
             if conversation is None:
                 report.leave_out("call", Reason.NO_MESSAGES)
-            elif response_id is not None and response_id in seen:
-                report.leave_out("call", Reason.DUPLICATE_RESPONSE)
             else:
-                found[span.span_id], ids[span.span_id] = conversation, response_id
-                if response_id is not None:
-                    seen.add(response_id)
-        for repetition in _repetitions(ids, parents):
-            del found[repetition]
-            report.leave_out("call", Reason.NESTED_CALL)
-        report.produce("conversations", len(found))
-        return list(found.values()), report
+                conversations.append(conversation)
+        report.produce("conversations", len(conversations))
+        return conversations, report
 
 
 def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None]) -> set[str]:
@@ -94,7 +104,6 @@ def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None
 def _conversation(
     span: Span, call: ModelCall, called: Sequence[Mapping[str, Any]], report: AdapterReport
 ) -> OpenAIMessages | None:
-    _check_legacy(span)
     system, _ = call.structure("system")
     raw_prompt, prompt_row = call.structure("prompt")
     raw_completion, completion_row = call.structure("completion")

@@ -250,12 +250,12 @@ class TraceTree:
                 )
                 if reason is not None:
                     report.leave_out("call", reason)
-                    if reason is Reason.DUPLICATE_RESPONSE and call.response_ids:
-                        first = calls[seen[response_id or ""]]
-                        if not first.call.response_ids:
-                            calls[seen[response_id or ""]] = MatchedCall(
-                                first.node, first.agent, call
-                            )
+                    if reason is Reason.DUPLICATE_RESPONSE and response_id is not None:
+                        if outer is not None and outer.call.response_id is None:
+                            superseded.add(outer.node.id)
+                        first = calls[seen[response_id]]
+                        if call.response_ids and not first.call.response_ids:
+                            calls[seen[response_id]] = MatchedCall(first.node, first.agent, call)
                 elif label is not None:
                     if outer is not None and outer.call.response_id is None:
                         superseded.add(outer.node.id)

@@ -305,5 +305,7 @@ def test_a_call_that_is_told_twice_counts_once() -> None:
     twin = told("proxy", None, "r-1")
     assert counted(client, twin) == (1, {("call", Reason.DUPLICATE_RESPONSE): 1})
     assert counted(framework, between, inner) == (1, nested)
+    both = {**nested, ("call", Reason.DUPLICATE_RESPONSE): 1}
+    assert counted(twin, framework, between, client) == (1, both)
     apart = told("framework", None, "r-0")
     assert counted(apart, between, client) == (2, {})

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["main"]
 
@@ -51,7 +51,7 @@ def _run(arguments: list[str]) -> int:
 
     try:
         code = root.main(arguments, prog_name="agl", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as help_:  # a group without its command
+    except _group_alone() as help_:
         click.echo(help_.format_message(), err=True)
         code = help_.exit_code
     except click.exceptions.Exit as exit_:
@@ -59,6 +59,13 @@ def _run(arguments: list[str]) -> int:
     except click.Abort as abort:
         raise (abort.__cause__ or KeyboardInterrupt()) from None
     return code if type(code) is int else 0  # a plugin's command may return anything
+
+
+def _group_alone() -> Any:
+    """What click raises for a group without a command; before 8.2 it printed the help itself."""
+    import click
+
+    return getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def _take_traceback(arguments: list[str]) -> bool:

@@ -24,6 +24,7 @@ from agl_core.trace_view.rows import SpanRow, TraceView
 
 __all__ = ["Style", "duration", "render_trace", "token_count"]
 
+_OURS: Final = "agentlightning."  # what the names of emitted spans begin with
 _INDENT: Final = 3
 _TIME: Final = 9  # columns
 _TOKENS: Final = 10
@@ -121,7 +122,7 @@ def _fold(rows: Sequence[SpanRow], depth: int | None) -> Iterator[tuple[SpanRow,
 
 
 def _label(row: SpanRow, hidden: int, style: Style) -> str:
-    name = row.operation or row.name
+    name = row.operation or row.name.removeprefix(_OURS)
     detail = row.model or (row.agent if row.agent != name else None)
     text = f"{name} · {detail}" if detail else name
     return _clean(text, style) + (f" (+{hidden})" if hidden else "")

@@ -18,8 +18,9 @@ def test_the_version(capsys):
 
 @pytest.mark.parametrize("arguments", [[], ["plugins"], ["export"]])
 def test_a_group_alone_shows_its_help_as_it_is(capsys, arguments):
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
+    newer = hasattr(click.exceptions, "NoArgsIsHelpError")  # click 8.2
+    assert main(arguments) == (2 if newer else 0)
+    said = "".join(capsys.readouterr())
     assert said.startswith("Usage: agl ")
     assert "\nCommands:\n" in said
 

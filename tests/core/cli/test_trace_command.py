@@ -87,10 +87,10 @@ def test_the_latest_attempt_as_a_tree(ids, capsys):
         f"rollout {ids[0]}: succeeded, train",
         f"attempt 2 of 2, {ids[2]}: succeeded",
         "3 spans, 3.00 s, 1 model call, 1,200 + 34 tokens, reward 0.5",
-        "span               0           3.00 s      time     tokens  reward",
-        "agent              ━━━━━━━━━━━━━━━━━━    3.00 s",
-        "├─ chat · qwen     ━━━━━━                1.00 s    1200+34",
-        "└─ agentlightning… ━━━━━━                1.00 s                0.5",
+        "span             0             3.00 s      time     tokens  reward",
+        "agent            ━━━━━━━━━━━━━━━━━━━━    3.00 s",
+        "├─ chat · qwen   ━━━━━━━                 1.00 s    1200+34",
+        "└─ annotation    ━━━━━━━                 1.00 s                0.5",
     ]
 
 

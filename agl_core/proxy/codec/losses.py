@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from agl_core.proxy.codec.messages_request import UNSAID_BY_CHAT as MESSAGES_UNSAID
 from agl_core.proxy.codec.messages_request import said_by_messages
-from agl_core.proxy.codec.parts import as_list, inner
+from agl_core.proxy.codec.parts import as_list, inner, signed_blocks
 from agl_core.proxy.codec.responses_request import UNSAID_BY_CHAT as RESPONSES_UNSAID
 from agl_core.proxy.codec.responses_request import said_by_responses
 from agl_core.proxy.protocols import Protocol
@@ -68,14 +68,14 @@ def _responses_to_chat(request: Json) -> Iterator[str]:
 def _chat_to_messages(request: Json) -> Iterator[str]:
     yield from _unsaid(request, said_by_messages)
     for message in as_list(request.get("messages")):
-        if message.get("reasoning_content") and not message.get("thinking_blocks"):
+        if message.get("reasoning_content") and not signed_blocks(message):
             yield "reasoning_content"  # Anthropic takes back only what it has signed
 
 
 def _chat_to_responses(request: Json) -> Iterator[str]:
     yield from _unsaid(request, said_by_responses)
     for message in as_list(request.get("messages")):
-        if message.get("thinking_blocks"):
+        if signed_blocks(message):
             yield "thinking.signature"
 
 
@@ -122,7 +122,7 @@ def _chat_said(response: Json) -> Iterator[str]:
 def _chat_said_to_responses(response: Json) -> Iterator[str]:
     yield from _chat_said(response)
     for choice in as_list(response.get("choices")):
-        if inner(choice, "message").get("thinking_blocks"):
+        if signed_blocks(inner(choice, "message")):
             yield "thinking.signature"
 
 

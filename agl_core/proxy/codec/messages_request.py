@@ -18,6 +18,7 @@ from agl_core.proxy.codec.parts import (
     data_url,
     inner,
     parse_arguments,
+    signed_blocks,
     simplest,
     split_data_url,
     text_of,
@@ -311,7 +312,7 @@ def _message_from_chat(message: Json) -> Json:
         }
         for call in as_list(message.get("tool_calls"))
     ]
-    signed = as_list(message.get("thinking_blocks"))
+    signed = signed_blocks(message)
     if isinstance(content, str) and not calls and not signed:
         return {"role": "assistant", "content": content}
     blocks = [_block(part) for part in as_list(content) if part != ""]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from agl_core.proxy.codec.parts import as_list, first_choice, parse_arguments, write_arguments
+from agl_core.proxy.codec.parts import (
+    as_list,
+    first_choice,
+    is_signed,
+    parse_arguments,
+    signed_blocks,
+    write_arguments,
+)
 from agl_core.proxy.streams import Json
 
 __all__ = [
     "finish_reason_of",
-    "is_signed",
     "response_from_messages",
     "response_to_messages",
     "stop_of",
@@ -34,15 +40,6 @@ _FINISH_REASONS: Final = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-
-
-def is_signed(block: Json) -> bool:
-    """Whether Anthropic wants a block back as it is: thoughts that it has signed or hidden.
-
-    A chat message carries these under ``thinking_blocks``, where LiteLLM has them, too.
-    """
-    kind = block.get("type")
-    return kind == "redacted_thinking" or (kind == "thinking" and bool(block.get("signature")))
 
 
 def stop_of(choice: Json) -> Json:
@@ -101,8 +98,9 @@ def response_to_messages(response: Json) -> Json:
     said: Json = choice.get("message") or {}
     content: list[Json] = []
     thoughts = said.get("reasoning_content") or said.get("reasoning")
-    if said.get("thinking_blocks"):
-        content += said["thinking_blocks"]
+    signed = signed_blocks(said)
+    if signed:
+        content += signed
     elif thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
     text = said.get("content") or said.get("refusal")

@@ -8,12 +8,11 @@ from typing import Any
 from agl_core.proxy.codec.base import StreamTranslator
 from agl_core.proxy.codec.messages_response import (
     finish_reason_of,
-    is_signed,
     stop_of,
     usage_from_messages,
     usage_to_messages,
 )
-from agl_core.proxy.codec.parts import as_list
+from agl_core.proxy.codec.parts import as_list, is_signed
 from agl_core.proxy.streams import Json, MessagesAssembler, error_of
 
 __all__ = ["ChatToMessages", "MessagesToChat"]

@@ -16,7 +16,9 @@ __all__ = [
     "data_url",
     "first_choice",
     "inner",
+    "is_signed",
     "parse_arguments",
+    "signed_blocks",
     "simplest",
     "split_data_url",
     "text_of",
@@ -81,6 +83,20 @@ def text_of(content: Any, what: str) -> str:
         else:
             raise CodecError(f"{what} can only be text here, not {part!r:.80}")
     return "".join(pieces)
+
+
+def is_signed(block: Json) -> bool:
+    """Whether Anthropic wants a block back as it is: thoughts that it has signed or hidden.
+
+    A chat message carries these under ``thinking_blocks``, where LiteLLM has them, too.
+    """
+    kind = block.get("type")
+    return kind == "redacted_thinking" or (kind == "thinking" and bool(block.get("signature")))
+
+
+def signed_blocks(message: Json) -> list[Json]:
+    """Return the thoughts of a chat message that Anthropic has signed or hidden."""
+    return [block for block in as_list(message.get("thinking_blocks")) if is_signed(block)]
 
 
 def data_url(media_type: str, data: str) -> str:

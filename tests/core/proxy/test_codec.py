@@ -359,6 +359,15 @@ def test_signed_thoughts_survive_the_way_through_chat():
     assert lost_in_request("chat", "messages", request) == []
 
 
+def test_thoughts_that_nobody_signed_are_not_given_to_anthropic():
+    unsigned = {"type": "thinking", "thinking": "let me see", "signature": None}
+    said = {"role": "assistant", "content": "yes", "thinking_blocks": [unsigned]}
+    request = {"model": "q", "messages": [{**said, "reasoning_content": "let me see"}]}
+    made = translate_request("chat", "messages", request)
+    assert made["messages"] == [{"role": "assistant", "content": "yes"}]
+    assert lost_in_request("chat", "messages", request) == ["reasoning_content"]
+
+
 def test_signed_thoughts_survive_streams():
     message = signed_message()
     head = {**message, "content": [], "stop_reason": None}

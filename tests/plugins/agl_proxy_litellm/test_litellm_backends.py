@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -152,6 +153,25 @@ async def test_other_providers_are_translated(
     assert span.attributes["gen_ai.provider.name"] == provider
     assert span.attributes["gen_ai.usage.output_tokens"] > 4
     assert span.attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "mistral"])
+async def test_streams_of_other_providers_come_as_they_come(
+    serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, provider: str
+):
+    proxy = await serve(backend(models, f"{provider}/Q", api_key="k"))
+    async with client_of(proxy, claim) as client:
+        # The first call imports what LiteLLM has put off.
+        await client.chat.completions.create(model="q", messages=MESSAGES)
+        models.script = [Reply("one two three four five six", chunk_delay=0.2)]
+        loop = asyncio.get_running_loop()
+        began, arrived = loop.time(), list[float]()
+        stream = await client.chat.completions.create(model="q", messages=MESSAGES, stream=True)
+        async for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                arrived.append(loop.time() - began)
+    assert len(arrived) == 6
+    assert arrived[0] < arrived[-1] / 2
 
 
 @pytest.mark.parametrize("path", ["chat", "messages"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import shutil
 import time
 import zlib
@@ -170,7 +171,7 @@ class _Loop:
                     row = await self._step(step, tasks, serving, policy)
                     metrics.add(row)
                     progress.update(step + 1, f"reward {row.get('reward', float('nan')):.3f}")
-                    figures = {k: v for k, v in row.items() if isinstance(v, (int, float))}
+                    figures = _finite(row)
                     self._algorithm.report_step(step, figures)
                     await self._keep(policy, step + 1, figures)
         curves = {"train": metrics.column("reward"), "val": metrics.column("val_reward")}
@@ -330,6 +331,11 @@ class _Loop:
         kept = sorted(folder.parent.glob("step-*"), key=lambda p: int(p.name.rpartition("-")[2]))
         for old in kept[: -config.keep_checkpoints]:
             await anyio.to_thread.run_sync(shutil.rmtree, old)
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a step that are numbers, which is what stores and listeners take."""
+    return {k: v for k, v in row.items() if isinstance(v, (int, float)) and math.isfinite(v)}
 
 
 def _to_rows(found: Step, config: GRPOConfig) -> list[Row]:

@@ -70,12 +70,7 @@ class Policy:
         if config.lora is not None:
             self.model = _with_lora(self.model, config)
         if config.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable()
-            self.model.enable_input_require_grads()
-            self.model.train()
-            for module in self.model.modules():
-                if isinstance(module, torch.nn.Dropout):
-                    module.p = 0.0
+            _checkpoint_gradients(self.model)
         self._reference: Any = None
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
@@ -241,6 +236,19 @@ def _with_lora(model: Any, config: GRPOConfig) -> Any:
         task_type="CAUSAL_LM",
     )
     return peft.get_peft_model(model, options).eval()
+
+
+def _checkpoint_gradients(model: Any) -> None:
+    """Compute activations again in the backward pass, which Transformers does in training only."""
+    name = "activation_checkpointing_enable"  # of Transformers since 5.20 or so
+    enable = getattr(model, name, None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
 
 
 def _fresh(folder: Path) -> Path:

@@ -1,0 +1,183 @@
+"""A step of a real model: its loss is the reference's, and what is kept is the whole state."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.grpo import Row, update
+from agl_algo_grpo.policy import Policy
+from agl_core.errors import ConfigError, LLMServerError
+
+# Of Transformers, which PEFT asks about it.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
+
+_NUMPY = Path(__file__).with_name("numpy_grpo.py")
+_spec = importlib.util.spec_from_file_location("numpy_grpo", _NUMPY)
+assert _spec is not None
+assert _spec.loader is not None
+reference: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(reference)
+
+
+def rows(seed: int = 0, noise: float = 0.3) -> list[Row]:
+    """Six rollouts of one or two rows, with log-probabilities of some other policy."""
+    rng = random.Random(seed)
+    made: list[Row] = []
+    for rollout in range(6):
+        advantage = rng.gauss(0, 1)
+        for _ in range(rng.randint(1, 2)):
+            length = rng.randint(4, 20)
+            mask = [0] + [int(rng.random() < 0.6) for _ in range(length - 2)] + [1]
+            logprobs = [m * (-6.4 + noise * rng.gauss(0, 1)) for m in mask]
+            made.append(
+                Row(
+                    torch.tensor([rng.randrange(600) for _ in range(length)]),
+                    torch.tensor(mask, dtype=torch.bool),
+                    torch.tensor(logprobs),
+                    advantage,
+                    rollout,
+                )
+            )
+    return made
+
+
+def policy(models: Path, **options: Any) -> tuple[Policy, GRPOConfig]:
+    options = {"learning_rate": 1e-3, "threads": 1, **options}
+    config = GRPOConfig(model=str(models / "random"), **options)
+    return Policy(config, models / "random"), config
+
+
+def weights(one: Policy) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in one.model.named_parameters()}
+
+
+@pytest.mark.parametrize("how", ["token", "rollout", "constant"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_loss_of_a_step_is_that_of_the_reference(models: Path, how: Any, temperature: float):
+    one, config = policy(models, loss=how, kl=0.1, temperature=temperature, clip_high=0.3)
+    batch = rows()
+    with torch.no_grad():
+        logits = [one.model(row.token_ids[None]).logits[0].numpy() for row in batch]
+    now = [
+        reference.logprobs(logit, row.token_ids.tolist(), temperature)
+        for logit, row in zip(logits, batch, strict=True)
+    ]
+    # At another temperature the trainer's own are the old ones, so every ratio is 1.
+    old = [row.logprobs.tolist() for row in batch] if temperature == 1 else now
+    expected = reference.loss(
+        [
+            (
+                reference.token_losses(new, before, row.advantage, 0.2, 0.3, None),
+                row.mask.int().tolist(),
+                row.rollout,
+            )
+            for new, before, row in zip(now, old, batch, strict=True)
+        ],
+        how,
+        config.loss_tokens,
+    )
+    figures = update(one, batch, config, step=0)
+    assert figures["loss"] == pytest.approx(expected, abs=1e-6)
+    assert figures["kl"] == 0.0  # the starting model is the reference, and nothing was trained yet
+    raw = [
+        reference.logprobs(g, r.token_ids.tolist(), 1.0) for g, r in zip(logits, batch, strict=True)
+    ]
+    delta = max(
+        abs(said - then)
+        for mine, row in zip(raw, batch, strict=True)
+        for said, then, m in zip(mine, row.logprobs.tolist(), row.mask.tolist(), strict=True)
+        if m
+    )
+    assert figures["logprob_delta"] == pytest.approx(delta, abs=1e-5)
+    again = update(one, batch, config, step=1)
+    assert again["kl"] > 0
+
+
+@pytest.mark.parametrize("options", [{"micro_batch_tokens": 1}, {"gradient_checkpointing": True}])
+def test_how_memory_is_saved_changes_nothing(models: Path, options: dict[str, Any]):
+    plain, config = policy(models)
+    other, sparing = policy(models, **options)
+    for step in range(2):
+        update(plain, rows(step), config, step)
+        update(other, rows(step), sparing, step)
+    theirs = weights(other)
+    for name, mine in weights(plain).items():
+        assert torch.allclose(mine, theirs[name], atol=2e-5), name
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8}])
+def test_a_checkpoint_goes_on_bit_by_bit(models: Path, tmp_path: Path, lora: Any):
+    first, config = policy(models, lora=lora, warmup_steps=5, epochs=2, minibatches=2)
+    for step in range(2):
+        update(first, rows(step), config, step)
+    first.save(tmp_path / "checkpoint", 2)
+    drawn = torch.rand(3)
+    update(first, rows(2), config, 2)
+
+    second, _ = policy(models, lora=lora, warmup_steps=5, epochs=2, minibatches=2)
+    assert second.restore(tmp_path / "checkpoint") == 2
+    assert torch.equal(torch.rand(3), drawn)  # the random generator, too
+    update(second, rows(2), config, 2)
+    theirs = weights(second)
+    assert all(torch.equal(mine, theirs[name]) for name, mine in weights(first).items())
+    fresh = weights(policy(models, lora=lora)[0])
+    assert any(not torch.equal(theirs[name], fresh[name]) for name in fresh)
+    # The file is there whole or not at all: no part of one is left.
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_checkpoints_that_do_not_fit_are_refused(models: Path, tmp_path: Path):
+    one, _ = policy(models)
+    one.save(tmp_path / "full", 1)
+    adapted, _ = policy(models, lora={"r": 4})
+    with pytest.raises(ConfigError, match="another model"):
+        adapted.restore(tmp_path / "full")
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        one.restore(tmp_path)
+    with pytest.raises(LLMServerError, match=r"config\.json"):
+        Policy(GRPOConfig(model="m"), tmp_path)
+
+
+def test_gradients_that_are_no_numbers_are_not_applied(models: Path):
+    one, config = policy(models)
+    before = weights(one)
+    batch = rows()
+    batch[0] = Row(
+        batch[0].token_ids, batch[0].mask, batch[0].logprobs, float("nan"), batch[0].rollout
+    )
+    with pytest.raises(FloatingPointError, match="learning rate"):
+        update(one, batch, config, 0)
+    after = weights(one)
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_a_group_is_followed_where_it_does_well(models: Path):
+    """What has a positive advantage becomes likelier, what has a negative one less likely."""
+    one, config = policy(models, learning_rate=1e-4, epochs=3)
+    batch = [
+        Row(
+            torch.tensor([5, 6, token]),
+            torch.tensor([False, False, True]),
+            torch.zeros(3),
+            advantage,
+            number,
+        )
+        for number, (token, advantage) in enumerate([(10, 1.0), (20, -1.0)])
+    ]
+    known = {i: k.raw for i, k in one.logprobs_of(batch, [0, 1]).items()}
+    batch = [
+        Row(row.token_ids, row.mask, known[i] * row.mask, row.advantage, row.rollout)
+        for i, row in enumerate(batch)
+    ]
+    figures = update(one, batch, config, 0)
+    assert figures["logprob_delta"] == 0
+    after = {i: k.raw for i, k in one.logprobs_of(batch, [0, 1]).items()}
+    assert after[0][2] > known[0][2]
+    assert after[1][2] < known[1][2]

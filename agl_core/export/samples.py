@@ -97,6 +97,7 @@ def conversations(
     """
     report = AdapterReport() if report is None else report
     tree = TraceTree.from_spans(spans, report)
+    tree.repair_hierarchy(report)  # a proxy's spans know no parent; those of a judge have one
     calls = tree.find_llm_calls(CallRules(agent_match=agent_match), report)
     chosen = {call.node.id for call in calls}
     kept = [span for span in spans if span.span_id in chosen or not is_model_call(span.attributes)]

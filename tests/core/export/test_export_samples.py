@@ -46,6 +46,17 @@ def test_what_judges_and_second_recorders_saw_is_left_out():
     assert report.count("call", Reason.DUPLICATE_RESPONSE) == 1
 
 
+def test_a_judge_behind_the_proxy_is_known_by_its_time():
+    asked = call([user("hi")], said("hello"))
+    judge = call([user("good?")], said("yes"))
+    assert judge.start_time is not None
+    judged = reward(1.0).model_copy(
+        update={"start_time": judge.start_time - 0.1, "end_time": judge.start_time + 0.9}
+    )
+    found = conversations([asked, judge, judged])
+    assert [one["messages"][0]["content"] for one in found] == ["hi"]
+
+
 def test_agents_are_told_apart_by_name():
     planner = span(1000, "run", {"agent.name": "planner"})
     inside = call([user("plan")], said("done")).model_copy(update={"parent_id": planner.span_id})

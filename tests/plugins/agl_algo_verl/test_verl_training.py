@@ -207,7 +207,7 @@ def test_a_killed_trainer_goes_on_from_its_last_checkpoint(training: Training):
     assert state["state"]["step"] == 14  # verl saves the last step, too
     assert state["state"]["generation"] == 2
     assert state["finished"] is True
-    assert statuses <= {"succeeded", "cancelled"}
+    assert statuses <= {"succeeded", "cancelled", "failed"}  # those that were cut off failed
 
 
 def _stored(path: Path) -> tuple[dict[str, Any], set[str]]:

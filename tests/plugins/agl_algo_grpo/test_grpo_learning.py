@@ -30,7 +30,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "rl_digits" / "main.py"
 def test_a_tiny_model_learns_to_use_a_tool(tmp_path: Path):
     """One seed; `python examples/rl_digits/main.py --seeds 0 1 2` is the command for three."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--seeds", "0", "--json", "--output", str(tmp_path)],
+        [sys.executable, str(EXAMPLE), "--steps", "14", "--json", "--output", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=680,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from agl_core.cli.output import print_json
-from agl_core.errors import AglError, ConfigError
+from agl_core.errors import AglError, ConfigError, MissingDependencyError
 from agl_core.plugins import add_listener, hookimpl, remove_listener
 from agl_core.types import RolloutStatus
 
@@ -68,6 +68,8 @@ def blame(file: Path) -> Generator[None]:
         if str(error).startswith(str(file)):
             raise
         raise ConfigError(f"{file}: {error}") from error
+    except MissingDependencyError:
+        raise  # that is wrong with the environment
     except AglError as error:
         raise type(error)(f"{file}: {error}") from error
 

@@ -19,14 +19,18 @@ from openai import OpenAIError
 
 import agl_core as agl
 from agent import book_room, seed_resources
-from agl_algo_apo import APO, APOState, Candidate
 from agl_core.algorithm import estimate_mean, stored_runs
 from agl_core.proxy import DirectProxy
-from agl_store_sqlite import SqliteLightningStore
 from endpoint import check_endpoint, ensure_endpoint, is_simulated, llm_proxy, model_name
 from optimise import apo
 from report import Result, print_interrupted, print_json, print_result, say, show_search
 from tasks import Splits, make_splits
+
+try:
+    from agl_algo_apo import APO, APOState, Candidate
+    from agl_store_sqlite import SqliteLightningStore
+except ImportError as missing:
+    raise SystemExit(f"{missing}: pip install agl-algo-apo agl-store-sqlite") from None
 
 EXAMPLES = """examples:
   python examples/room_booking/main.py

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agl_core.errors import MissingDependencyError
 from endpoint import ensure_endpoint, model_name
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ def apo(**options: Any) -> APO[dict[str, Any]]:
     Args:
         **options: As :class:`~agl_algo_apo.APO` takes them.
     """
-    from agl_algo_apo import APO
+    try:
+        from agl_algo_apo import APO
+    except ImportError as error:
+        raise MissingDependencyError("APO", pip="agl-algo-apo") from error
 
     ensure_endpoint()
     model = model_name()
@@ -35,7 +39,10 @@ def gepa(**options: Any) -> GEPA[dict[str, Any]]:
     Args:
         **options: As :class:`~agl_algo_gepa.GEPA` takes them.
     """
-    from agl_algo_gepa import GEPA
+    try:
+        from agl_algo_gepa import GEPA
+    except ImportError as error:
+        raise MissingDependencyError("GEPA", pip="agl-algo-gepa") from error
 
     ensure_endpoint()
     return GEPA(**{"reflection_model": model_name(), **options})

@@ -11,7 +11,7 @@ import anyio
 from agl_core.adapter import Adapter, TraceToMessages
 from agl_core.algorithm.chat import ChatClient
 from agl_core.algorithm.run import Run
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.store.base import LightningStore
 from agl_core.types import Dataset, NamedResources, PromptTemplate
 
@@ -69,7 +69,8 @@ async def open_client(client: ChatClient | None) -> AsyncGenerator[ChatClient]:
     """Yield the client given, or one made from ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
 
     Raises:
-        ConfigError: There is none, and no key either, or the package ``openai`` is missing.
+        ConfigError: There is none, and no key either.
+        MissingDependencyError: There is none, and the package ``openai`` is missing.
     """
     if client is not None:
         yield client
@@ -77,9 +78,7 @@ async def open_client(client: ChatClient | None) -> AsyncGenerator[ChatClient]:
     try:
         from openai import AsyncOpenAI, OpenAIError
     except ImportError as error:
-        raise ConfigError(
-            "pip install openai, or pass a client", path="algorithm.async_openai_client"
-        ) from error
+        raise MissingDependencyError("asking a model without a client", pip="openai") from error
     try:
         made = AsyncOpenAI()
     except OpenAIError as error:

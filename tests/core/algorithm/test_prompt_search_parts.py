@@ -19,7 +19,7 @@ from agl_core.algorithm.prompt_search import (
     require_messages,
     require_tasks,
 )
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import LLM, PromptTemplate
 
@@ -76,7 +76,7 @@ class TestRequirements:
 
     async def test_a_missing_package_is_named(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "openai", None)
-        with pytest.raises(ConfigError, match="pip install openai"):
+        with pytest.raises(MissingDependencyError, match="pip install 'openai'"):
             async with open_client(None):
                 pass
 

@@ -91,6 +91,19 @@ def test_a_malformed_file_is_one_line_with_the_place(project, capsys, name, text
     assert said.err.count("\n") == 1
 
 
+def test_a_missing_package_is_one_line_with_the_pip_command(project, capsys):
+    (project / "agl_cli_wants.py").write_text(
+        "from agl_core.errors import MissingDependencyError\n"
+        "def make():\n"
+        "    raise MissingDependencyError('GEPA', pip='agl-algo-gepa')\n"
+    )
+    assert main(["train", "train.toml", "--set", "algorithm={type='agl_cli_wants:make'}"]) != 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "agl: error: GEPA needs a package that is not installed: pip install 'agl-algo-gepa'"
+    )
+
+
 def test_traceback_shows_where_on_request(project, capsys):
     assert main(["train", "train.toml", "--set", "store=nothing", "--traceback"]) == 2
     assert "PluginNotFoundError" in capsys.readouterr().err

@@ -280,7 +280,9 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         Metrics: ``logprob_delta`` (the largest difference), ``entropy``, ``loss``, ``kl``,
         ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``, ``learning_rate``.
     """
-    before = [policy.logprobs_of(rows, some) for some in micro_batches(rows, _fits(config))]
+    before = [
+        policy.logprobs_of(rows, some) for some in micro_batches(rows, config.micro_batch_tokens)
+    ]
     known = {i: part for parts in before for i, part in parts.items()}
     delta = max(
         float((known[i].raw - row.logprobs)[row.mask].abs().max()) for i, row in enumerate(rows)
@@ -305,7 +307,7 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         lengths = torch.tensor([int(row.mask.sum()) for row in mine])
         numbers = torch.tensor([row.rollout for row in mine])
         weights = row_weights(lengths, numbers, config.loss, config.loss_tokens)
-        for some in micro_batches(mine, _fits(config)):
+        for some in micro_batches(mine, config.micro_batch_tokens):
             batch = pad_rows([mine[i] for i in some], weights[some], policy.device)
             logprobs = policy.logprobs(batch)
             losses = policy_loss(
@@ -340,10 +342,6 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         "learning_rate": learning_rate,
         **totals,
     }
-
-
-def _fits(config: GRPOConfig) -> int:
-    return config.micro_batch_tokens
 
 
 def _minibatches(

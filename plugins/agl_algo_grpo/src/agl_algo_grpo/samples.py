@@ -15,7 +15,7 @@ from agl_core.adapter.trajectory import TrajectoryRow
 from agl_core.algorithm import RolloutOutcome
 from agl_core.types import Span
 
-__all__ = ["Group", "Reason", "Sample", "Step", "judge"]
+__all__ = ["Group", "Reason", "Sample", "Step", "Verdict", "judge"]
 
 
 class Reason:

@@ -18,7 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from agl_algo_grpo.hf.engine import Token
 from agl_algo_grpo.hf.text import Answer
 
-__all__ = ["Body", "ChatRequest", "Choice", "CompletionRequest", "Request", "new_id", "usage"]
+__all__ = [
+    "Body",
+    "ChatRequest",
+    "Choice",
+    "CompletionRequest",
+    "Request",
+    "chat_logprobs",
+    "completion_logprobs",
+    "finish_reason",
+    "head",
+    "new_id",
+    "tool_calls",
+    "usage",
+]
 
 Body = dict[str, Any]
 
@@ -230,8 +243,5 @@ def tool_calls(answer: Answer, *, indexed: bool) -> list[Body]:
 
 def finish_reason(token: Token, answer: Answer) -> str | None:
     """Return why the answer ended, as the protocol calls it."""
-    return (
-        "tool_calls"
-        if answer.tool_calls and token.finish_reason == "stop"
-        else (token.finish_reason)
-    )
+    called = bool(answer.tool_calls) and token.finish_reason == "stop"
+    return "tool_calls" if called else token.finish_reason

@@ -35,8 +35,8 @@ _KEPT_BACK: Final = ("x-api-key", "x-forwarded", "x-real-ip", "x-stainless")
 _KEEP_ALIVE: Final = 4.0
 """Seconds; servers close idle connections after 5."""
 
-
 _open: set[LiteLLMUpstream] = set()
+"""Those of this process that are not closed."""
 
 
 class LiteLLMUpstream(Upstream):

@@ -147,9 +147,10 @@ class Observation:
     answers: list[str]
     wrong: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def right(self) -> frozenset[str]:
-        return frozenset(ASPECTS) - self.wrong.keys()
+    def agents_as_recorded(self) -> list[str]:
+        """The agent of each call by the parents in the trace, without a repair by time."""
+        adapter = TracerTraceToTriplet(llm_call_match=None, repair_hierarchy=False)
+        return [triplet.metadata["agent_name"] for triplet in adapter.adapt(self.spans)]
 
 
 Ask = Callable[[str, str], Awaitable[str]]

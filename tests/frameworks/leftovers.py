@@ -1,0 +1,95 @@
+"""Train twice, in one process, and look at what is left: run as a program, prints JSON.
+
+    python leftovers.py TRACER FRAMEWORK...
+
+Trainings are real: a trainer with an algorithm that enqueues tasks, and a runner that runs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from itertools import zip_longest
+from typing import Any
+
+from framework_harness import load, weather_script
+from patch_snapshot import changes, snapshot
+
+import agl_core as agl
+from agl_testing import ScriptedModels
+
+PACKAGES = ("agents", "anthropic", "crewai", "langchain_core", "langgraph", "openai", "threading")
+
+
+def tracer_spec(name: str) -> Any:
+    return {"type": "otel", "instrument": "auto"} if name == "otel" else name
+
+
+def train(tracer: str, framework: str, url: str) -> int:
+    """Train once; return how many model calls were recorded."""
+    ask = load(framework).ask
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        answer = await ask(url, task)
+        return float("It is" in answer)
+
+    store = agl.InMemoryLightningStore()
+    trainer = agl.Trainer(
+        tracer=tracer_spec(tracer),
+        store=store,
+        strategy="shm",
+        n_runners=1,
+        algorithm="baseline",
+        initial_resources={"llm": agl.LLM(endpoint=url, model="m")},
+    )
+    trainer.fit(agent, ["Paris", "Oslo"])
+
+    async def calls() -> int:
+        rollouts = await store.query_rollouts()
+        adapter = agl.TracerTraceToTriplet(llm_call_match=None)
+        counts = [
+            len(adapter.adapt(list(await store.query_spans(rollout.rollout_id))))
+            for rollout in rollouts
+        ]
+        return sum(counts)
+
+    return asyncio.run(calls())
+
+
+def main(tracer: str, frameworks: list[str]) -> None:
+    report: dict[str, Any] = {}
+    with ScriptedModels(weather_script) as models:
+        for framework in frameworks:
+            bare = asyncio.run(load(framework).ask(models.url, "Paris"))
+            requests = _comparable(models)
+            models.requests.clear()
+            before = snapshot(*PACKAGES)
+            calls = [train(tracer, framework, models.url) for _ in range(2)]
+            left = changes(before, snapshot(*PACKAGES))
+            models.requests.clear()
+            again = asyncio.run(load(framework).ask(models.url, "Paris"))
+            report[framework] = {
+                "calls": calls,
+                "left": left,
+                "same_answer": again == bare,
+                "other_requests": _differences(requests, _comparable(models)),
+            }
+            models.requests.clear()
+    print(json.dumps(report))
+
+
+def _comparable(models: ScriptedModels) -> list[Any]:
+    """What came over the wire, byte for byte as far as the agent decides it."""
+    return [
+        (seen.path, json.dumps(seen.body), sorted(seen.headers.items())) for seen in models.requests
+    ]
+
+
+def _differences(before: list[Any], after: list[Any]) -> list[str]:
+    return [f"{b} -> {a}" for b, a in zip_longest(before, after) if a != b]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

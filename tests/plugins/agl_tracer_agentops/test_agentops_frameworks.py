@@ -1,0 +1,56 @@
+"""Every framework under AgentOps, under OpenTelemetry's instrumentations, and behind the proxy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agl_core.tracer import OtelTracer, Tracer
+from agl_tracer_agentops import AgentOpsTracer
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
+
+from framework_harness import FRAMEWORKS, load, observe
+from framework_table import cell, check_or_write
+
+pytestmark = [
+    pytest.mark.heavy,
+    # Frameworks warn of their own dependencies; what they say is not ours to mend.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+OPENLLMETRY = [
+    f"opentelemetry-instrumentation-{dist}:{name}"
+    for dist, name in (
+        ("anthropic", "anthropic"),
+        ("langchain", "langchain"),
+        ("openai", "openai"),
+        ("openai-agents", "openai_agents"),
+    )
+]
+
+
+def tracer_of(column: str) -> Tracer:
+    if column == "agentops":
+        return AgentOpsTracer()
+    if column == "openllmetry":
+        return OtelTracer(instrument=OPENLLMETRY)
+    return OtelTracer(instrument=None if column == "proxy" else "auto")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("column", ["agentops", "otel", "openllmetry", "proxy", "otel+proxy"])
+async def test_a_framework_is_traced_as_the_table_says(framework: str, column: str):
+    found = await observe(
+        framework,
+        tracer_of(column),
+        proxied="proxy" in column,
+        only_proxy=column == "proxy",
+    )
+    assert found.answers == ["It is sunny.", "It is rain."]
+    check_or_write({(framework, column): cell(found)})
+    if column == "agentops" and framework != "plain_http":
+        # The parents in the trace are right, without the adapter's repair by time.
+        assert found.agents_as_recorded() == [load(framework).AGENT or "*"] * 4

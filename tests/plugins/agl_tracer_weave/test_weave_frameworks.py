@@ -1,0 +1,31 @@
+"""Every framework under Weave."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agl_tracer_weave import WeaveTracer
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
+
+from framework_harness import FRAMEWORKS, load, observe
+from framework_table import cell, check_or_write
+
+pytestmark = [
+    pytest.mark.heavy,
+    # Frameworks warn of their own dependencies; what they say is not ours to mend.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_a_framework_is_traced_as_the_table_says(framework: str):
+    found = await observe(framework, WeaveTracer())
+    assert found.answers == ["It is sunny.", "It is rain."]
+    check_or_write({(framework, "weave"): cell(found)})
+    if framework != "plain_http":
+        # The parents in the trace are right, without the adapter's repair by time.
+        assert found.agents_as_recorded() == [load(framework).AGENT or "*"] * 4

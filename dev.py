@@ -225,7 +225,7 @@ def build_wheels() -> Path:
     """Build the core's wheel and every plugin's, since plugins' tests use each other."""
     wheels = ENVS / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    builder = environment(ENVS / "build", ["build>=1.2", "hatchling>=1.25"], [])
+    builder = tools()
     for folder in (ROOT, *plugin_folders([])):
         run(builder, "-m", "build", "--no-isolation", "--wheel", "--outdir", wheels, folder)
     return wheels
@@ -238,11 +238,22 @@ def alone(folder: Path, wheels: Path) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     extra = "[test]" if "test" in project.get("optional-dependencies", {}) else ""
-    run(
-        *(python_of(path), "-m", "pip", "install", "--quiet", "--find-links", wheels),
+    install(
+        *(path, "--find-links", wheels),
         *(f"{project['name']}{extra}", "pytest", "pytest-asyncio", "pytest-timeout"),
     )
     return python_of(path)
+
+
+def tools() -> Path:
+    return environment(ENVS / "tools", ["build>=1.2", "hatchling>=1.25", "uv>=0.5"], [])
+
+
+def install(path: Path, *arguments: str | Path) -> None:
+    """Install into an environment with uv, which takes seconds where pip takes minutes."""
+    links = [f"--find-links={link}" for link in os.environ.get("PIP_FIND_LINKS", "").split()]
+    command = ("-m", "uv", "pip", "install", "--quiet", "--compile-bytecode")
+    run(tools(), *command, "--python", python_of(path), *links, *arguments)
 
 
 def pytest_alone(
@@ -261,12 +272,7 @@ def vllm_python() -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         print("making .envs/vllm ...", flush=True)
         create(path)
-        builder = environment(ENVS / "uv", ["uv>=0.5"], [])
-        found = [f"--find-links={links}" for links in os.environ.get("PIP_FIND_LINKS", "").split()]
-        run(
-            *(builder, "-m", "uv", "pip", "install", "--quiet", "--python", python_of(path)),
-            *("--compile-bytecode", *found, "--override", overrides, "--requirement", requirements),
-        )
+        install(path, "--override", overrides, "--requirement", requirements)
         stamp.write_text(wanted)
     return python_of(path)
 

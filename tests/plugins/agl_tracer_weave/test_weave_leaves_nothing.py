@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).parents[2] / "frameworks/leftovers.py"
 FRAMEWORKS = [
@@ -35,8 +35,13 @@ def test_two_trainings_leave_nothing_behind():
         )
         for tracer in tracers
     ]
-    for tracer, process in zip(tracers, processes, strict=True):
-        out, errors = process.communicate(timeout=110)
+    try:
+        finished = [process.communicate(timeout=280) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    for tracer, process, (out, errors) in zip(tracers, processes, finished, strict=True):
         assert process.returncode == 0, errors[-3000:]
         report = json.loads(out.splitlines()[-1])
         for framework in FRAMEWORKS:

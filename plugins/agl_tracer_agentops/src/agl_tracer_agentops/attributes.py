@@ -17,11 +17,19 @@ from agl_core.proxy import gen_ai
 from agl_core.proxy.codec import translate_request, translate_response
 from agl_core.proxy.protocols import Protocol
 
-__all__ = ["Json", "plain", "request_attributes", "response_attributes", "tool_calls"]
+__all__ = [
+    "Json",
+    "dumped",
+    "plain",
+    "request_attributes",
+    "response_attributes",
+    "tool_calls",
+]
 
 Json = dict[str, Any]
 
 _ABSENT: Final = frozenset({"NotGiven", "Omit"})  # what the SDKs pass for parameters left out
+_WITHOUT_LOGPROBS: Final[Any] = {"choices": {"__all__": {"logprobs"}}}
 _ELSEWHERE: Final = frozenset(
     {
         "messages",
@@ -46,6 +54,30 @@ def plain(value: Any) -> Any:
     if isinstance(value, Iterable):
         return [plain(item) for item in value]
     return str(value)
+
+
+def dumped(response: Any) -> Json:
+    """Return a client's response as JSON has it, its log-probabilities as the text they end up as.
+
+    They are most of a response, and turning each into Python objects most of its span's cost.
+    """
+    choices = getattr(response, "choices", None)
+    if not isinstance(response, BaseModel) or not isinstance(choices, list):
+        return plain(response)
+    value = response.model_dump(
+        mode="json", exclude_unset=True, warnings=False, exclude=_WITHOUT_LOGPROBS
+    )
+    for choice, found in zip(choices, value.get("choices") or (), strict=False):
+        logprobs = getattr(choice, "logprobs", None)
+        if not isinstance(logprobs, BaseModel):
+            continue
+        for part in ("content", "refusal"):
+            if getattr(logprobs, part, None) is not None:
+                text = logprobs.model_dump_json(
+                    include={part}, exclude={part: {"__all__": {"bytes"}}}, warnings=False
+                )
+                found[f"logprobs.{part}"] = text[len(f'{{"{part}":') : -1]
+    return value
 
 
 def request_attributes(protocol: Protocol, request: Json) -> Json:
@@ -100,6 +132,10 @@ def response_attributes(protocol: Protocol, response: Json) -> Json:
         prefix = f"gen_ai.completion.{choice.get('index', 0)}"
         attributes |= _message(prefix, choice.get("message") or {})
         attributes[f"{prefix}.finish_reason"] = choice.get("finish_reason")
+        if not choice.get("index"):
+            for part in ("logprobs.content", "logprobs.refusal"):
+                if choice.get(part) is not None:
+                    attributes[part] = choice[part]
         refusal = (choice.get("logprobs") or {}).get("refusal")
         if refusal is not None and not choice.get("index"):
             attributes["logprobs.refusal"] = json.dumps(refusal)

@@ -21,6 +21,7 @@ from agl_core.proxy.streams import Assembler, assembler_for
 from agl_core.tracer.current import live_context
 from agl_tracer_agentops.attributes import (
     Json,
+    dumped,
     plain,
     request_attributes,
     response_attributes,
@@ -138,7 +139,7 @@ class _Call:
     def answered(self, response: Any) -> None:
         """Write down the whole answer."""
         with _Careful("the answer"):
-            attributes = response_attributes(self._protocol, plain(response))
+            attributes = response_attributes(self._protocol, dumped(response))
             self._span.set_attributes(attributes)
             context = trace.set_span_in_context(self._span)
             for call in tool_calls(attributes):

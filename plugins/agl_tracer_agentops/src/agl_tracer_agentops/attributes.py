@@ -73,9 +73,7 @@ def dumped(response: Any) -> Json:
             continue
         for part in ("content", "refusal"):
             if getattr(logprobs, part, None) is not None:
-                text = logprobs.model_dump_json(
-                    include={part}, exclude={part: {"__all__": {"bytes"}}}, warnings=False
-                )
+                text = logprobs.model_dump_json(include={part}, warnings=False)
                 found[f"logprobs.{part}"] = text[len(f'{{"{part}":') : -1]
     return value
 

@@ -286,9 +286,11 @@ def test_one_step_off_with_critic_reference_and_correction(training: Training):
     steps = training.run()
     assert [step["step"] for step in steps] == list(range(1, 7))
     staleness = [step["training/off_policy/trajectory_staleness_worst/max"] for step in steps]
-    assert set(staleness[1:]) == {1}, staleness
-    # Each batch but the first was begun under the weights of the step before.
-    assert max(step["agl/logprob_gap_max"] for step in steps) > 1e-4
+    # How much of a batch was begun under the weights of the step before is a matter of time.
+    assert set(staleness) == {0, 1}, staleness
+    for step, stale in zip(steps, staleness, strict=True):
+        # Rows of the weights that they train agree to the last bits; stale ones do not.
+        assert (step["agl/logprob_gap_max"] < 1e-4) == (stale == 0), step
     for step in steps:
         assert step["agl/rows"] == 2 * step["agl/rollouts"]  # two calls, two transitions
         assert step["agl/groups_partial"] == step["agl/rows_dropped"] == 0

@@ -238,6 +238,8 @@ class _Loop:
             for slot, outcome in zip(missing, batch, strict=True):
                 verdicts[slot] = judge(outcome, self._adapter, self._config, serving.version)
             missing = [s for s in missing if verdicts[s].reason and verdicts[s].failed]
+            if missing:
+                await serving.ensure()
             # A server that died is no fault of theirs; how often it may is limited elsewhere.
             tries += serving.restarts == restarts
             if not missing or tries > self._config.retries:

@@ -65,7 +65,9 @@ class Serving:
         self._others = list(proxy.get_model_list())
         self._weights: Path | None = None
         self._version = "step-0"
+        self._mending = anyio.Lock()
         self.restarts = 0
+        self._restarts_before = 0
 
     @property
     def version(self) -> str:
@@ -132,6 +134,7 @@ class Serving:
             LLMServerError: It had to be started again too often.
         """
         failure: LLMServerError | None = None
+        self._restarts_before = self.restarts
 
         async def guard(scope: anyio.CancelScope) -> None:
             nonlocal failure
@@ -143,25 +146,41 @@ class Serving:
 
         async with anyio.create_task_group() as group:
             group.start_soon(guard, group.cancel_scope)
-            yield
+            try:
+                yield
+            except LLMServerError as error:  # as itself, not in an exception group
+                failure = error
             group.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
+    async def ensure(self) -> None:
+        """Start the server again if it died; what failed may have failed before that was seen.
+
+        Raises:
+            LLMServerError: It had to be started again too often.
+        """
+        async with self._mending:
+            if not self._server.is_running():
+                await self._mend("died")
+
     async def _guard(self) -> None:
-        restarts, asked = 0, time.monotonic()
+        asked = time.monotonic()
         while True:
             await anyio.sleep(_LOOK_SECONDS)
-            why = "" if self._server.is_running() else "died"
-            if not why and time.monotonic() - asked >= self._config.check_interval:
+            await self.ensure()
+            if time.monotonic() - asked >= self._config.check_interval:
                 why = await self._ask()
                 asked = time.monotonic()
-            if not why:
-                continue
-            if restarts >= self._config.max_server_restarts:
-                raise LLMServerError(f"the server {why}, after {restarts} restarts in one step")
-            restarts += 1
-            await self._restart(why)
+                if why:
+                    async with self._mending:
+                        await self._mend(why)
+
+    async def _mend(self, why: str) -> None:
+        if self.restarts - self._restarts_before >= self._config.max_server_restarts:
+            most = self._config.max_server_restarts
+            raise LLMServerError(f"the server {why}, after {most} restarts in one step")
+        await self._restart(why)
 
     async def _ask(self) -> str:
         """Ask the server for one token; return what is wrong, or nothing."""

@@ -125,6 +125,8 @@ async def test_an_agent_that_asks_for_nothing_teaches_nothing():
 async def test_rewards_that_are_none(reward: float | None, reason: str):
     verdict = verdict_on(await outcome_of([GOOD], once, reward=reward))
     assert (verdict.sample, verdict.reason, verdict.rows) == (None, reason, 1)
+    certificates = verdict.certificates
+    assert (certificates.rows, certificates.with_ids, certificates.with_logprobs) == (1, 1, 1)
 
 
 async def test_failed_rollouts_by_policy():

@@ -177,6 +177,7 @@ def test_reward_rises_and_logprobs_agree_at_every_step(training: Training):
     gaps = [step["agl/logprob_gap_max"] for step in steps]
     assert max(gaps) < 1e-4, gaps
     assert_whole_batches(steps)
+    assert {step["agl/rows_of_several_versions"] for step in steps} == {0}
     assert {step["training/off_policy/trajectory_staleness_worst/max"] for step in steps} == {0}
     assert steps[-1]["val/reward"] > before["val/reward"] + 0.4
     assert before["val/n_rollouts"] == 2

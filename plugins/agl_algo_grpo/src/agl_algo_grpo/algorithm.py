@@ -189,6 +189,7 @@ class _Loop:
             found = await self._collect(step, tasks, serving)
         collected = time.monotonic()
         row: dict[str, Any] = {"step": step, "version": serving.version}
+        logger.info("step %d: %s", step, found.certificates)
         if lost := found.describe_losses():
             logger.warning("step %d leaves out rollouts: %s", step, lost)
         if found.partial:
@@ -213,6 +214,7 @@ class _Loop:
             "dropped_rollouts": sum(found.dropped.values()),
             "dropped_rows": found.dropped_rows,
             "dropped_groups": found.dropped_groups,
+            "rows_after_a_break": found.certificates.breaks.total(),
             "partial_groups": found.partial,
             "uniform_groups": sum(len({s.reward for s in g.samples}) == 1 for g in found.groups),
             "retried_rollouts": sum(found.retried.values()),

@@ -30,6 +30,7 @@ COLUMNS: Final[tuple[str, ...]] = (
     "tokens",
     "dropped_rollouts",
     "dropped_rows",
+    "rows_after_a_break",
     "dropped_groups",
     "partial_groups",
     "uniform_groups",

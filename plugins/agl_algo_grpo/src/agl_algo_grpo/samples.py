@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
-from agl_core.adapter import TraceToTrajectory
+from agl_core.adapter import CertificateSummary, TraceToTrajectory
 from agl_core.adapter.trajectory import TrajectoryRow
 from agl_core.algorithm import RolloutOutcome
 from agl_core.types import Span
@@ -57,12 +57,14 @@ class Verdict:
         reason: Empty if it can.
         rows: How many rows it has in any case.
         failed: Whether it is the rollout that failed, and not a choice of the configuration.
+        certificates: What is certified of its rows, in any case.
     """
 
     sample: Sample | None
     reason: str = ""
     rows: int = 0
     failed: bool = True
+    certificates: CertificateSummary = field(default_factory=CertificateSummary)
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ class Step:
         dropped_groups: Groups left out.
         retried: Rollouts that were made anew, by the reason.
         rewards: Of all rollouts that have one, also of those left out.
+        certificates: What is certified of all rows, also of those left out.
     """
 
     groups: list[Group] = field(default_factory=list[Group])
@@ -101,6 +104,7 @@ class Step:
     dropped_groups: int = 0
     retried: Counter[str] = field(default_factory=Counter[str])
     rewards: list[float] = field(default_factory=list[float])
+    certificates: CertificateSummary = field(default_factory=CertificateSummary)
 
     @property
     def samples(self) -> list[Sample]:
@@ -115,6 +119,7 @@ class Step:
         for index, members in enumerate(verdicts):
             samples = [verdict.sample for verdict in members if verdict.sample is not None]
             for verdict in members:
+                step.certificates += verdict.certificates
                 if verdict.sample is None:
                     step.dropped[verdict.reason] += 1
                     step.dropped_rows += verdict.rows
@@ -148,6 +153,17 @@ def judge(
         version: The weights it has to be sampled by.
     """
     rows, calls = _rows(outcome.spans, adapter)
+    verdict = _judge(outcome, rows, calls, config, version)
+    return replace(verdict, certificates=CertificateSummary.of(rows))
+
+
+def _judge(
+    outcome: RolloutOutcome,
+    rows: Sequence[TrajectoryRow],
+    calls: Sequence[Span],
+    config: GRPOConfig,
+    version: str,
+) -> Verdict:
     status = outcome.rollout.status
     reward = outcome.reward
     reason = "" if status == "succeeded" else f"rollout {status}"

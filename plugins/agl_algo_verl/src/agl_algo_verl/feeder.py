@@ -20,6 +20,7 @@ from anyio import to_thread
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.judging import Limits, Verdict, judge
 from agl_algo_verl.rows import Row, RowBuilder
+from agl_core.adapter import AdapterReport
 from agl_core.algorithm import Run, cancel_rollouts
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AgentError
@@ -295,7 +296,7 @@ class Feeder:
         )
         if rollout.status == "failed":
             self._suspect()
-        tally.note(verdict, rows, reward, report.count("call", "no token ids"))
+        tally.note(verdict, rows, reward, report)
         return verdict
 
     async def _publish(self, call: Callable[[], None]) -> None:
@@ -331,7 +332,7 @@ class _Tally:
         verdict: Verdict,
         rows: Sequence[Row],
         reward: float | None,
-        calls_without_ids: int,
+        report: AdapterReport,
     ) -> None:
         reason = verdict.reason
         if reason is not None:
@@ -351,8 +352,13 @@ class _Tally:
             rows_prompt_too_long=verdict.fit.prompt_too_long,
             rows_response_too_long=verdict.fit.response_too_long,
             rows_without_logprobs=verdict.without_logprobs,
-            calls_without_token_ids=calls_without_ids,
+            calls_without_token_ids=report.count("call", "no token ids"),
         )
+        if report.certificates is not None:
+            self.count(
+                rows_after_a_break=report.certificates.breaks.total(),
+                rows_of_several_versions=report.certificates.mixed,
+            )
 
 
 _ALWAYS = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from agl_core.errors import LaunchError
 from agl_core.execution.child import Job, child_main
+from agl_core.execution.forking import between_imports
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -42,7 +43,8 @@ class _Child:
             target=child_main, args=(self.make_job(there), self.name), name=self.name
         )
         try:
-            self.process.start()
+            with between_imports():
+                self.process.start()
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise LaunchError(
                 f"{self.name} cannot travel to a new process ({context.get_start_method()}): "

@@ -176,20 +176,17 @@ class LightningStore(StoreQueries):
             RolloutNotFoundError: No such rollout.
         """
 
+    @abstractmethod
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
         """Take back a claim that reached nobody; see :func:`agl_core.lifecycle.return_claim`.
 
-        For servers, which learn that a claimer is gone. Here it takes two writes, for stores that
-        have nothing better; between them the rollout may look failed.
+        For servers, which learn that a claimer is gone. One atomic step; nothing changes once
+        somebody has acted on the attempt.
 
         Raises:
             RolloutNotFoundError: No such rollout.
             AttemptNotFoundError: No such attempt.
         """
-        latest = await self.get_latest_attempt(rollout_id)
-        if latest is None or (latest.attempt_id, latest.status) == (attempt_id, "preparing"):
-            await self.update_attempt(rollout_id, attempt_id, status="unresponsive")
-            await self.update_rollout(rollout_id, status="requeuing")
 
     # -- resources -------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ def test_a_malformed_file_is_one_line_with_the_place(project, capsys, name, text
     assert said.err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("same_logging")
 def test_a_missing_package_is_one_line_with_the_pip_command(project, capsys):
     (project / "agl_cli_wants.py").write_text(
         "from agl_core.errors import MissingDependencyError\n"

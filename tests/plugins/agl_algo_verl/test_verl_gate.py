@@ -172,9 +172,12 @@ class TestHealth:
     async def test_a_server_that_hangs_is_given_up(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("agl_algo_verl.health._ANSWER_SECONDS", 0.3)
 
+        hung_up = asyncio.Event()
+
         async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
             writer.close()
+            hung_up.set()
 
         async with await asyncio.start_server(silence, "127.0.0.1", 0) as server:
             host, port = server.sockets[0].getsockname()
@@ -183,3 +186,5 @@ class TestHealth:
             watch.suspect()
             with anyio.fail_after(20), pytest.raises(LLMServerError, match="no answer within 0 s"):
                 await watch.run()
+            with anyio.fail_after(20):
+                await hung_up.wait()

@@ -111,12 +111,12 @@ def dev_python() -> Path:
     return editable(ROOT / ".venv", "dev", DEV_PLUGINS)
 
 
-def editable(path: Path, extra: str, plugins: Sequence[str]) -> Path:
-    """Return an environment with the core and plugins as they are in the working tree."""
+def editable(path: Path, extra: str, plugins: Sequence[str], *more: str) -> Path:
+    """Return an environment with the core and plugins as they are in the working tree, and more."""
     folders = [ROOT / "plugins" / name for name in plugins]
     requirements = [part for folder in folders for part in ("-e", str(folder))]
     projects = [folder / "pyproject.toml" for folder in (ROOT, *folders)]
-    return environment(path, ["-e", f".[{extra}]", *requirements], projects)
+    return environment(path, ["-e", f".[{extra}]", *requirements, *more], projects)
 
 
 # -- commands --------------------------------------------------------------------------------------
@@ -285,16 +285,12 @@ def lowest(arguments: Sequence[str]) -> None:
     """Install the core with the lower bound of each of its requirements, and run its core tests."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     oldest = [requirement.replace(">=", "==") for requirement in project["dependencies"]]
-    kit = ROOT / "plugins/agl_testing"
-    made_from = [ROOT / "pyproject.toml", kit / "pyproject.toml"]
     test_tools = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis"]
-    python = environment(
-        ENVS / "lowest", ["-e", ".[demo]", "-e", str(kit), *oldest, *test_tools], made_from
-    )
+    python = editable(ENVS / "lowest", "demo", DEV_PLUGINS, *oldest, *test_tools)
     run(python, "-m", "pip", "check")
-    folders = [f"tests/core/{room}" for room in LOWEST_TESTS]
+    tests = [f"tests/core/{room}" for room in LOWEST_TESTS]
     # Old releases warn about this Python in ways that newer ones have mended.
-    run(python, "-m", "pytest", "-W", "default::DeprecationWarning", *(arguments or folders))
+    run(python, "-m", "pytest", "-W", "default::DeprecationWarning", *(arguments or tests))
 
 
 def ci(arguments: Sequence[str]) -> None:

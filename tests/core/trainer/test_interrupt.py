@@ -148,4 +148,12 @@ def test_no_runner_outlives_a_trainer_that_was_killed(tmp_path: Path) -> None:
     run.process.kill()
     _, alive = psutil.wait_procs(children, timeout=30)
     run.process.communicate()
-    assert alive == []
+    # Of an orphan that has ended a zombie stays until the system's first process looks at it.
+    assert [child for child in alive if is_running(child)] == []
+
+
+def is_running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

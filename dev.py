@@ -238,8 +238,10 @@ def alone(folder: Path, wheels: Path) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     extra = "[test]" if "test" in project.get("optional-dependencies", {}) else ""
+    # uv takes a wheel of a name and version that it knows from its cache, however new the file is.
+    ours = [f"--refresh-package={wheel.name.split('-')[0]}" for wheel in wheels.glob("*.whl")]
     install(
-        *(path, "--find-links", wheels),
+        *(path, "--find-links", wheels, *ours),
         *(f"{project['name']}{extra}", "pytest", "pytest-asyncio", "pytest-timeout"),
     )
     return python_of(path)

@@ -202,9 +202,7 @@ def heavy(arguments: Sequence[str]) -> None:
     wheels = build_wheels()
     for folder in folders:
         print(f"-- {folder.name}", flush=True)
-        path = ENVS / folder.name
-        python = python_of(path) if python_of(path).exists() else alone(folder, wheels)
-        pytest_alone(folder, python, "heavy", vllm)
+        pytest_alone(folder, alone(folder, wheels, fresh=False), "heavy", vllm)
 
 
 def plugin_folders(names: Sequence[str]) -> list[Path]:
@@ -231,17 +229,25 @@ def build_wheels() -> Path:
     return wheels
 
 
-def alone(folder: Path, wheels: Path) -> Path:
-    """Install one plugin's wheel with the core's in a fresh environment; return its Python."""
+def alone(folder: Path, wheels: Path, *, fresh: bool = True) -> Path:
+    """Install one plugin's wheel with the core's in an environment of its own; return its Python.
+
+    Args:
+        folder: The plugin.
+        wheels: What to install of ours, always as it is now.
+        fresh: Make the environment anew. False: one that is there keeps the libraries it has.
+    """
     project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     path = ENVS / folder.name
-    shutil.rmtree(path, ignore_errors=True)
-    create(path)
+    if fresh or not python_of(path).exists():
+        shutil.rmtree(path, ignore_errors=True)
+        create(path)
     extra = "[test]" if "test" in project.get("optional-dependencies", {}) else ""
-    # uv takes a wheel of a name and version that it knows from its cache, however new the file is.
-    ours = [f"--refresh-package={wheel.name.split('-')[0]}" for wheel in wheels.glob("*.whl")]
+    names = [wheel.name.split("-")[0] for wheel in wheels.glob("*.whl")]
+    # uv takes a wheel of a name and version that it knows for the one it knows, however new it is.
+    anew = [f"--{what}-package={name}" for what in ("refresh", "reinstall") for name in names]
     install(
-        *(path, "--find-links", wheels, *ours),
+        *(path, "--find-links", wheels, *anew),
         *(f"{project['name']}{extra}", "pytest", "pytest-asyncio", "pytest-timeout"),
     )
     return python_of(path)

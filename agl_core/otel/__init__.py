@@ -3,10 +3,11 @@
 * :mod:`~agl_core.otel.attributes`: nested values as flat attributes, and back.
 * :mod:`~agl_core.otel.links`: tags and links, and the spans that links point at.
 * :mod:`~agl_core.otel.convert`: SDK spans as :class:`~agl_core.types.Span`.
+* :mod:`~agl_core.otel.later`: attributes that are made when they are read.
 * :mod:`~agl_core.otel.provider`: the process's tracer provider.
 * :mod:`~agl_core.otel.encode`, :mod:`~agl_core.otel.send`: spans as OTLP, to any backend.
 
-The first two import no OpenTelemetry; the third and fourth import its SDK.
+The first two import no OpenTelemetry; the third to fifth import its SDK.
 """
 
 from agl_core.otel.attributes import (

@@ -144,6 +144,29 @@ async def test_tool_calls_are_children_and_part_of_the_answer(models, client):
     ]
 
 
+async def test_the_agent_goes_on_with_what_it_was_given(models, client):
+    """A span is written down after the call, from what there was at the call."""
+
+    def work() -> None:
+        messages: list[Any] = [dict(message) for message in HI]
+        answer = client.chat.completions.create(model="m", messages=messages)
+        messages[0]["content"] = "Changed"
+        messages.append({"role": "user", "content": "More"})
+        answer.choices[0].message.content = "Changed"
+        answer.choices[0].token_ids.clear()
+        answer.choices[0].logprobs.content[0].logprob = 1.0
+
+    (call,) = calls(await traced(work))
+    attributes = call.attributes
+    assert attributes["gen_ai.prompt.0.content"] == "Hi"
+    assert "gen_ai.prompt.1.content" not in attributes
+    assert attributes["gen_ai.completion.0.content"] == "Hello there."
+    tokens = Reply("Hello there.").tokens
+    assert attributes["response_token_ids"] == [token.id for token in tokens]
+    logprobs = json.loads(str(attributes["logprobs.content"]))
+    assert logprobs[0]["logprob"] == tokens[0].logprob
+
+
 async def test_errors_and_broken_streams_reach_the_agent_and_the_span(models, client):
     def work() -> None:
         models.script = [Reply(error_status=429)]

@@ -8,28 +8,15 @@ in the proxy.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel
-
 from agl_core.proxy import gen_ai
-from agl_core.proxy.codec import translate_request, translate_response
+from agl_core.proxy.codec import translate_request
 from agl_core.proxy.protocols import Protocol
+from agl_core.tracer.payload import Json
 
-__all__ = [
-    "Json",
-    "dumped",
-    "plain",
-    "request_attributes",
-    "response_attributes",
-    "tool_calls",
-]
+__all__ = ["request_attributes", "response_attributes", "tool_calls"]
 
-Json = dict[str, Any]
-
-_ABSENT: Final = frozenset({"NotGiven", "Omit"})  # what the SDKs pass for parameters left out
-_WITHOUT_LOGPROBS: Final[Any] = {"choices": {"__all__": {"logprobs"}}}
 _ELSEWHERE: Final = frozenset(
     {
         "messages",
@@ -41,41 +28,6 @@ _ELSEWHERE: Final = frozenset(
         "timeout",
     }
 )
-
-
-def plain(value: Any) -> Any:
-    """Return what a client library was given or gave as JSON has it."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_unset=True, warnings=False)
-    if isinstance(value, Mapping):
-        return {k: plain(v) for k, v in value.items() if type(v).__name__ not in _ABSENT}
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
-    if isinstance(value, Iterable):
-        return [plain(item) for item in value]
-    return str(value)
-
-
-def dumped(response: Any) -> Json:
-    """Return a client's response as JSON has it, its log-probabilities as the text they end up as.
-
-    They are most of a response, and turning each into Python objects most of its span's cost.
-    """
-    choices = getattr(response, "choices", None)
-    if not isinstance(response, BaseModel) or not isinstance(choices, list):
-        return plain(response)
-    value = response.model_dump(
-        mode="json", exclude_unset=True, warnings=False, exclude=_WITHOUT_LOGPROBS
-    )
-    for choice, found in zip(choices, value.get("choices") or (), strict=False):
-        logprobs = getattr(choice, "logprobs", None)
-        if not isinstance(logprobs, BaseModel):
-            continue
-        for part in ("content", "refusal"):
-            if getattr(logprobs, part, None) is not None:
-                text = logprobs.model_dump_json(include={part}, warnings=False)
-                found[f"logprobs.{part}"] = text[len(f'{{"{part}":') : -1]
-    return value
 
 
 def request_attributes(protocol: Protocol, request: Json) -> Json:
@@ -105,13 +57,16 @@ def request_attributes(protocol: Protocol, request: Json) -> Json:
     return {key: value for key, value in attributes.items() if value is not None}
 
 
-def response_attributes(protocol: Protocol, response: Json) -> Json:
+def response_attributes(chat: Json) -> Json:
     """Return the attributes of a response: its choices, usage, token ids and log-probabilities.
 
     ``prompt_token_ids`` and ``response_token_ids`` are those of the first choice, lists of
     integers; ``logprobs.content`` and ``logprobs.refusal`` are JSON, one entry per token.
+
+    Args:
+        chat: The response in the chat protocol.
     """
-    chat = _with_token_ids(translate_response(protocol, "chat", response))
+    chat = _with_token_ids(chat)
     usage: Json = chat.get("usage") or {}
     attributes: Json = {
         key: value
@@ -140,16 +95,11 @@ def response_attributes(protocol: Protocol, response: Json) -> Json:
     return {key: value for key, value in attributes.items() if value is not None}
 
 
-def tool_calls(attributes: Mapping[str, Any]) -> list[Json]:
-    """Return the tool calls that the first choice of a response's attributes asks for."""
-    calls: list[Json] = []
-    while True:
-        prefix = f"gen_ai.completion.0.tool_calls.{len(calls)}"
-        if f"{prefix}.name" not in attributes:
-            return calls
-        calls.append(
-            {key: attributes.get(f"{prefix}.{key}") for key in ("id", "name", "arguments")}
-        )
+def tool_calls(chat: Json) -> list[Json]:
+    """Return the attributes of the tool calls that a chat response's first choice asks for."""
+    message: Json = next(iter(chat.get("choices") or ()), {}).get("message") or {}
+    calls = map(_tool_call, message.get("tool_calls") or ())
+    return [call for call in calls if call["name"] is not None]
 
 
 def _message(prefix: str, message: Json) -> Json:
@@ -158,12 +108,15 @@ def _message(prefix: str, message: Json) -> Json:
         for key in ("role", "content", "name", "tool_call_id", "refusal", "reasoning_content")
     }
     for index, call in enumerate(message.get("tool_calls") or ()):
-        function: Json = call.get("function") or call.get("custom") or {}
-        attributes[f"{prefix}.tool_calls.{index}.id"] = call.get("id")
-        attributes[f"{prefix}.tool_calls.{index}.name"] = function.get("name")
-        arguments = function.get("arguments", function.get("input"))
-        attributes[f"{prefix}.tool_calls.{index}.arguments"] = _primitive(arguments)
+        for key, value in _tool_call(call).items():
+            attributes[f"{prefix}.tool_calls.{index}.{key}"] = value
     return {key: value for key, value in attributes.items() if value is not None}
+
+
+def _tool_call(call: Json) -> Json:
+    function: Json = call.get("function") or call.get("custom") or {}
+    arguments = function.get("arguments", function.get("input"))
+    return {"id": call.get("id"), "name": function.get("name"), "arguments": _primitive(arguments)}
 
 
 def _with_token_ids(chat: Json) -> Json:

@@ -16,17 +16,13 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from agl_core.otel.later import set_attributes_later
+from agl_core.proxy.codec import translate_response
 from agl_core.proxy.protocols import Protocol
 from agl_core.proxy.streams import Assembler, assembler_for
 from agl_core.tracer.current import live_context
-from agl_tracer_agentops.attributes import (
-    Json,
-    dumped,
-    plain,
-    request_attributes,
-    response_attributes,
-    tool_calls,
-)
+from agl_core.tracer.payload import Json, dumped, plain
+from agl_tracer_agentops.attributes import request_attributes, response_attributes, tool_calls
 
 __all__ = ["wrap_calls"]
 
@@ -107,7 +103,8 @@ class _Call:
         headers = request.get("extra_headers") or {}
         self._lazy = bool(request.get("stream")) or headers.get(_RAW_HEADER) == "stream"
         with _Careful(name):
-            self._span.set_attributes(request_attributes(protocol, _body(request)))
+            body = _body(request)
+            set_attributes_later(self._span, lambda: request_attributes(protocol, body))
 
     def __enter__(self) -> _Call:
         self._outer = otel_context.get_current()
@@ -126,32 +123,33 @@ class _Call:
             self._streaming = True
             return _Stream(result, self, assembler_for(self._protocol))
         if isinstance(result, Mapping) or hasattr(result, "model_dump"):
-            self.answered(result)
+            with _Careful("the answer"):
+                self.answered(dumped(result))
             return result
         if hasattr(result, "parse"):  # `with_raw_response`, as LangChain calls
             if self._lazy:
                 self._streaming = True
                 return _RawResponse(result, self)
             with _Careful("the answer"):
-                self.answered(result.parse())  # what the agent parses then is this, remembered
+                # What the agent parses then is this, remembered.
+                self.answered(dumped(result.parse()))
         return result
 
-    def answered(self, response: Any) -> None:
-        """Write down the whole answer."""
-        with _Careful("the answer"):
-            attributes = response_attributes(self._protocol, dumped(response))
-            self._span.set_attributes(attributes)
-            context = trace.set_span_in_context(self._span)
-            for call in tool_calls(attributes):
-                tool = {
-                    "agentops.span.kind": "tool",
-                    "tool.name": call["name"],
-                    "tool.parameters": call["arguments"] or "",
-                    "tool.call.id": call["id"] or "",
-                    "tool.call.type": "function",
-                }
-                name = f"tool_call.{call['name']}"
-                self._tracer.start_span(name, context=context, attributes=tool).end()
+    def answered(self, response: Json) -> None:
+        """Write down the whole answer, which is the span's own from here on."""
+        chat = translate_response(self._protocol, "chat", response)
+        set_attributes_later(self._span, lambda: response_attributes(chat))
+        context = trace.set_span_in_context(self._span)
+        for call in tool_calls(chat):
+            tool = {
+                "agentops.span.kind": "tool",
+                "tool.name": call["name"],
+                "tool.parameters": call["arguments"] or "",
+                "tool.call.id": call["id"] or "",
+                "tool.call.type": "function",
+            }
+            name = f"tool_call.{call['name']}"
+            self._tracer.start_span(name, context=context, attributes=tool).end()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the span; only the first call counts."""
@@ -279,5 +277,6 @@ class _Stream(wrapt.ObjectProxy):
     def _self_done(self, error: BaseException | None = None) -> None:
         call = self._self_call
         if not call._ended:
-            call.answered(self._self_assembler.result())
+            with _Careful("the answer"):
+                call.answered(self._self_assembler.result())
             call.end(error)

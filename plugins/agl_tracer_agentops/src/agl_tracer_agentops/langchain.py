@@ -16,7 +16,7 @@ from langchain_core.callbacks.base import BaseCallbackHandler
 from opentelemetry import trace
 
 from agl_core.tracer.current import EnteredSpan, enter_span, live_context
-from agl_tracer_agentops.attributes import plain
+from agl_core.tracer.payload import plain
 
 __all__ = ["LangChainHandler"]
 

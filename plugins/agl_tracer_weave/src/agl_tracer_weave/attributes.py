@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
-
-from pydantic import BaseModel
 
 from agl_core import semconv
 from agl_core.otel.attributes import flatten_attributes
 from agl_core.proxy.codec import translate_request, translate_response
 from agl_core.proxy.protocols import Protocol
+from agl_core.tracer.payload import Json, dumped, plain
 
-__all__ = ["Json", "agent_name", "input_attributes", "output_attributes", "plain"]
+__all__ = [
+    "OwnJson",
+    "agent_name",
+    "input_attributes",
+    "nested_attributes",
+    "output_attributes",
+    "own_inputs",
+    "own_output",
+]
 
-Json = dict[str, Any]
-
-_ABSENT: Final = frozenset({"NotGiven", "Omit"})  # what client libraries have for left-out values
 _CLIENT: Final = "self"
 """Ops that are methods of a client have it among their inputs."""
 
@@ -34,6 +37,10 @@ _AGENTS: Final[Mapping[str, tuple[str, str]]] = {"crewai.Agent.execute_task": ("
 """Ops that run an agent, with the input that knows its name and that input's attribute."""
 
 
+class OwnJson(dict[str, Any]):
+    """JSON that was made for a span, and that nobody changes; there is no need to copy it."""
+
+
 def agent_name(op: str, inputs: Mapping[str, Any]) -> str | None:
     """Return the name of the agent that an op runs, None for other ops.
 
@@ -46,41 +53,29 @@ def agent_name(op: str, inputs: Mapping[str, Any]) -> str | None:
     return None if name is None else str(name)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it; what JSON has nothing for becomes text."""
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_unset=True, warnings=False)
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items() if type(v).__name__ not in _ABSENT}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
-        items = [plain(item) for item in value]
-        kinds = set(map(type, items))
-        # One attribute has items of one type.
-        return json.dumps(items) if len(kinds) > 1 and not kinds & {dict, list} else items
-    return str(value)
+def own_inputs(inputs: Mapping[str, Any]) -> Json:
+    """Return a copy of an op's inputs as JSON, without the client that it is a method of."""
+    return plain({key: value for key, value in inputs.items() if key != _CLIENT})
 
 
-def input_attributes(op: str, inputs: Mapping[str, Any]) -> Json:
+def own_output(output: Any) -> Any:
+    """Return a copy of what an op returned as JSON."""
+    return output if isinstance(output, OwnJson) else dumped(output)
+
+
+def input_attributes(op: str, inputs: Json) -> Json:
     """Return the attributes of a call's inputs.
 
     Args:
         op: Short name of the op.
-        inputs: Its inputs by name.
+        inputs: Its inputs, as :func:`own_inputs` has them.
     """
-    values = plain({key: value for key, value in inputs.items() if key != _CLIENT})
     protocol = _protocol(op)
-    if protocol is not None:
-        values = translate_request(protocol, "chat", values)
+    values = inputs if protocol is None else translate_request(protocol, "chat", inputs)
     # Schemas of tools have empty parts, which flattening would lose.
     if values.get("tools"):
-        values["tools"] = json.dumps(values["tools"])
-    return flatten_attributes({semconv.OPERATION_INPUT: values})
+        values = {**values, "tools": json.dumps(values["tools"])}
+    return nested_attributes({semconv.OPERATION_INPUT: values})
 
 
 def output_attributes(op: str, output: Any) -> Json:
@@ -88,26 +83,41 @@ def output_attributes(op: str, output: Any) -> Json:
 
     Args:
         op: Short name of the op.
-        output: What it returned; None for nothing.
+        output: What it returned, as :func:`own_output` has it; None for nothing.
     """
     if output is None:
         return {}
-    value = plain(output)
-    if isinstance(value, dict):
+    if isinstance(output, dict):
         protocol = _protocol(op)
-        if protocol is not None and value.get("id"):
-            value = translate_response(protocol, "chat", value)
-        _fold_logprobs(value)
-    return flatten_attributes({semconv.OPERATION_OUTPUT: value})
+        if protocol is not None and output.get("id"):
+            output = translate_response(protocol, "chat", output)
+        if isinstance(output.get("choices"), list):
+            output = {**output, "choices": [_folded(choice) for choice in output["choices"]]}
+    return nested_attributes({semconv.OPERATION_OUTPUT: output})
 
 
-def _fold_logprobs(response: Json) -> None:
+def nested_attributes(values: Json) -> Json:
+    """Return JSON as attributes; a list of several types is text, as an attribute has one."""
+    return flatten_attributes(_one_type(values))
+
+
+def _one_type(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _one_type(item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    kinds = set(map(type, value))
+    if kinds & {dict, list}:
+        return [_one_type(item) for item in value]
+    return json.dumps(value) if len(kinds) > 1 else value
+
+
+def _folded(choice: Any) -> Any:
     """Make one attribute of a choice's log-probabilities, which are many small ones otherwise."""
-    choices = response.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        logprobs = choice.get("logprobs") if isinstance(choice, dict) else None
-        if isinstance(logprobs, dict) and logprobs.get("content") is not None:
-            logprobs["content"] = json.dumps(logprobs["content"])
+    logprobs = choice.get("logprobs") if isinstance(choice, dict) else None
+    if not isinstance(logprobs, dict) or logprobs.get("content") is None:
+        return choice
+    return {**choice, "logprobs": {**logprobs, "content": json.dumps(logprobs["content"])}}
 
 
 def _protocol(op: str) -> Protocol | None:

@@ -15,10 +15,18 @@ from weave.trace.op_protocol import Op
 from weave.utils.attributes_dict import AttributesDict
 
 from agl_core import semconv
-from agl_core.otel.attributes import flatten_attributes
+from agl_core.otel.later import set_attributes_later
 from agl_core.tracer.current import EnteredSpan, enter_span, live_context
+from agl_core.tracer.payload import plain
 from agl_core.tracer.processor import current_recording
-from agl_tracer_weave.attributes import agent_name, input_attributes, output_attributes, plain
+from agl_tracer_weave.attributes import (
+    agent_name,
+    input_attributes,
+    nested_attributes,
+    output_attributes,
+    own_inputs,
+    own_output,
+)
 from agl_tracer_weave.server import LocalTraceServer
 
 __all__ = ["LocalWeaveClient"]
@@ -70,7 +78,6 @@ class LocalWeaveClient(weave_client.WeaveClient):
                 return weave_client.placeholder_call()
             if op.postprocess_inputs:
                 inputs = op.postprocess_inputs(inputs)
-        inputs = weave_client.redact_sensitive_keys(inputs)
         if parent is None or parent.id not in self._open:
             parent = self._innermost() if use_stack else None
         call_id = _call_id_override or weave_client.generate_id()
@@ -92,10 +99,15 @@ class LocalWeaveClient(weave_client.WeaveClient):
             parent._children.append(call)
         span = self._start_span(call, name, parent, use_stack=use_stack)
         try:
-            span.set_attributes(self._call_attributes(call, attributes or {}, parent))
-            span.set_attributes(input_attributes(name, inputs))
+            known = self._call_attributes(call, attributes or {}, parent)
             if agent is not None:
-                span.set_attribute("agent.name", agent)
+                known["agent.name"] = agent
+            span.set_attributes(known)
+            own = own_inputs(inputs)
+            # Nothing but spans leaves the process, so they are where no secret must be.
+            set_attributes_later(
+                span, lambda: input_attributes(name, weave_client.redact_sensitive_keys(own))
+            )
         except Exception:
             _logger.exception("the inputs of %s could not be written down", name)
         if use_stack:
@@ -134,7 +146,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
         if inner and (call.parent_id not in self._steps or name.startswith("Runnable")):
             kept["lc_step"] = kept.pop("lc_name")
             self._steps.add(call.id or "")
-        return flatten_attributes(plain(kept))
+        return nested_attributes(plain(kept))
 
     def finish_call(
         self,
@@ -151,22 +163,25 @@ class LocalWeaveClient(weave_client.WeaveClient):
             return
         span, entered = found
         self._steps.discard(call.id or "")
+        name = call.op_name
         call.ended_at = ended_at or datetime.datetime.now(datetime.UTC)
         written = op.postprocess_output(output) if op and op.postprocess_output else output
         call.output = written
         if exception is not None:
             call.exception = str(exception)
-            span.set_attribute("exception.message", str(exception))
+            set_attributes_later(span, lambda: {"exception.message": call.exception})
             span.record_exception(exception)
             span.set_status(trace.StatusCode.ERROR, str(exception))
         if op is not None and op._on_finish_handler:
             op._on_finish_handler(call, output, exception)
         try:
-            span.set_attributes(output_attributes(span.name, written))  # type: ignore[attr-defined]
-            if call.summary:
-                span.set_attributes(flatten_attributes({"summary": plain(call.summary)}))
+            own = own_output(written)
+            summary = plain({"summary": call.summary or {}})
+            set_attributes_later(
+                span, lambda: output_attributes(name, own) | nested_attributes(summary)
+            )
         except Exception:
-            _logger.exception("the output of %s could not be written down", call.op_name)
+            _logger.exception("the output of %s could not be written down", name)
         if entered is not None:
             entered.leave()
         span.end()

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from agl_core.proxy.streams import ChatAssembler
 from agl_core.tracer.imports import on_import
-from agl_tracer_weave.attributes import plain
+from agl_core.tracer.payload import plain
+from agl_tracer_weave.attributes import OwnJson
 
 __all__ = ["patched_on_import"]
 
@@ -133,7 +134,7 @@ def _keep_streams_whole() -> None:
         return acc
 
     def finished(value: Any) -> Any:
-        return value.result() if isinstance(value, ChatAssembler) else finish(value)
+        return OwnJson(value.result()) if isinstance(value, ChatAssembler) else finish(value)
 
     _record.replace(sdk, "openai_accumulator", accumulate)
     _record.replace(sdk, "openai_on_finish_post_processor", finished)

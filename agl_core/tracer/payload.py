@@ -1,0 +1,99 @@
+"""What client libraries are given and what they return, as JSON has it.
+
+A span outlives the call: the agent goes on with its list of messages and changes it. So both of
+these copy, in the agent's thread, and what is done with the copy can wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
+
+__all__ = ["Json", "dumped", "plain"]
+
+Json = dict[str, Any]
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_ABSENT: Final = frozenset({"NotGiven", "Omit"})  # what clients pass for parameters left out
+_PER_TOKEN: Final = {"content", "refusal"}
+_WITHOUT_LOGPROBS: Final[Any] = {"choices": {"__all__": {"logprobs"}}}
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of a value as JSON has it; what JSON has nothing for becomes text.
+
+    Parameters that were left out are left out here, and so are the fields of models.
+    """
+    kind = cast("type[Any]", type(value))
+    if kind in _SCALARS:
+        return value
+    # Requests have many values, so those of the usual types are not looked into any further.
+    if kind is list:
+        return [item if type(item) in _SCALARS else plain(item) for item in value]
+    if kind is dict or isinstance(value, Mapping):
+        return {
+            key if type(key) is str else str(key): item if type(item) in _SCALARS else plain(item)
+            for key, item in cast("Mapping[Any, Any]", value).items()
+            if type(item) in _SCALARS or type(item).__name__ not in _ABSENT
+        }
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True, warnings=False)
+    if isinstance(value, (str, int, float)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
+        return [plain(item) for item in cast("Iterable[Any]", value)]
+    return str(value)
+
+
+def dumped(response: Any) -> Any:
+    """Return a copy of a client's response as JSON has it, with log-probabilities as text.
+
+    They are most of a chat response, and Python objects of them most of what its span would cost.
+    So a choice has ``logprobs.content`` and ``logprobs.refusal``, both JSON of one entry per token;
+    what else there is of log-probabilities stays in ``logprobs``.
+    """
+    choices: Any = getattr(response, "choices", None)
+    if not isinstance(response, BaseModel) or not isinstance(choices, list):
+        return plain(response)
+    all_logprobs = [getattr(choice, "logprobs", None) for choice in cast("list[Any]", choices)]
+    if not any(isinstance(logprobs, BaseModel) for logprobs in all_logprobs):
+        return plain(response)
+    value = response.model_dump(
+        mode="json", exclude_unset=True, warnings=False, exclude=_WITHOUT_LOGPROBS
+    )
+    for choice, logprobs in zip(cast("list[Json]", value["choices"]), all_logprobs, strict=True):
+        if isinstance(logprobs, BaseModel):
+            choice |= _texts(logprobs)
+    return value
+
+
+def _texts(logprobs: BaseModel) -> Json:
+    rest = logprobs.model_dump(mode="json", exclude_unset=True, warnings=False, exclude=_PER_TOKEN)
+    texts: Json = {"logprobs": rest} if rest else {}
+    for part in _PER_TOKEN:
+        if getattr(logprobs, part, None) is not None:
+            texts[f"logprobs.{part}"] = _text(logprobs, part)
+    return texts
+
+
+def _text(logprobs: BaseModel, part: str) -> str:
+    entries: list[BaseModel] = getattr(logprobs, part)
+    try:
+        # Faster than the models' own way, but not for alternative tokens, models in these models.
+        return to_json([_fields(entry) for entry in entries], inf_nan_mode="null").decode()
+    except PydanticSerializationError:
+        text = logprobs.model_dump_json(include={part}, warnings=False)
+        return text[len(f'{{"{part}":') : -1]
+
+
+def _fields(entry: BaseModel) -> Mapping[str, Any]:
+    more = entry.__pydantic_extra__
+    return {**entry.__dict__, **more} if more else entry.__dict__

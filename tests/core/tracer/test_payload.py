@@ -1,0 +1,111 @@
+"""Copies of what clients were given and returned."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from typing import Any
+
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
+
+from agl_core.tracer.payload import dumped, plain
+
+
+class Omit:
+    """What client libraries pass for a parameter that was left out."""
+
+
+class Model(BaseModel):
+    given: int
+    default: int = 2
+
+
+class Kind(enum.StrEnum):
+    ONE = "one"
+
+
+@dataclasses.dataclass
+class Pair:
+    left: int
+    right: Any
+
+
+def chat(**entry: Any) -> Any:
+    token = {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [], **entry}
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": "é"},
+        "logprobs": {"content": [token]},
+        "token_ids": [7],
+    }
+    return ChatCompletion.model_validate(
+        {"id": "1", "created": 1, "model": "m", "object": "chat.completion", "choices": [choice]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (1.5, 1.5),
+        ({"a": Omit(), "b": [Omit]}, {"b": [str(Omit)]}),
+        ({3: (1, 2), "k": {"x"}}, {"3": [1, 2], "k": ["x"]}),
+        (Pair(1, Pair(2, b"b")), {"left": 1, "right": {"left": 2, "right": "b'b'"}}),
+        ({"message": Model(given=1)}, {"message": {"given": 1}}),
+        ([Kind.ONE, True], ["one", True]),
+        ((part for part in "ab"), ["a", "b"]),
+    ],
+)
+def test_plain_values_are_what_json_has(value: Any, expected: Any):
+    assert plain(value) == expected
+
+
+def test_what_the_agent_changes_afterwards_is_not_changed_in_the_copy():
+    request: Any = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
+    copy = plain(request)
+    request["messages"][0]["content"][0]["text"] = "b"
+    request["messages"].append("c")
+    assert copy == {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
+    response = chat()
+    copy = dumped(response)
+    entry = response.choices[0].logprobs.content[0]
+    entry.logprob, entry.bytes[0] = 1.0, 0
+    response.choices[0].message.content = "other"
+    response.choices[0].token_ids.clear()
+    (choice,) = copy["choices"]
+    assert choice["message"]["content"] == "é" and choice["token_ids"] == [7]
+    assert json.loads(choice["logprobs.content"])[0] == {
+        "token": "é",
+        "bytes": [195, 169],
+        "logprob": -0.5,
+        "top_logprobs": [],
+    }
+    assert "logprobs" not in choice
+
+
+def test_all_that_a_token_has_is_kept():
+    top = {"token": "e", "logprob": -2.0, "bytes": None}
+    (choice,) = dumped(chat(top_logprobs=[top], token_id=7))["choices"]
+    (entry,) = json.loads(choice["logprobs.content"])
+    assert entry["top_logprobs"] == [top] and entry["token_id"] == 7
+
+
+def test_log_probabilities_of_other_shapes_stay_as_they_are():
+    logprobs = {"tokens": ["a"], "token_logprobs": [-0.5]}
+    choice = {"index": 0, "finish_reason": "stop", "text": "a", "logprobs": logprobs}
+    answer = {"id": "1", "created": 1, "model": "m", "object": "text_completion"}
+    completion = Completion.model_validate({**answer, "choices": [choice]})
+    assert dumped(completion) == {**answer, "choices": [choice]}
+
+
+def test_a_model_that_has_choices_need_not_be_a_response():
+    class Question(BaseModel):
+        choices: list[str]
+
+    assert dumped(Question(choices=["a", "b"])) == {"choices": ["a", "b"]}
+    assert dumped({"choices": 3}) == {"choices": 3}

@@ -12,15 +12,20 @@ from agl_core.tracer import OtelTracer
 from agl_testing import Reply
 from agl_testing.models import openai as scripted
 
-__all__ = ["chat_request", "chat_response", "print_cost"]
+__all__ = ["SIZES", "chat_request", "chat_response", "print_cost"]
 
-TOKENS = 300
+SIZES = {"large": (20, 300), "small": (1, 5)}
+"""Messages and tokens of a call; only the large one has a tool, token ids and log-probabilities."""
+SPANS = 400
 
 
-def chat_request() -> dict[str, Any]:
-    """Return a request of 20 messages and a tool, with token ids asked for."""
+def chat_request(size: str) -> dict[str, Any]:
+    """Return a request; see :data:`SIZES`."""
     roles = ("user", "assistant")
-    messages = [{"role": roles[i % 2], "content": f"Message {i}. " * 10} for i in range(20)]
+    count, _ = SIZES[size]
+    messages = [{"role": roles[i % 2], "content": f"Message {i}. " * 10} for i in range(count)]
+    if size == "small":
+        return {"model": "m", "messages": messages}
     function = {"name": "look", "parameters": {"type": "object", "properties": {}}}
     return {
         "model": "m",
@@ -31,44 +36,64 @@ def chat_request() -> dict[str, Any]:
     }
 
 
-def chat_response() -> Any:
-    """Return the client library's object of an answer of some hundred tokens."""
+def chat_response(size: str) -> Any:
+    """Return the client library's object of an answer."""
     from openai.types.chat import ChatCompletion
 
-    asked = {**chat_request(), "return_token_ids": True}
+    request = chat_request(size)
+    asked = {**request, **request.get("extra_body", {})}
+    _, tokens = SIZES[size]
     return ChatCompletion.model_validate(
-        scripted.chat(asked, Reply("word " * TOKENS), "response-1")
+        scripted.chat(asked, Reply("word " * tokens), "response-1")
     )
 
 
-def print_cost(name: str, tracer: OtelTracer, call: Callable[[], Any]) -> float:
-    """Time ``call`` within a trace; print percentiles in ms per span and return the median.
+def print_cost(
+    name: str, tracer: OtelTracer, traced: Callable[[], Any], bare: Callable[[], Any]
+) -> None:
+    """Time calls within a trace; print percentiles of what tracing one adds, in ms.
+
+    On the agent's thread: the thread's own processor time, which no other process can add to, and
+    the time that passed, in which the exporter's thread may have held the interpreter's lock. For
+    the whole process: the processor time of all threads, up to when the store has every span.
 
     Args:
         name: What to print.
         tracer: Not initialised.
-        call: Makes one recorded call when called, and costs nothing by itself.
+        traced: Makes one recorded call when called, and costs nothing by itself.
+        bare: The same call, not recorded.
     """
-    times: list[float] = []
     store = InMemoryLightningStore()
+    times: dict[str, list[tuple[float, float]]] = {"bare": [], "traced": []}
 
-    async def agent() -> int:
+    async def agent() -> tuple[int, float]:
         rollout = await store.start_rollout("task")
         ids: dict[str, Any] = {
             "rollout_id": rollout.rollout_id,
             "attempt_id": rollout.attempt.attempt_id,
         }
+        before = time.process_time()
         async with tracer.trace_context(**ids):
-            for _ in range(200):
-                start = time.thread_time()  # other processes may have the processor
-                call()
-                times.append((time.thread_time() - start) * 1e3)
+            for _ in range(SPANS):
+                for kind, call in (("bare", bare), ("traced", traced)):
+                    processor, passed = time.thread_time(), time.perf_counter()
+                    call()
+                    passed = time.perf_counter() - passed
+                    times[kind].append((time.thread_time() - processor, passed))
                 await asyncio.sleep(0.001)
-        return len(await store.query_spans(rollout.rollout_id))
+        spent = (time.process_time() - before) / SPANS
+        return len(await store.query_spans(rollout.rollout_id)), spent
 
     with tracer.lifespan(store):
-        spans = asyncio.run(agent())
-    times.sort()
-    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
-    print(f"\n{name:46} p50 {p50:.3f} ms   p99 {p99:.3f} ms   ({spans} spans)")
-    return p50
+        spans, spent = asyncio.run(agent())
+
+    def added(which: int, share: float) -> float:
+        at = int(SPANS * share)
+        without, with_it = (sorted(t[which] for t in times[kind])[at] for kind in times)
+        return (with_it - without) * 1e3
+
+    print(
+        f"\n{name:16} cpu p50 {added(0, 0.5):.3f} p99 {added(0, 0.99):.3f} ms   "
+        f"wall p50 {added(1, 0.5):.3f} p99 {added(1, 0.99):.3f} ms   "
+        f"all threads {spent * 1e3:.3f} ms   ({spans} spans)"
+    )

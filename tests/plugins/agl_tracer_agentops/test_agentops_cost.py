@@ -14,12 +14,13 @@ from agl_tracer_agentops.calls import _model_call
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
 
-from span_cost import chat_request, chat_response, print_cost
+from span_cost import SIZES, chat_request, chat_response, print_cost
 
 
 @pytest.mark.benchmark
-def test_the_cost_of_a_span():
-    answer, request = chat_response(), chat_request()
+@pytest.mark.parametrize("size", SIZES)
+def test_the_cost_of_a_span(size: str):
+    answer, request = chat_response(size), chat_request(size)
 
     def create(**options: object) -> object:
         return answer
@@ -30,4 +31,4 @@ def test_the_cost_of_a_span():
             trace.get_tracer("benchmark"), "openai.chat.completion", "chat", is_async=False
         )
     call = wrapt.FunctionWrapper(create, wrapper)
-    print_cost("agentops, 20 messages, 300 tokens", tracer, lambda: call(**request))
+    print_cost(f"agentops, {size}", tracer, lambda: call(**request), lambda: create(**request))

@@ -11,17 +11,18 @@ from agl_tracer_weave import WeaveTracer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
 
-from span_cost import chat_request, chat_response, print_cost
+from span_cost import SIZES, chat_request, chat_response, print_cost
 
 
 @pytest.mark.benchmark
-def test_the_cost_of_a_span():
+@pytest.mark.parametrize("size", SIZES)
+def test_the_cost_of_a_span(size: str):
     import weave
 
-    answer, request = chat_response(), chat_request()
+    answer, request = chat_response(size), chat_request(size)
 
-    @weave.op(name="openai.chat.completions.create")
     def create(**options: object) -> object:
         return answer
 
-    print_cost("weave, 20 messages, 300 tokens", WeaveTracer(), lambda: create(**request))
+    call = weave.op(create, name="openai.chat.completions.create")
+    print_cost(f"weave, {size}", WeaveTracer(), lambda: call(**request), lambda: create(**request))

@@ -1,0 +1,271 @@
+"""What the Weave tracer records of ops and model calls, and what it leaves alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import openai
+import pytest
+import weave
+from weave.trace.context import weave_client_context
+
+from agl_core import semconv
+from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
+from agl_core.emitter import emit_message
+from agl_core.errors import StoreUnavailableError, TracerError
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import Span
+from agl_testing import Reply, ScriptedModels, ToolCall
+from agl_testing.models import prompt_tokens
+from agl_tracer_weave import WeaveTracer
+
+HI: list[Any] = [{"role": "user", "content": "Hi"}]
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"properties": {"at": {"enum": [1, "it"]}}}},
+}
+IN, OUT = semconv.OPERATION_INPUT, semconv.OPERATION_OUTPUT
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def models():
+    always = {"return_token_ids": True, "logprobs": True}
+    with ScriptedModels([Reply("Hello there.")], always=always) as models:
+        yield models
+
+
+@pytest.fixture
+def client(models):
+    with openai.OpenAI(base_url=models.base_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def traced(work: Any, **options: Any) -> list[Span]:
+    store = InMemoryLightningStore()
+    tracer = WeaveTracer(**options)
+    with tracer.lifespan(store):
+        rollout = await store.start_rollout("task")
+        ids: dict[str, Any] = {
+            "rollout_id": rollout.rollout_id,
+            "attempt_id": rollout.attempt.attempt_id,
+        }
+        async with tracer.trace_context("trial", **ids):
+            result = work()
+            if hasattr(result, "__await__"):
+                await result
+    return list(await store.query_spans(rollout.rollout_id))
+
+
+def named(spans: list[Span], name: str) -> list[Span]:
+    return [span for span in spans if span.name == name]
+
+
+def calls(spans: list[Span]) -> list[Span]:
+    return named(spans, "openai.chat.completions.create")
+
+
+def sync(client, models):
+    client.chat.completions.create(model="m", messages=HI, temperature=0.5)
+
+
+def stream(client, models):
+    chunks = client.chat.completions.create(model="m", messages=HI, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == "Hello there."
+
+
+async def async_stream(client, models):
+    async with openai.AsyncOpenAI(base_url=models.base_url, api_key="none") as client:
+        chunks = await client.chat.completions.create(model="m", messages=HI, stream=True)
+        assert [c.choices[0].delta.content async for c in chunks][1:3] == ["Hello", " there."]
+
+
+@pytest.mark.parametrize("work", [sync, stream, async_stream])
+async def test_token_ids_and_logprobs_are_on_the_span(models, client, work):
+    spans = await traced(lambda: work(client, models))
+    (call,) = calls(spans)
+    reply = Reply("Hello there.")
+    attributes = call.attributes
+    assert attributes[f"{OUT}.prompt_token_ids"] == [
+        token.id for token in prompt_tokens({"messages": HI})
+    ]
+    assert attributes[f"{OUT}.choices.0.token_ids"] == [token.id for token in reply.tokens]
+    logprobs = json.loads(str(attributes[f"{OUT}.choices.0.logprobs.content"]))
+    assert [entry["logprob"] for entry in logprobs] == [token.logprob for token in reply.tokens]
+    assert attributes[f"{OUT}.choices.0.message.content"] == "Hello there."
+    assert attributes[f"{IN}.messages.0.content"] == "Hi"
+    (triplet,) = TracerTraceToTriplet().adapt(spans)
+    assert triplet.response["token_ids"] == [token.id for token in reply.tokens]
+    (root,) = [span for span in spans if span.parent_id is None]
+    assert root.name == "trial" and call.parent_id == root.span_id
+    assert root.attributes[f"{IN}.rollout_id"] == call.rollout_id
+
+
+async def test_tools_and_their_calls_are_part_of_the_conversation(models, client):
+    models.script = [Reply(tool_calls=[ToolCall("look", {"at": "it"})])]
+    spans = await traced(
+        lambda: client.chat.completions.create(model="m", messages=HI, tools=[TOOL])
+    )
+    (call,) = calls(spans)
+    assert json.loads(str(call.attributes[f"{IN}.tools"])) == [TOOL]
+    (conversation,) = TraceToMessages().adapt(spans)
+    (asked,) = conversation["messages"][-1]["tool_calls"]  # type: ignore[typeddict-item]
+    assert asked["function"] == {"name": "look", "arguments": '{"at": "it"}'}
+
+
+async def test_the_agent_goes_on_with_what_it_was_given(models, client):
+    """A span is written down after the call, from what there was at the call."""
+
+    def work() -> None:
+        messages: list[Any] = [dict(message) for message in HI]
+        answer = client.chat.completions.create(model="m", messages=messages)
+        messages[0]["content"] = "Changed"
+        messages.append({"role": "user", "content": "More"})
+        answer.choices[0].message.content = "Changed"
+        answer.choices[0].token_ids.clear()
+        answer.choices[0].logprobs.content[0].logprob = 1.0
+
+    (call,) = calls(await traced(work))
+    attributes = call.attributes
+    assert attributes[f"{IN}.messages.0.content"] == "Hi"
+    assert f"{IN}.messages.1.content" not in attributes
+    assert attributes[f"{OUT}.choices.0.message.content"] == "Hello there."
+    tokens = Reply("Hello there.").tokens
+    assert attributes[f"{OUT}.choices.0.token_ids"] == [token.id for token in tokens]
+    logprobs = json.loads(str(attributes[f"{OUT}.choices.0.logprobs.content"]))
+    assert logprobs[0]["logprob"] == tokens[0].logprob
+
+
+@dataclasses.dataclass
+class Settings:
+    api_key: str
+    size: int
+
+
+async def test_ops_nest_and_their_values_become_attributes():
+    @weave.op
+    def inner(settings: Settings, headers: dict[str, str], mixed: list[Any]) -> dict[str, Any]:
+        emit_message("between")
+        mixed.append("changed by the agent")
+        return {"sizes": [1, 2], "mixed": [1, "a"], "nested": {"deep": None, "flag": True}}
+
+    @weave.op(name="outer")
+    async def outer() -> str:
+        inner(Settings("secret", 3), {"Authorization": "secret"}, [1, "a"])
+        return "done"
+
+    spans = await traced(outer)
+    (above,), (within,) = named(spans, "outer"), named(spans, "inner")
+    (message,) = named(spans, "agentlightning.message")
+    assert within.parent_id == above.span_id and message.parent_id == within.span_id
+    assert above.attributes[OUT] == "done"
+    attributes = within.attributes
+    assert attributes[semconv.OPERATION_NAME] == "inner"
+    assert attributes[semconv.TRACER_NAME] == "weave"
+    assert attributes[f"{IN}.settings.size"] == 3
+    assert attributes[f"{IN}.settings.api_key"] == "REDACTED"
+    assert attributes[f"{IN}.headers.Authorization"] == "REDACTED"
+    assert attributes[f"{IN}.mixed"] == '[1, "a"]'
+    assert attributes[f"{OUT}.sizes"] == [1, 2] and attributes[f"{OUT}.mixed"] == '[1, "a"]'
+    assert attributes[f"{OUT}.nested.flag"] is True
+
+
+async def test_errors_and_broken_streams_reach_the_agent_and_the_span(models, client):
+    def work() -> None:
+        models.script = [Reply(error_status=429)]
+        with pytest.raises(openai.RateLimitError):
+            client.chat.completions.create(model="m", messages=HI)
+        models.script = [Reply("a b c")]
+        chunks = client.chat.completions.create(model="m", messages=HI, stream=True)
+        assert [c.choices[0].delta.content for c, _ in zip(chunks, range(3), strict=False)]
+        chunks.close()
+
+    failed, left = calls(await traced(work))
+    assert failed.status.status_code == "ERROR"
+    assert "429" in str(failed.attributes["exception.message"])
+    assert [event.name for event in failed.events] == ["exception"]
+    assert f"{OUT}.choices.0.message.content" not in failed.attributes
+    assert left.status.status_code != "ERROR"
+    assert left.attributes[f"{IN}.stream"] is True
+
+
+async def test_an_error_of_the_agent_is_the_root_calls_too():
+    @weave.op
+    def fails() -> None:
+        raise ValueError("no luck")
+
+    store = InMemoryLightningStore()
+    tracer = WeaveTracer()
+    with tracer.lifespan(store):
+        rollout = await store.start_rollout("task")
+        with pytest.raises(ValueError, match="no luck"):
+            async with tracer.trace_context(
+                "trial", rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
+            ):
+                fails()
+    spans = list(await store.query_spans(rollout.rollout_id))
+    assert {span.name: span.status.status_code for span in spans} == {
+        "fails": "ERROR",
+        "trial": "ERROR",
+    }
+    assert {span.attributes["exception.message"] for span in spans} == {"no luck"}
+
+
+async def test_what_agents_publish_stays_here_and_what_needs_the_service_says_so(models, client):
+    published: list[str] = []
+
+    def work() -> None:
+        published.append(weave.publish({"a": 1}, name="thing").digest)
+        with pytest.raises(TracerError, match="keeps calls local"):
+            weave_client_context.require_weave_client().server.calls_delete()
+
+    await traced(work)
+    assert published and published[0]
+    assert weave_client_context.get_weave_client() is None
+
+
+async def test_libraries_can_be_left_alone(models, client):
+    def work() -> None:
+        client.chat.completions.create(model="m", messages=HI)
+
+    assert calls(await traced(work, instrument_managed=False)) == []
+
+
+async def test_a_client_of_the_applications_is_respected(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(weave_client_context, "get_weave_client", object)
+    with pytest.raises(TracerError, match=r"weave\.init"):
+        WeaveTracer().init_worker(0)
+
+
+async def test_a_store_that_is_down_slows_the_agent_by_the_buffer_only():
+    class DownStore(InMemoryLightningStore):
+        async def add_many_spans(self, spans: Any) -> Any:
+            raise StoreUnavailableError("down")
+
+    @weave.op
+    def step() -> None: ...
+
+    tracer = WeaveTracer(max_buffered=10, max_wait=0.5, flush_timeout=0.2)
+    store = DownStore()
+    took: list[float] = []
+
+    async def attempt() -> None:
+        rollout = await store.start_rollout("task")
+        ids: dict[str, Any] = {
+            "rollout_id": rollout.rollout_id,
+            "attempt_id": rollout.attempt.attempt_id,
+        }
+        async with tracer.trace_context(**ids):
+            for _ in range(30):
+                start = time.monotonic()
+                step()
+                took.append(time.monotonic() - start)
+
+    with tracer.lifespan(store), pytest.raises(StoreUnavailableError):
+        await attempt()
+    assert len(took) == 30  # the agent came to its end
+    waits = [seconds for seconds in took if seconds > 0.4]
+    assert len(waits) <= 1  # once, until the trace was given up

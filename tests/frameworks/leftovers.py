@@ -21,6 +21,7 @@ from patch_snapshot import changes, snapshot
 
 import agl_core as agl
 from agl_testing import ScriptedModels
+from agl_testing.network import loopback_only
 
 PACKAGES = ("agents", "anthropic", "crewai", "langchain_core", "langgraph", "openai", "threading")
 
@@ -110,4 +111,5 @@ def _differences(before: list[Any], after: list[Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    with loopback_only():
+        main(sys.argv[1], sys.argv[2:])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -48,3 +50,19 @@ def test_a_swallowed_attempt_fails_the_test(pytester: pytest.Pytester):
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*the network was tried: *192.0.2.1*"])
+
+
+@pytest.mark.parametrize(("host", "fails"), [("127.0.0.1", False), ("192.0.2.1", True)])
+def test_a_program_can_guard_itself(host: str, fails: bool):
+    program = f"""
+import contextlib, socket
+from agl_testing.network import loopback_only
+
+with loopback_only(), contextlib.suppress(OSError):
+    socket.create_connection(("{host}", 9), timeout=0.1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode != 0) is fails, done.stderr
+    assert ("the network was tried" in done.stderr) is fails

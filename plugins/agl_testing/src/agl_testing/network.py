@@ -6,11 +6,12 @@ import ipaddress
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-__all__ = ["agl_loopback_only"]
+__all__ = ["agl_loopback_only", "loopback_only"]
 
 _LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", socket.gethostname()})
 
@@ -64,12 +65,15 @@ def _is_local(host: str) -> bool:
 _guard = _Guard()
 
 
-@pytest.fixture
-def agl_loopback_only() -> Iterator[list[str]]:
-    """Fail the test if this process tries to reach anything but loopback, names included.
+@contextmanager
+def loopback_only() -> Generator[list[str]]:
+    """Refuse this process everything but loopback, names included, for a ``with`` block.
 
-    The attempt itself fails, too; libraries that swallow that are caught at the end. Yields the
-    attempts so far, for a test that expects some and clears them.
+    For programs that tests start; what those start in turn is not covered. Not to be nested. Yields
+    the attempts so far, for who expects some and clears them.
+
+    Raises:
+        AssertionError: At the end, if there were attempts: libraries swallow what they raised.
     """
     attempts: list[str] = []
     _guard.watch(attempts)
@@ -78,3 +82,13 @@ def agl_loopback_only() -> Iterator[list[str]]:
     finally:
         _guard.watch(None)
     assert not attempts, f"the network was tried: {attempts}"
+
+
+@pytest.fixture
+def agl_loopback_only() -> Iterator[list[str]]:
+    """Fail the test if this process tries to reach anything but loopback, names included.
+
+    The attempt itself fails, too; see :func:`loopback_only`.
+    """
+    with loopback_only() as attempts:
+        yield attempts

@@ -6,28 +6,33 @@ import os
 import shutil
 import sqlite3
 import threading
+import time
 
 import pytest
 
 from agl_core.errors import StoreDataError
-from agl_store_sqlite import SqliteLightningStore, flushing
+from agl_store_sqlite import SqliteLightningStore, wal
 
 
 class Disk:
     """Stands before the system's sync: it can hold it up, make it fail, and keep what it leaves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._real = flushing._sync
+        self._real = wal._sync
         self.syncs = 0
         self.open = threading.Event()
         self.open.set()
         self.reached = threading.Event()
+        self.seconds = 0.0
+        self.threads: set[int] = set()
         self.fails = False
         self.after = lambda: None
-        monkeypatch.setattr(flushing, "_sync", self.sync)
+        monkeypatch.setattr(wal, "_sync", self.sync)
 
     def sync(self, file: int) -> None:
         self.reached.set()
+        self.threads.add(threading.get_ident())
+        time.sleep(self.seconds)  # what a slow disk does
         assert self.open.wait(30)
         if self.fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -46,7 +51,11 @@ async def test_a_write_is_done_once_it_is_synced_and_those_behind_it_share_the_n
     other = SqliteLightningStore(tmp_path / "store.db", durability="normal")
     events = other.events()
     news = asyncio.ensure_future(anext(events))
-    await store.get_latest_resources()
+    disk.seconds = 0.1
+    await store.update_worker("w")  # from now on this disk is a slow one
+    disk.seconds = 0.0
+    assert (await asyncio.wait_for(news, 10)).kind == "worker"
+    news = asyncio.ensure_future(anext(events))
     disk.open.clear()
     disk.reached.clear()
     first = asyncio.ensure_future(store.enqueue_rollout("first"))
@@ -62,6 +71,22 @@ async def test_a_write_is_done_once_it_is_synced_and_those_behind_it_share_the_n
     await events.aclose()
     await store.close()
     await other.close()
+
+
+async def test_a_slow_disk_holds_up_no_event_loop_but_to_see_if_it_still_is(tmp_path, disk):
+    store = SqliteLightningStore(tmp_path / "store.db")
+    disk.seconds = 0.02
+    await store.enqueue_rollout("first")
+    assert disk.threads == {threading.get_ident()}
+    disk.threads.clear()
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        await store.enqueue_rollout("slow")
+    assert threading.get_ident() not in disk.threads
+    while threading.get_ident() not in disk.threads:
+        await store.enqueue_rollout("until it looks again")
+    disk.seconds = 0.0
+    await store.close()
 
 
 async def test_what_was_done_is_what_power_loss_leaves(tmp_path, disk):

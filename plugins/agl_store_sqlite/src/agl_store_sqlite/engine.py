@@ -14,13 +14,13 @@ from typing import Final, TypeVar
 from agl_core.errors import StoreDataError
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.errors import naming
-from agl_store_sqlite.flushing import Flusher
 from agl_store_sqlite.listeners import Listeners
 from agl_store_sqlite.peers import Peers
 from agl_store_sqlite.schema import migrate
 from agl_store_sqlite.tables import Tables
 from agl_store_sqlite.transaction import Transaction
-from agl_store_sqlite.writer import Committed, Writer
+from agl_store_sqlite.wal import WriteAheadLog
+from agl_store_sqlite.writer import Writer
 
 __all__ = ["Engine"]
 
@@ -32,8 +32,6 @@ _READER_CACHE_KIB: Final = 16 * 1024
 """Page caches of the connections: with four readers at most 96 MB, however large the file. The file
 is not mapped into memory: each connection's mapping would count as memory of the process, and a
 disk that fails to deliver a mapped page kills the process instead of failing the read."""
-_CHECKPOINT_PAGES: Final = 4000
-"""Length of the log (16 MB) at which it is copied into the file, which takes two syncs."""
 
 
 class Engine:
@@ -56,7 +54,7 @@ class Engine:
             try:
                 migrate(self._connection, self.path)
                 self._peers = Peers(self._connection, self.path, self._heard)
-                flusher = self._take_over_syncing() if config.durability == "full" else None
+                wal = self._take_over_log()
             except BaseException:
                 self._connection.close()
                 raise
@@ -69,11 +67,11 @@ class Engine:
         self._writer = Writer(
             self._connection,
             self.path,
-            flusher,
-            log=self._peers.log,
-            waiting=lambda: self.listeners.waiting_for_work,
+            wal,
+            sync=config.durability == "full",
+            busy_seconds=config.busy_seconds,
+            seal=self._seal,
             tell=self._tell,
-            stopped=self._peers.stop,
         )
         self._peers.start()
 
@@ -95,18 +93,15 @@ class Engine:
         connection.execute(f"PRAGMA synchronous = {self.config.durability.upper()}")
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         return connection
 
-    def _take_over_syncing(self) -> Flusher:
-        """Let the writer's commits go unsynced, and return what syncs them afterwards."""
+    def _take_over_log(self) -> WriteAheadLog:
+        """Let commits neither sync nor copy the log; return it, for that to be done beside them."""
         _, _, path = self._connection.execute("PRAGMA database_list").fetchone()
-        try:
-            flusher = Flusher(self.path, f"{path}-wal")
-        except OSError as error:
-            raise StoreDataError(f"{self.path}: its log cannot be opened ({error})") from error
+        wal = WriteAheadLog(self.path, f"{path}-wal")
         self._connection.execute("PRAGMA synchronous = NORMAL")
-        return flusher
+        self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        return wal
 
     def close(self) -> None:
         """Finish what was handed in, then close the file. Idempotent; any thread."""
@@ -114,6 +109,7 @@ class Engine:
             return
         self._closed = True
         self._writer.close()
+        self._peers.stop(self._connection)
         self._pool.shutdown()
         with self._readers_lock:
             for reader in self._readers:
@@ -163,28 +159,37 @@ class Engine:
         self,
         operation: Callable[[Transaction], T],
         undo: Callable[[Transaction, T], None] | None = None,
+        *,
+        records: int = 1,
     ) -> T:
-        """Run a write in the next batch; return its result once it is on disk.
+        """Run a write in the next group; return its result once it is on disk.
 
         Args:
-            operation: Runs in the writer thread, perhaps twice: it must have no effect outside its
-                transaction.
+            operation: Runs in this event loop or in the writer's thread, perhaps twice: it must
+                have no effect outside its transaction.
             undo: Takes the operation back, if the caller was cancelled before the result reached
                 it; without it the operation stands.
+            records: About how many records the operation touches; many keep no event loop busy.
 
         Raises:
             AglError: What the operation raised; then it has written nothing.
         """
-        return await self._writer.write(operation, undo)
+        return await self._writer.write(operation, undo, records=records)
 
-    def _tell(self, group: Committed) -> None:
-        """Pass on what a group changed, once it is safe."""
-        tx = group.tx
-        assert tx is not None
+    def _seal(self, tx: Transaction) -> None:
+        """End a transaction: what was counted, and who is to be told."""
+        tx.write_counters()
+        tx.others = self._peers.log(tx)
+        # Who comes to wait after this look will see the commit.
+        waiting = self.listeners.waiting_for_work if tx.queue_changed else 0
+        tx.available = tx.queue_length(waiting) if waiting else 0
+
+    def _tell(self, tx: Transaction) -> None:
+        """Pass on what a transaction changed, once it is safe."""
         self.listeners.tell(tx.told, tx.now)
-        if group.available:
-            self.listeners.work_arrived(group.available)
-        self._peers.wake(group.others)
+        if tx.available:
+            self.listeners.work_arrived(tx.available)
+        self._peers.wake(tx.others)
 
     # -- other processes -------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agl_core.errors import AglError, StoreDataError, StoreUnavailableError
 
-__all__ = ["naming", "translated"]
+__all__ = ["damaged", "is_busy", "naming", "translated"]
 
 _ADVICE = {
     "SQLITE_FULL": "the disk is full; free some space, the store goes on by itself",
@@ -25,8 +25,8 @@ _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 def translated(error: sqlite3.Error, path: str) -> AglError:
     """Return the store error for an SQLite error on this file."""
-    code: str = getattr(error, "sqlite_errorname", None) or ""
-    if code.startswith(_BUSY):
+    code = _code(error)
+    if is_busy(error):
         return StoreUnavailableError(f"{path} is locked by another process ({error})")
     if code.startswith("SQLITE_CANTOPEN") and _is_read_only(path):
         code = "SQLITE_READONLY"  # where it would have to make the log beside the file
@@ -34,6 +34,22 @@ def translated(error: sqlite3.Error, path: str) -> AglError:
         if code.startswith(prefix):
             return StoreDataError(f"{path}: {advice} ({error})")
     return StoreDataError(f"{path}: {error}")
+
+
+def damaged(error: Exception) -> sqlite3.DatabaseError:
+    """Return SQLite's error for a damaged file, for damage that only we can see."""
+    found = sqlite3.DatabaseError(f"a value cannot be read: {error}")
+    found.sqlite_errorname = "SQLITE_CORRUPT"
+    return found
+
+
+def is_busy(error: BaseException) -> bool:
+    """Tell whether another connection's lock is in the way."""
+    return _code(error).startswith(_BUSY)
+
+
+def _code(error: BaseException) -> str:
+    return getattr(error, "sqlite_errorname", None) or ""
 
 
 def _is_read_only(path: str) -> bool:

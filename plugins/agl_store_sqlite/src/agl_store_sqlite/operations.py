@@ -1,7 +1,7 @@
 """What each call does inside its transaction: read, ask the lifecycle, write what it says.
 
-Functions over a :class:`~agl_store_sqlite.transaction.Transaction`; the writer thread runs
-them. They validate before they write, so that one that fails has usually written nothing.
+Functions over a :class:`~agl_store_sqlite.transaction.Transaction`; the writer runs them. They
+validate before they write, so that one that fails has usually written nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from agl_core.types import (
     Rollout,
     Worker,
 )
-from agl_core.types.copying import attach_attempt, construct, evolve
-from agl_store_sqlite.records import rollout_from
+from agl_core.types.copying import attach_attempt, construct, copy_attempt, copy_worker, evolve
+from agl_store_sqlite.records import joined, rollout_from
 from agl_store_sqlite.tables import StoredRollout
 from agl_store_sqlite.transaction import Transaction
 
@@ -92,7 +92,7 @@ def begin_attempt(
     )
     tx.apply(rollout, change)
     assert change.attempt is not None
-    return attach_attempt(change.rollout or rollout, change.attempt)
+    return joined(change.rollout or rollout, change.attempt)
 
 
 def start_rollout(
@@ -164,7 +164,7 @@ def give_back(tx: Transaction, claimed: Sequence[AttemptedRollout]) -> None:
 
 def return_claim(tx: Transaction, rollout_id: str, attempt_id: str) -> None:
     """Take back a claim that reached nobody; see the lifecycle's."""
-    stored = tx.stored_rollout(rollout_id)
+    stored = tx.standing(rollout_id)
     attempt = tx.attempt(rollout_id, attempt_id)
     change = lifecycle.return_claim(
         stored.rollout,
@@ -201,7 +201,7 @@ def update_attempt(
     tx: Transaction, rollout_id: str, attempt_id: str, changes: dict[str, Any]
 ) -> Attempt:
     """Write fields of an attempt; see :func:`agl_core.lifecycle.update_attempt`."""
-    stored = tx.stored_rollout(rollout_id)
+    stored = tx.standing(rollout_id)
     rollout = stored.rollout
     attempt = tx.attempt(rollout_id, attempt_id)
     change = lifecycle.update_attempt(
@@ -213,14 +213,14 @@ def update_attempt(
         now=tx.now,
     )
     tx.apply(rollout, change, known=attempt)
-    return change.attempt or attempt
+    return copy_attempt(change.attempt or attempt)
 
 
 def heartbeat(tx: Transaction, worker_id: str, changes: dict[str, Any]) -> Worker:
     """Record a worker's heartbeat."""
     worker = lifecycle.worker_heartbeat(worker_id, tx.find_worker(worker_id), changes, now=tx.now)
     tx.put_worker(worker)
-    return worker
+    return copy_worker(worker)
 
 
 def pass_verdicts(tx: Transaction, debounce: float) -> int:
@@ -283,27 +283,23 @@ def add_spans(tx: Transaction, spans: Sequence[EncodedSpan]) -> list[EncodedSpan
     """Store spans; return those that were not stored before."""
     rollouts: dict[str, StoredRollout] = {}
     attempts: dict[tuple[str, str], Attempt] = {}
-    highest: dict[str, int] = {}
     for span in spans:
         rollout_id = span.rollout_id
         if rollout_id not in rollouts:
-            rollouts[rollout_id] = tx.stored_rollout(rollout_id)
+            rollouts[rollout_id] = tx.standing(rollout_id)
         if (rollout_id, span.attempt_id) not in attempts:
             attempts[rollout_id, span.attempt_id] = tx.attempt(rollout_id, span.attempt_id)
-        highest[rollout_id] = max(highest.get(rollout_id, 0), span.sequence_id)
 
     stored = tx.insert_spans([(rollouts[span.rollout_id].ordinal, span) for span in spans])
     if len(stored) < len(spans):
         _log_duplicates(spans, stored)
-    for rollout_id, sequence_id in highest.items():
-        tx.raise_sequence_id(rollout_id, sequence_id)
     if stored:
         tx.count("spans", len(stored))
         tx.count("span_bytes", sum(len(span.payload) for span in stored))
     for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in stored):
         _heard_from(tx, rollouts[rollout_id], attempts[rollout_id, attempt_id])
         if len(attempts) > 1:  # the next attempt may be of the same rollout
-            rollouts[rollout_id] = tx.stored_rollout(rollout_id)
+            rollouts[rollout_id] = tx.standing(rollout_id)
     return stored
 
 

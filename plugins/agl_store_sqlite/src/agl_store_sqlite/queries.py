@@ -20,13 +20,13 @@ from agl_core.types import (
     Span,
     Worker,
 )
-from agl_core.types.copying import attach_attempt
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
     ROLLOUT_COLUMNS,
     SPAN_COLUMNS,
     WORKER_COLUMNS,
     attempt_from,
+    joined,
     resources_from,
     rollout_from,
     span_from,
@@ -117,11 +117,14 @@ def _select(
     order: str,
     page: Page,
     build: Callable[[Any], T],
+    key: str | None = None,
 ) -> tuple[list[T], int]:
     condition = where.sql()
+    found = f"FROM {source} {condition} {order} LIMIT ? OFFSET ?"
+    if key is not None and page.limit >= 0:
+        found = f"FROM {source} WHERE {key} IN (SELECT {key} {found}) {order}"
     rows = tables.execute(
-        f"SELECT {columns} FROM {source} {condition} {order} LIMIT ? OFFSET ?",
-        (*where.values, page.limit, page.offset),
+        f"SELECT {columns} {found}", (*where.values, page.limit, page.offset)
     ).fetchall()
     if page.offset == 0 and (page.limit == -1 or len(rows) < page.limit):
         total = len(rows)
@@ -136,12 +139,13 @@ def find_rollouts(
     """Return a page of rollouts with their latest attempts."""
     order = _order(page, Rollout, "r.ordinal")
     where = Where.of(logic, **conditions)
-    found, total = _select(tables, ROLLOUT_COLUMNS, "rollouts r", where, order, page, rollout_from)
+    # Sorted are numbers, which indexes hold, not rows; only those of the page are fetched.
+    found, total = _select(
+        tables, ROLLOUT_COLUMNS, "rollouts r", where, order, page, rollout_from, key="r.ordinal"
+    )
     attempts = tables.attempts_of(rollout.rollout_id for rollout in found)
     items: list[Rollout | AttemptedRollout] = [
-        attach_attempt(rollout, attempts[rollout.rollout_id])
-        if rollout.rollout_id in attempts
-        else rollout
+        joined(rollout, attempts[rollout.rollout_id]) if rollout.rollout_id in attempts else rollout
         for rollout in found
     ]
     return page.result(items, total)

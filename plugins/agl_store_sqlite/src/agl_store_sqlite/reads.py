@@ -27,17 +27,15 @@ from agl_core.types import (
     Worker,
     WorkerStatus,
 )
-from agl_core.types.copying import attach_attempt
 from agl_store_sqlite import operations, queries
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.engine import Engine
+from agl_store_sqlite.records import joined
 from agl_store_sqlite.tables import Tables
+from agl_store_sqlite.writer import FEW
 
 __all__ = ["SqliteReads"]
 
-_FEW: Final = 100
-"""Records that are read in the calling thread: handing them from one thread to another costs more,
-as each row's way into Python waits for whoever runs Python code."""
 _SHORTEST_SLICE: Final = 0.05
 """Seconds between two looks of the watchdog while a call waits, without a debounce."""
 
@@ -129,7 +127,7 @@ class SqliteReads(LightningStore):
             "rollout_id_contains": rollout_id_contains,
         }
         page = Page(sort_by, sort_order, limit, offset)
-        run = self._look if 0 <= limit <= _FEW and rollout_id_contains is None else self._read
+        run = self._look if 0 <= limit <= FEW and rollout_id_contains is None else self._read
         return await run(
             lambda tables: queries.find_rollouts(tables, page, filter_logic, **conditions)
         )
@@ -152,7 +150,7 @@ class SqliteReads(LightningStore):
             if rollout is None:
                 return None
             attempt = tables.find_attempt(rollout_id, "latest")
-            return rollout if attempt is None else attach_attempt(rollout, attempt)
+            return rollout if attempt is None else joined(rollout, attempt)
 
         return await self._look(read)
 
@@ -235,7 +233,7 @@ class SqliteReads(LightningStore):
             "name": name,
             "name_contains": name_contains,
         }
-        few = await self._look(lambda tables: tables.spans_at_most(rollout_id) <= _FEW)
+        few = await self._look(lambda tables: tables.spans_at_most(rollout_id) <= FEW)
         run = self._look if few else self._read
         return await run(
             lambda tables: queries.find_spans(
@@ -248,7 +246,9 @@ class SqliteReads(LightningStore):
     async def run_watchdog(self) -> int:
         self._last_scan = time.monotonic()
         debounce = self._config.scan_debounce_seconds
-        return await self._engine.write(partial(operations.pass_verdicts, debounce=debounce))
+        return await self._engine.write(
+            partial(operations.pass_verdicts, debounce=debounce), records=FEW + 1
+        )
 
     async def _scan_if_due(self) -> None:
         if time.monotonic() - self._last_scan >= self._config.scan_debounce_seconds:

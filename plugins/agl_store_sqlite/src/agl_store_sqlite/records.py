@@ -5,7 +5,7 @@ Records are built without validation: the rows come from validated ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -15,6 +15,7 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.store import EncodedSpan
 from agl_core.types import (
     Attempt,
+    AttemptedRollout,
     NamedResources,
     ResourcesUpdate,
     Rollout,
@@ -22,15 +23,18 @@ from agl_core.types import (
     Worker,
 )
 from agl_core.types.copying import construct
+from agl_store_sqlite.errors import damaged
 
 __all__ = [
     "ATTEMPT_COLUMNS",
     "ROLLOUT_COLUMNS",
     "SPAN_COLUMNS",
+    "STANDING_COLUMNS",
     "WORKER_COLUMNS",
     "WORKER_FIELDS",
     "attempt_from",
     "encode",
+    "joined",
     "named_resources",
     "resources_from",
     "rollout_from",
@@ -41,6 +45,10 @@ __all__ = [
 ROLLOUT_COLUMNS: Final = (
     "r.rollout_id, r.input, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, "
     "r.metadata"
+)
+STANDING_COLUMNS: Final = (
+    "r.rollout_id, 'null', r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, "
+    "'{}'"
 )
 ATTEMPT_COLUMNS: Final = (
     "a.rollout_id, a.attempt_id, a.sequence_id, a.start_time, a.end_time, a.status, a.worker_id, "
@@ -73,20 +81,32 @@ def encode(name: str, value: Any) -> bytes:
         raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
 
 
+def _decoded(value: bytes, decode: Callable[[bytes], Any] = from_json) -> Any:
+    """Return what :func:`encode` was given.
+
+    Raises:
+        sqlite3.DatabaseError: It did not make this.
+    """
+    try:
+        return decode(value)
+    except ValueError as error:
+        raise damaged(error) from error
+
+
 def rollout_from(row: Row) -> Rollout:
     """Build a rollout from a row of :data:`ROLLOUT_COLUMNS`."""
     return construct(
         Rollout,
         {
             "rollout_id": row[0],
-            "input": from_json(row[1]),
+            "input": _decoded(row[1]),
             "start_time": row[2],
             "end_time": row[3],
             "mode": row[4],
             "resources_id": row[5],
             "status": row[6],
-            "config": construct(RolloutConfig, from_json(row[7])),
-            "metadata": from_json(row[8]),
+            "config": construct(RolloutConfig, _decoded(row[7])),
+            "metadata": _decoded(row[8]),
         },
     )
 
@@ -94,14 +114,19 @@ def rollout_from(row: Row) -> Rollout:
 def attempt_from(row: Row) -> Attempt:
     """Build an attempt from a row of :data:`ATTEMPT_COLUMNS`."""
     values = dict(zip(_ATTEMPT_FIELDS, row, strict=True))
-    values["metadata"] = from_json(values["metadata"])
+    values["metadata"] = _decoded(values["metadata"])
     return construct(Attempt, values)
+
+
+def joined(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
+    """Return both as one record that shares their values; for records that nobody else has."""
+    return construct(AttemptedRollout, {**rollout.__dict__, "attempt": attempt})
 
 
 def worker_from(row: Row) -> Worker:
     """Build a worker from a row of :data:`WORKER_COLUMNS`."""
     values = dict(zip(WORKER_FIELDS, row, strict=True))
-    values["heartbeat_stats"] = from_json(values["heartbeat_stats"])
+    values["heartbeat_stats"] = _decoded(values["heartbeat_stats"])
     return construct(Worker, values)
 
 
@@ -114,7 +139,7 @@ def resources_from(row: Row) -> ResourcesUpdate:
             "create_time": row[1],
             "update_time": row[2],
             "version": row[3],
-            "resources": named_resources.validate_json(row[4]),
+            "resources": _decoded(row[4], named_resources.validate_json),
         },
     )
 

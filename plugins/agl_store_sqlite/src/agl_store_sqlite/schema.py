@@ -146,7 +146,14 @@ CREATE INDEX spans_order ON spans (rollout, sequence_id);
 """
 """Puts the spans of a rollout together; until then they lay in the order they came in."""
 
-_MIGRATIONS: Final = (_V1, _V2)
+_V3: Final = """
+DROP INDEX attempts_id;
+"""
+"""A rollout has few attempts: its range of the primary key finds one by id as fast, and an attempt
+begun changes one page less."""
+
+_MIGRATIONS: Final = (_V1, _V2, _V3)
+_REWRITES_SPANS: Final = 2
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
 
@@ -170,10 +177,11 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         _check_origin(connection, path, version)
         if version:
             logger.warning(
-                "%s has schema version %d and is brought to %d; this rewrites all spans",
+                "%s has schema version %d and is brought to %d%s",
                 path,
                 version,
                 SCHEMA_VERSION,
+                "; this rewrites all spans" if version < _REWRITES_SPANS else "",
             )
         for number in range(version, SCHEMA_VERSION):
             for statement in _MIGRATIONS[number].split(";"):

@@ -113,7 +113,8 @@ class SqliteLightningStore(SqliteReads):
         ]
         key = current_request_key.get()
         return await self._write(
-            lambda tx: operations.create_rollouts(tx, batch, key=key, queued=True)
+            lambda tx: operations.create_rollouts(tx, batch, key=key, queued=True),
+            records=len(batch),
         )
 
     # -- claiming work ---------------------------------------------------------------------------
@@ -152,6 +153,7 @@ class SqliteLightningStore(SqliteReads):
         return await self._write(
             lambda tx: operations.claim(tx, limit, worker_id, key=key, note_idle=note_idle),
             undo=operations.give_back,
+            records=limit,
         )
 
     async def start_attempt(
@@ -180,7 +182,9 @@ class SqliteLightningStore(SqliteReads):
         )
 
     async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
-        return await self._write(lambda tx: operations.add_spans(tx, spans)) if spans else []
+        if not spans:
+            return []
+        return await self._write(lambda tx: operations.add_spans(tx, spans), records=len(spans))
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
@@ -295,7 +299,7 @@ class SqliteLightningStore(SqliteReads):
             InvalidArgumentError: A record is malformed, or belongs to one that is missing.
         """
         batch = list(records)
-        return await self._engine.write(lambda tx: upkeep.restore(tx, batch))
+        return await self._engine.write(lambda tx: upkeep.restore(tx, batch), records=len(batch))
 
     async def vacuum(
         self, *, ended_before: float | None = None, keep_last: int | None = None
@@ -319,7 +323,8 @@ class SqliteLightningStore(SqliteReads):
                     ended_before=ended_before,
                     keep_last=keep_last,
                     at_most=_DROPPED_AT_ONCE,
-                )
+                ),
+                records=_DROPPED_AT_ONCE,
             )
             dropped += some
             if some < _DROPPED_AT_ONCE:
@@ -331,9 +336,11 @@ class SqliteLightningStore(SqliteReads):
         self,
         operation: Callable[[Transaction], Any],
         undo: Callable[[Transaction, Any], None] | None = None,
+        *,
+        records: int = 1,
     ) -> Any:
         await self._scan_if_due()
-        return await self._engine.write(operation, undo)
+        return await self._engine.write(operation, undo, records=records)
 
 
 def _statuses(tables: Tables, rollout_ids: Sequence[str]) -> dict[str, str]:

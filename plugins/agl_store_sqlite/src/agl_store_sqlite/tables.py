@@ -7,19 +7,18 @@ connections of their own.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
-from agl_core.store import EncodedSpan
 from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker, becomes_latest
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
     ROLLOUT_COLUMNS,
-    SPAN_COLUMNS,
+    STANDING_COLUMNS,
     WORKER_COLUMNS,
     WORKER_FIELDS,
     attempt_from,
@@ -79,6 +78,21 @@ class Tables:
             RolloutNotFoundError: There is none of this id.
         """
         row = self.one(f"{_STORED_ROLLOUT} WHERE r.rollout_id = ?", rollout_id)
+        if row is None:
+            raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
+        return StoredRollout(rollout_from(row[2:]), row[0], row[1])
+
+    def standing(self, rollout_id: str) -> StoredRollout:
+        """Return a rollout as the lifecycle needs it: its input and metadata are left out.
+
+        Raises:
+            RolloutNotFoundError: There is none of this id.
+        """
+        row = self.one(
+            f"SELECT r.ordinal, r.attempts, {STANDING_COLUMNS} FROM rollouts r "
+            "WHERE r.rollout_id = ?",
+            rollout_id,
+        )
         if row is None:
             raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
         return StoredRollout(rollout_from(row[2:]), row[0], row[1])
@@ -244,10 +258,12 @@ class Tables:
         row = self.one(f"SELECT {WORKER_COLUMNS} FROM workers WHERE worker_id = ?", worker_id)
         return None if row is None else worker_from(row)
 
-    def save_worker(self, worker: Worker) -> None:
-        values = dict(worker.__dict__)
-        values["heartbeat_stats"] = encode("heartbeat_stats", worker.heartbeat_stats)
-        self.execute(_UPSERT_WORKER, tuple(values[field] for field in WORKER_FIELDS))
+    def save_worker(self, worker: Worker) -> int:
+        """Insert or replace a worker; return the size of its stats in bytes."""
+        stats = encode("heartbeat_stats", worker.heartbeat_stats)
+        values = {**worker.__dict__, "heartbeat_stats": stats}
+        self.execute(_UPSERT_WORKER, tuple(map(values.__getitem__, WORKER_FIELDS)))
+        return len(stats)
 
     # -- resources -------------------------------------------------------------------------------
 
@@ -303,32 +319,9 @@ class Tables:
     def spans_at_most(self, rollout_id: str) -> int:
         """Return the number of a rollout's spans, or a little more; reads two rows."""
         rollout = self.rollout_ordinal(rollout_id)
-        return 0 if rollout is None else self._last_span(rollout) - rollout * SPANS_PER_ROLLOUT
+        return 0 if rollout is None else self.last_span(rollout) - rollout * SPANS_PER_ROLLOUT
 
-    def insert_spans(self, spans: Sequence[tuple[int, EncodedSpan]]) -> list[EncodedSpan]:
-        """Store spans, each with its rollout's ordinal; return those that were new."""
-        ordinals = {rollout: self._last_span(rollout) for rollout in {pair[0] for pair in spans}}
-        rows: list[tuple[Any, ...]] = []
-        for rollout, span in spans:
-            ordinals[rollout] += 1
-            rows.append(_span_row(ordinals[rollout], rollout, span))
-        if len(rows) > 1:
-            before = self.connection.total_changes
-            self.execute("SAVEPOINT spans")
-            self.connection.executemany(_INSERT_SPAN, rows)
-            if self.connection.total_changes - before == len(rows):
-                self.execute("RELEASE spans")
-                return [span for _, span in spans]
-            # Some were there already; which ones, only single statements tell.
-            self.execute("ROLLBACK TO spans")
-            self.execute("RELEASE spans")
-        return [
-            span
-            for row, (_, span) in zip(rows, spans, strict=True)
-            if self.execute(_INSERT_SPAN, row).rowcount == 1
-        ]
-
-    def _last_span(self, rollout: int) -> int:
+    def last_span(self, rollout: int) -> int:
         """Return the ordinal of the rollout's newest span, or the one before its first."""
         first = rollout * SPANS_PER_ROLLOUT
         (last,) = self.one(
@@ -338,19 +331,11 @@ class Tables:
         )
         return first if last is None else last
 
-    def raise_sequence_id(self, rollout_id: str, at_least: int) -> None:
-        if at_least > 0:
-            self.execute(
-                "INSERT INTO sequence_ids VALUES (?1, ?2) ON CONFLICT (rollout_id) "
-                "DO UPDATE SET last = ?2 WHERE last < ?2",
-                (rollout_id, at_least),
-            )
-
     def draw_sequence_ids(self, rollout_id: str, number: int) -> int:
-        """Draw ``number`` ids of a rollout; return the last of them."""
+        """Draw ``number`` ids of a rollout, above its spans' own; return the last of them."""
         return self.one(
-            "INSERT INTO sequence_ids VALUES (?1, ?2) ON CONFLICT (rollout_id) "
-            "DO UPDATE SET last = last + ?2 RETURNING last",
+            f"INSERT INTO sequence_ids VALUES (?1, {_HIGHEST_SPAN} + ?2) ON CONFLICT (rollout_id) "
+            f"DO UPDATE SET last = max(last, {_HIGHEST_SPAN}) + ?2 RETURNING last",
             rollout_id,
             number,
         )[0]
@@ -387,28 +372,12 @@ class Tables:
 
 
 _STORED_ROLLOUT: Final = f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r"
-_INSERT_SPAN: Final = (
-    f"INSERT OR IGNORE INTO spans (ordinal, rollout, {SPAN_COLUMNS}) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_HIGHEST_SPAN: Final = (
+    "max(0, coalesce((SELECT max(sequence_id) FROM spans WHERE rollout = "
+    "(SELECT ordinal FROM rollouts WHERE rollout_id = ?1)), 0))"
 )
 _UPSERT_WORKER: Final = (
     f"INSERT INTO workers ({WORKER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (worker_id) DO UPDATE SET "
     + ", ".join(f"{field} = excluded.{field}" for field in WORKER_FIELDS[1:])
 )
-
-
-def _span_row(ordinal: int, rollout: int, span: EncodedSpan) -> tuple[Any, ...]:
-    return (
-        ordinal,
-        rollout,
-        span.attempt_id,
-        span.sequence_id,
-        span.trace_id,
-        span.span_id,
-        span.parent_id,
-        span.name,
-        span.start_time,
-        span.end_time,
-        span.payload,
-    )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from agl_core.lifecycle import Change
+from agl_core.store import EncodedSpan
 from agl_core.types import FINISHED_STATUSES, Attempt, Rollout, Worker
-from agl_store_sqlite.tables import Tables
+from agl_store_sqlite.known import Known
+from agl_store_sqlite.records import SPAN_COLUMNS
+from agl_store_sqlite.tables import StoredRollout, Tables
 
 __all__ = ["Told", "Transaction"]
+
+
+_SHORT: Final = 1024
+"""Bytes of a worker's stats that are kept in memory."""
 
 
 class Told(NamedTuple):
@@ -24,12 +33,95 @@ class Transaction(Tables):
 
     now: float = 0.0
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: sqlite3.Connection, known: Known) -> None:
         super().__init__(connection)
+        self.known = known
         self.told: list[Told] = []
         self.queue_changed = False
+        self.others: list[int] = []
+        """Ports of the other processes that have the file open, if there is news for them."""
+        self.available = 0
+        """How many of those who waited for work may look for it."""
         self._counted: dict[str, int] = {}
         self._queue_tail: int | None = None
+
+    # -- what need not be read again -------------------------------------------------------------
+
+    def standing(self, rollout_id: str) -> StoredRollout:
+        found = self.known.standings.get(rollout_id)
+        if found is None:
+            found = self.known.standings[rollout_id] = super().standing(rollout_id)
+        return found
+
+    def find_attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
+        found = self.known.attempts.get((rollout_id, attempt_id))
+        if found is None:
+            found = super().find_attempt(rollout_id, attempt_id)
+            if found is not None:
+                self._remember_attempt(found)
+        return found
+
+    def _remember_attempt(self, attempt: Attempt) -> None:
+        key = (attempt.rollout_id, attempt.attempt_id)
+        if attempt.metadata:
+            self.known.attempts.pop(key, None)
+        else:
+            self.known.attempts[key] = attempt
+
+    def insert_spans(self, spans: Sequence[tuple[int, EncodedSpan]]) -> list[EncodedSpan]:
+        """Store spans, each with its rollout's ordinal; return those that were new."""
+        last = self.known.last_spans
+        for rollout in {pair[0] for pair in spans}:
+            if rollout not in last:
+                last[rollout] = self.last_span(rollout)
+        rows: list[tuple[Any, ...]] = []
+        for rollout, span in spans:
+            last[rollout] += 1
+            rows.append(_span_row(last[rollout], rollout, span))
+        if len(rows) > 1:
+            before = self.connection.total_changes
+            self.execute("SAVEPOINT spans")
+            self.connection.executemany(_INSERT_SPAN, rows)
+            if self.connection.total_changes - before == len(rows):
+                self.execute("RELEASE spans")
+                return [span for _, span in spans]
+            # Some were there already; which ones, only single statements tell.
+            self.execute("ROLLBACK TO spans")
+            self.execute("RELEASE spans")
+        return [
+            span
+            for row, (_, span) in zip(rows, spans, strict=True)
+            if self.execute(_INSERT_SPAN, row).rowcount == 1
+        ]
+
+    def save_status(self, rollout: Rollout, **columns: int | None) -> None:
+        super().save_status(rollout, **columns)
+        self.known.standings.pop(rollout.rollout_id, None)
+
+    def save_payload(self, rollout: Rollout) -> None:
+        super().save_payload(rollout)
+        self.known.standings.pop(rollout.rollout_id, None)
+
+    def save_attempt(self, attempt: Attempt) -> None:
+        super().save_attempt(attempt)
+        self._remember_attempt(attempt)
+
+    def delete_attempt(self, attempt: Attempt) -> None:
+        super().delete_attempt(attempt)
+        self.known.attempts.pop((attempt.rollout_id, attempt.attempt_id), None)
+
+    def find_worker(self, worker_id: str | None) -> Worker | None:
+        return self.known.workers.get(worker_id or "") or super().find_worker(worker_id)
+
+    def save_worker(self, worker: Worker) -> int:
+        size = super().save_worker(worker)
+        if size <= _SHORT:
+            self.known.workers[worker.worker_id] = worker
+        else:
+            self.known.workers.pop(worker.worker_id, None)
+        return size
+
+    # -- what is told and counted ----------------------------------------------------------------
 
     def tell(self, kind: str, finished: bool | None = None, **ids: Any) -> None:
         self.told.append(Told(kind, ids, finished))
@@ -110,3 +202,25 @@ class Transaction(Tables):
                 worker_id=attempt.worker_id,
                 status=attempt.status,
             )
+
+
+_INSERT_SPAN: Final = (
+    f"INSERT OR IGNORE INTO spans (ordinal, rollout, {SPAN_COLUMNS}) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def _span_row(ordinal: int, rollout: int, span: EncodedSpan) -> tuple[Any, ...]:
+    return (
+        ordinal,
+        rollout,
+        span.attempt_id,
+        span.sequence_id,
+        span.trace_id,
+        span.span_id,
+        span.parent_id,
+        span.name,
+        span.start_time,
+        span.end_time,
+        span.payload,
+    )

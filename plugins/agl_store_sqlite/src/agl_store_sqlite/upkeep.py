@@ -78,10 +78,9 @@ def _take_attempt(tx: Transaction, json: bytes) -> bool:
 def _take_span(tx: Transaction, json: bytes) -> bool:
     span = encode_span(Span.model_validate_json(json))
     tx.attempt(span.rollout_id, span.attempt_id)
-    ordinal = tx.stored_rollout(span.rollout_id).ordinal
+    ordinal = tx.standing(span.rollout_id).ordinal
     if not tx.insert_spans([(ordinal, span)]):
         return False
-    tx.raise_sequence_id(span.rollout_id, span.sequence_id)
     tx.count("spans", 1)
     tx.count("span_bytes", len(span.payload))
     return True
@@ -136,6 +135,7 @@ def forget_rollouts(
         tx.count("spans", -spans)
         tx.count("span_bytes", -size)
     if doomed:
+        tx.known.clear()
         # Their answers name rollouts that are gone; no client repeats a call for as long.
         tx.execute("DELETE FROM requests WHERE time < ?", (tx.now - 3600.0,))
     return len(doomed)

@@ -1,9 +1,13 @@
-"""The writer thread: group commit, and who is answered when.
+"""Group commit: which writes share a transaction, where it runs, and who is answered when.
 
-A write is a function of a :class:`~agl_store_sqlite.transaction.Transaction`. The writer runs all
-that wait in one transaction, so that a busy store pays for one commit per group instead of one per
-call. With full durability a group is answered once :mod:`agl_store_sqlite.flushing` has synced it;
-while the disk does that, the event loop takes requests and the next group gathers.
+A write is a function of a :class:`~agl_store_sqlite.transaction.Transaction`. All that wait run in
+one transaction, so that a busy store pays for one commit per group instead of one per call.
+
+A group of few records runs in the event loop that asked for it: SQLite takes some microseconds per
+record, less than it costs to hand a write to another thread and its outcome back. Whatever blocks
+is left to a thread: waiting for a foreign lock, many records, syncing the log
+(:mod:`agl_store_sqlite.wal`) and copying it into the database. Meanwhile the event loop takes
+requests and the next group gathers.
 """
 
 from __future__ import annotations
@@ -13,250 +17,241 @@ import logging
 import queue
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
-from agl_core.errors import AglError, StoreDataError
+from agl_core.errors import StoreDataError
 from agl_store_sqlite.errors import translated
-from agl_store_sqlite.flushing import Flusher
+from agl_store_sqlite.groups import Committed, Committer, Write, answer_all
 from agl_store_sqlite.transaction import Transaction
+from agl_store_sqlite.wal import WriteAheadLog
 
-__all__ = ["Committed", "Writer"]
+__all__ = ["FEW", "Writer"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _GROUP: Final = 256
-
-
-@dataclass(eq=False, slots=True)
-class _Write(Generic[T]):
-    """A write that waits for its group."""
-
-    operation: Callable[[Transaction], T]
-    loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[T]
-
-
-class _Failure:
-    """An operation's outcome that is an error."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-@dataclass(eq=False, slots=True)
-class Committed:
-    """A group whose transaction has ended, and what is to be told of it."""
-
-    writes: Sequence[_Write[Any]]
-    outcomes: Sequence[Any]
-    tx: Transaction | None = None
-    """The transaction; None if it wrote nothing."""
-    others: Sequence[int] = ()
-    """Ports of the other processes that have the file open."""
-    available: int = 0
-    """How many of those who waited for work at the commit may look for it."""
-    changed: bool = False
-
-    def fail(self, error: Exception) -> None:
-        """Make an error the outcome of every write."""
-        self.outcomes = [_Failure(error)] * len(self.writes)
-        self.tx = None
+"""Writes that share a transaction at most."""
+_ENOUGH: Final = 64
+"""Writes that wait for no others to share their transaction."""
+FEW: Final = 100
+"""Records that an event loop reads or writes itself at most."""
+_CHECKPOINT_PAGES: Final = 4000
+"""Length of the log (16 MB) at which it is copied into the file, which takes two syncs."""
 
 
 class Writer:
     """Runs the writes of one process, one group after the other. Thread-safe.
 
     Args:
-        connection: The connection to write with; the writer's alone until it is closed.
+        connection: The connection to write with; the writer's alone until it is closed. It does
+            not copy the log by itself.
         path: The file's name, for errors.
-        flusher: Syncs what was committed; None if a commit need not be synced.
-        log: Called inside every transaction; returns the ports of the other processes.
-        waiting: Returns how many callers of this process wait for work.
-        tell: Called after a group was answered, in the order of the commits.
-        stopped: Called when everybody has been answered, by who closes the writer.
+        wal: The connection's log.
+        sync: Whether a caller is answered only once the log was synced.
+        busy_seconds: How long to wait for a foreign lock, in seconds.
+        seal: Called at the end of every transaction, inside it.
+        tell: Called with each transaction after its writes were answered, in their order.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         path: str,
-        flusher: Flusher | None,
+        wal: WriteAheadLog,
         *,
-        log: Callable[[Transaction], list[int]],
-        waiting: Callable[[], int],
-        tell: Callable[[Committed], None],
-        stopped: Callable[[sqlite3.Connection], None],
+        sync: bool,
+        busy_seconds: float,
+        seal: Callable[[Transaction], None],
+        tell: Callable[[Transaction], None],
     ) -> None:
         self._connection = connection
         self._path = path
-        self._flusher = flusher
-        self._log = log
-        self._waiting = waiting
+        self._wal = wal
+        self._sync = sync
+        self._busy_seconds = busy_seconds
+        self._committer = Committer(connection, path, seal)
         self._tell = tell
-        self._stopped = stopped
+        self._state = threading.Condition()
+        self._waiting: list[Write[Any]] = []
+        self._at_work = False
         self._closed = False
-        self._syncing = False
-        # Holds writes; True when the flusher has come to rest; None when no more will come.
-        self._inbox: queue.SimpleQueue[_Write[Any] | Literal[True] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="agl-sqlite-write", daemon=True)
+        self._wait_for_locks(0.0)
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="agl-sqlite-disk", daemon=True)
         self._thread.start()
-        if flusher is not None:
-            flusher.start(self._flushed, partial(self._inbox.put, True))
-
-    def close(self) -> None:
-        """Finish what was handed in; idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._inbox.put(None)
-            self._thread.join()
-            if self._flusher is not None:
-                self._flusher.close()
-            self._stopped(self._connection)
 
     async def write(
         self,
         operation: Callable[[Transaction], T],
         undo: Callable[[Transaction, T], None] | None = None,
+        *,
+        records: int = 1,
     ) -> T:
         """Run a write in the next group; see :meth:`agl_store_sqlite.engine.Engine.write`."""
-        if self._closed:
-            raise StoreDataError(f"{self._path}: the store is closed")
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        self._inbox.put(_Write(operation, loop, answer))
-        if undo is None:
-            return await answer
+        write = Write(operation, loop, loop.create_future(), records, undo)
+        self._submit(write)
         try:
-            return await asyncio.shield(answer)
+            return await write.answer
         except asyncio.CancelledError:
-            answer.add_done_callback(partial(self._take_back, loop, undo))
+            answer = write.answer
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self._untold(write, answer.result())  # the answer and the cancelling met
             raise
 
-    def _take_back(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        undo: Callable[[Transaction, Any], None],
-        answer: asyncio.Future[Any],
-    ) -> None:
-        if not answer.cancelled() and answer.exception() is None and answer.result():
-            result = answer.result()
-            self._inbox.put(_Write(lambda tx: undo(tx, result), loop, loop.create_future()))
+    def _untold(self, write: Write[Any], result: Any) -> None:
+        """Take back what nobody was told of."""
+        undo, loop = write.undo, write.loop
+        if undo is not None and result and not self._closed:
+            self._submit(Write(lambda tx: undo(tx, result), loop, loop.create_future(), 1, None))
 
-    # -- the thread ------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        open_ = True
-        while open_:
-            group, open_ = self._gather()
-            if group:
-                self._write_group(group)
-
-    def _gather(self) -> tuple[list[_Write[Any]], bool]:
-        """Take what waits, at least one; while the disk syncs, also what comes meanwhile.
-
-        Returns:
-            The group, and whether more can come.
-        """
-        group: list[_Write[Any]] = []
-        while len(group) < _GROUP:
-            try:
-                item = self._inbox.get(block=not group or self._syncing)
-            except queue.Empty:
-                break
-            if item is None:
-                return group, False
-            if item is True:
-                self._syncing = False
-            else:
-                group.append(item)
-        return group, True
-
-    def _write_group(self, writes: Sequence[_Write[Any]]) -> None:
-        if self._flusher is not None and self._flusher.failure is not None:
-            self._hand_over(Committed(writes, [_Failure(self._flusher.failure)] * len(writes)))
-            return
-        tx = Transaction(self._connection)
-        before = self._connection.total_changes
-        try:
-            tx.execute("BEGIN IMMEDIATE")
-            tx.now = time.time()
-            outcomes = [self._run_one(tx, write) for write in writes]
-            tx.write_counters()
-            others = self._log(tx)
-            tx.execute("COMMIT")
-        except Exception as error:
-            self._roll_back()
-            if len(writes) > 1 and not isinstance(error, sqlite3.OperationalError):
-                # One of them failed after it had written; alone, each takes back only itself.
-                for write in writes:
-                    self._write_group([write])
+    def close(self) -> None:
+        """Finish what was handed in; idempotent."""
+        with self._state:
+            if self._closed:
                 return
-            failure = translated(error, self._path) if isinstance(error, sqlite3.Error) else error
-            if not isinstance(failure, AglError):
-                logger.error("A write to %s failed", self._path, exc_info=failure)
-            self._hand_over(Committed(writes, [_Failure(failure)] * len(writes)))
+            self._closed = True
+            self._state.wait_for(lambda: not self._at_work)
+            self._at_work = True
+            writes, self._waiting = self._waiting, []
+        self._inbox.put(partial(self._run_patiently, writes))
+        self._inbox.put(None)
+        self._thread.join()
+        self._wal.close()
+        self._wait_for_locks(self._busy_seconds)
+
+    # -- in the callers' event loops ---------------------------------------------------------------
+
+    def _submit(self, write: Write[Any]) -> None:
+        with self._state:
+            if self._closed:
+                raise StoreDataError(f"{self._path}: the store is closed")
+            self._waiting.append(write)
+            # Each loop takes turns for its own writes, as another one's may have ended.
+            asked = len(self._waiting) > 1 and self._waiting[-2].loop is write.loop
+            if self._at_work or asked:
+                return
+        write.loop.call_soon(self._take_turn, 1)
+
+    def _take_turn(self, known: int) -> None:
+        """Run a group, once a round of the loop brings no more writes than are known."""
+        waiting = len(self._waiting)
+        if known < waiting < _ENOUGH and not self._at_work:
+            asyncio.get_running_loop().call_soon(self._take_turn, waiting)
             return
-        # Who comes to wait after this look will see the commit.
-        waiting = self._waiting() if tx.queue_changed else 0
-        available = tx.queue_length(waiting) if waiting else 0
-        changed = self._connection.total_changes != before
-        self._hand_over(Committed(writes, outcomes, tx, others, available, changed))
-
-    def _run_one(self, tx: Transaction, write: _Write[Any]) -> Any:
-        before = tx.connection.total_changes
+        writes = self._next_group()
+        if not writes:
+            return
+        work: Callable[[], None] | None = None
         try:
-            return write.operation(tx)
-        except Exception as error:
-            if tx.connection.total_changes != before or isinstance(error, sqlite3.Error):
-                raise
-            return _Failure(error)
+            groups = None if _are_many(writes) else self._run(writes, patient=False)
+            if groups is None:
+                work = partial(self._run_patiently, writes)
+            elif self._needs_sync(groups) and not self._wal.syncs_fast():
+                work = partial(self._settle, groups)
+            else:
+                self._finish(self._synced(groups, in_loop=True))
+                if self._is_long():
+                    work = self._checkpoint
+        finally:
+            if work is None:
+                self._rest()
+            else:
+                self._inbox.put(work)
 
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+    def _next_group(self) -> Sequence[Write[Any]]:
+        with self._state:
+            if self._at_work or not self._waiting:
+                return ()
+            self._at_work = True
+            writes, self._waiting = self._waiting[:_GROUP], self._waiting[_GROUP:]
+            return writes
 
-    # -- answering -------------------------------------------------------------------------------
+    def _rest(self) -> None:
+        """Let the next group have its turn, in the loop of one of its writes."""
+        with self._state:
+            self._at_work = False
+            waiting = len(self._waiting)
+            loops = dict.fromkeys(write.loop for write in self._waiting)
+            self._state.notify_all()
+        told = 0
+        for loop in loops:
+            try:
+                loop.call_soon_threadsafe(self._take_turn, waiting)
+                told += 1
+            except RuntimeError:
+                logger.debug("A write's event loop is closed; the write is done all the same")
+        if loops and not told and (writes := self._next_group()):
+            self._inbox.put(partial(self._run_patiently, writes))
 
-    def _hand_over(self, group: Committed) -> None:
-        if self._flusher is None:
-            self._flushed([group])
-        else:
-            # Also one that wrote nothing: what it saw may still wait for its sync.
-            self._syncing = True
-            self._flusher.put(group)
+    # -- anywhere ----------------------------------------------------------------------------------
 
-    def _flushed(self, groups: Sequence[Committed]) -> None:
-        _answer(groups)
+    def _run(self, writes: Sequence[Write[Any]], *, patient: bool) -> list[Committed] | None:
+        if self._wal.failure is not None:
+            return [Committed.failed(writes, self._wal.failure)]
+        return self._committer.run(writes, patient=patient)
+
+    def _finish(self, groups: Sequence[Committed]) -> None:
         for group in groups:
+            answer_all(group, self._untold)
             if group.tx is not None:
-                self._tell(group)
+                self._tell(group.tx)
 
-
-def _answer(groups: Iterable[Committed]) -> None:
-    """Hand the outcomes over, with one wake-up per event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-    for group in groups:
-        for write, outcome in zip(group.writes, group.outcomes, strict=True):
-            by_loop.setdefault(write.loop, []).append((write.answer, outcome))
-    for loop, answers in by_loop.items():
+    def _synced(self, groups: Sequence[Committed], *, in_loop: bool) -> Sequence[Committed]:
+        """Sync what was committed; return what came of it."""
+        if not self._needs_sync(groups):
+            return groups
         try:
-            loop.call_soon_threadsafe(_resolve, answers)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
-            logger.debug("A write's caller is gone; the write stands")
+            self._wal.sync(in_loop=in_loop)
+        except StoreDataError as failure:
+            return [
+                Committed.failed(group.writes, failure) if group.changed else group
+                for group in groups
+            ]
+        return groups
+
+    def _needs_sync(self, groups: Sequence[Committed]) -> bool:
+        return self._sync and any(group.changed for group in groups)
+
+    def _is_long(self) -> bool:
+        return self._wal.has_frames(_CHECKPOINT_PAGES)
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+    # -- in the thread -----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (work := self._inbox.get()) is not None:
+            work()
+
+    def _run_patiently(self, writes: Sequence[Write[Any]]) -> None:
+        self._wait_for_locks(self._busy_seconds)
+        groups = self._run(writes, patient=True) if writes else []
+        self._wait_for_locks(0.0)
+        assert groups is not None
+        self._settle(groups)
+
+    def _settle(self, groups: Sequence[Committed]) -> None:
+        try:
+            self._finish(self._synced(groups, in_loop=False))
+        finally:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Copy what the log holds into the file, so that the next group begins it anew."""
+        try:
+            if self._is_long():
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error as error:
+            # Nothing is lost: the log keeps it, and grows until a later group's attempt.
+            logger.warning("The log cannot be copied: %s", translated(error, self._path))
+        finally:
+            self._rest()
 
 
-def _resolve(answers: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
-    for answer, outcome in answers:
-        if answer.done():  # the caller was cancelled
-            continue
-        if isinstance(outcome, _Failure):
-            answer.set_exception(outcome.error)
-        else:
-            answer.set_result(outcome)
+def _are_many(writes: Sequence[Write[Any]]) -> bool:
+    return sum(write.records for write in writes) > FEW

@@ -85,11 +85,12 @@ def _texts(logprobs: BaseModel) -> Json:
 
 
 def _text(logprobs: BaseModel, part: str) -> str:
-    entries: list[BaseModel] = getattr(logprobs, part)
+    entries: list[Any] = getattr(logprobs, part)
     try:
-        # Faster than the models' own way, but not for alternative tokens, models in these models.
+        # Faster than the models' own way, but not for alternative tokens, models in these models,
+        # nor for entries of another shape, of which clients make no models.
         return to_json([_fields(entry) for entry in entries], inf_nan_mode="null").decode()
-    except PydanticSerializationError:
+    except (PydanticSerializationError, AttributeError):
         text = logprobs.model_dump_json(include={part}, warnings=False)
         return text[len(f'{{"{part}":') : -1]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from pydantic import BaseModel
 
 from agl_core.tracer.payload import dumped, plain
@@ -93,6 +94,13 @@ def test_all_that_a_token_has_is_kept():
     (choice,) = dumped(chat(top_logprobs=[top], token_id=7))["choices"]
     (entry,) = json.loads(choice["logprobs.content"])
     assert entry["top_logprobs"] == [top] and entry["token_id"] == 7
+
+
+def test_what_a_server_made_up_is_kept():
+    logprobs = ChoiceLogprobs.construct(content=["odd", 1])
+    choice = Choice.construct(index=0, logprobs=logprobs)
+    (found,) = dumped(ChatCompletion.construct(choices=[choice]))["choices"]
+    assert json.loads(found["logprobs.content"]) == ["odd", 1]
 
 
 def test_log_probabilities_of_other_shapes_stay_as_they_are():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import Any, Final
 
 from agl_core.types import Attempt, Worker
 from agl_store_sqlite.tables import StoredRollout
@@ -33,19 +33,29 @@ class Known:
         self.last_spans: dict[int, int] = {}
         """Ordinals of the newest spans, by their rollouts'."""
 
+        self.sequence_ids: dict[str, int] = {}
+        """The highest sequence ids drawn or stored, by their rollouts' ids."""
+
     def check(self, connection: sqlite3.Connection) -> None:
         """Forget everything if another connection has changed the file; inside a transaction."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self.clear()
             self._version = version
-        for kept in (self.standings, self.attempts, self.workers, self.last_spans):
+        for kept in self._all():
             if len(kept) > _MOST:
                 kept.clear()
 
     def clear(self) -> None:
         """Forget everything; after a transaction that was rolled back, too."""
-        self.standings.clear()
-        self.attempts.clear()
-        self.workers.clear()
-        self.last_spans.clear()
+        for kept in self._all():
+            kept.clear()
+
+    def _all(self) -> tuple[dict[Any, Any], ...]:
+        return (
+            self.standings,
+            self.attempts,
+            self.workers,
+            self.last_spans,
+            self.sequence_ids,
+        )

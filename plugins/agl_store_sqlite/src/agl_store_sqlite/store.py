@@ -49,6 +49,8 @@ from agl_store_sqlite.transaction import Transaction
 
 __all__ = ["SqliteLightningStore"]
 
+_RECORD_BYTES: Final = 64 * 1024
+"""Span content that is as much work as one more record."""
 _DROPPED_AT_ONCE: Final = 200
 """Rollouts per transaction when old ones are dropped, so that other writers get their turn."""
 
@@ -184,7 +186,10 @@ class SqliteLightningStore(SqliteReads):
     async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
         if not spans:
             return []
-        return await self._write(lambda tx: operations.add_spans(tx, spans), records=len(spans))
+        size = sum(len(span.payload) for span in spans)
+        return await self._write(
+            lambda tx: operations.add_spans(tx, spans), records=len(spans) + size // _RECORD_BYTES
+        )
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]

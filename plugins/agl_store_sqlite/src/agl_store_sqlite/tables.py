@@ -331,13 +331,14 @@ class Tables:
         )
         return first if last is None else last
 
-    def draw_sequence_ids(self, rollout_id: str, number: int) -> int:
-        """Draw ``number`` ids of a rollout, above its spans' own; return the last of them."""
+    def last_sequence_id(self, rollout_id: str) -> int:
+        """Return the highest sequence id that was drawn for a rollout, or that a span of it has."""
         return self.one(
-            f"INSERT INTO sequence_ids VALUES (?1, {_HIGHEST_SPAN} + ?2) ON CONFLICT (rollout_id) "
-            f"DO UPDATE SET last = max(last, {_HIGHEST_SPAN}) + ?2 RETURNING last",
+            "SELECT max(0, "
+            "coalesce((SELECT last FROM sequence_ids WHERE rollout_id = ?1), 0), "
+            "coalesce((SELECT max(sequence_id) FROM spans WHERE rollout = "
+            "(SELECT ordinal FROM rollouts WHERE rollout_id = ?1)), 0))",
             rollout_id,
-            number,
         )[0]
 
     # -- counters --------------------------------------------------------------------------------
@@ -372,10 +373,6 @@ class Tables:
 
 
 _STORED_ROLLOUT: Final = f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r"
-_HIGHEST_SPAN: Final = (
-    "max(0, coalesce((SELECT max(sequence_id) FROM spans WHERE rollout = "
-    "(SELECT ordinal FROM rollouts WHERE rollout_id = ?1)), 0))"
-)
 _UPSERT_WORKER: Final = (
     f"INSERT INTO workers ({WORKER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (worker_id) DO UPDATE SET "

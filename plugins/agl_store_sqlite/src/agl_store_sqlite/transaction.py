@@ -44,6 +44,7 @@ class Transaction(Tables):
         """How many of those who waited for work may look for it."""
         self._counted: dict[str, int] = {}
         self._queue_tail: int | None = None
+        self._drawn: dict[str, int] = {}
 
     # -- what need not be read again -------------------------------------------------------------
 
@@ -74,10 +75,14 @@ class Transaction(Tables):
         for rollout in {pair[0] for pair in spans}:
             if rollout not in last:
                 last[rollout] = self.last_span(rollout)
+        highest = self.known.sequence_ids
         rows: list[tuple[Any, ...]] = []
         for rollout, span in spans:
             last[rollout] += 1
             rows.append(_span_row(last[rollout], rollout, span))
+            drawn = highest.get(span.rollout_id)
+            if drawn is not None and drawn < span.sequence_id:
+                highest[span.rollout_id] = span.sequence_id
         if len(rows) > 1:
             before = self.connection.total_changes
             self.execute("SAVEPOINT spans")
@@ -121,6 +126,15 @@ class Transaction(Tables):
             self.known.workers.pop(worker.worker_id, None)
         return size
 
+    def draw_sequence_ids(self, rollout_id: str, number: int) -> int:
+        """Draw ``number`` ids of a rollout; return the last of them."""
+        known = self.known.sequence_ids
+        if rollout_id not in known:
+            known[rollout_id] = self.last_sequence_id(rollout_id)
+        known[rollout_id] += number
+        self._drawn[rollout_id] = known[rollout_id]
+        return known[rollout_id]
+
     # -- what is told and counted ----------------------------------------------------------------
 
     def tell(self, kind: str, finished: bool | None = None, **ids: Any) -> None:
@@ -140,7 +154,13 @@ class Transaction(Tables):
         return self._queue_tail
 
     def write_counters(self) -> None:
-        """Write what was counted; once per transaction, before its end."""
+        """Write what was counted and drawn; once per transaction, before its end."""
+        if self._drawn:
+            self.connection.executemany(
+                "INSERT INTO sequence_ids VALUES (?, ?) ON CONFLICT (rollout_id) "
+                "DO UPDATE SET last = excluded.last",
+                self._drawn.items(),
+            )
         if self._queue_tail is not None:
             self.execute(
                 "UPDATE counters SET value = ? WHERE name = 'queue_tail'", (self._queue_tail,)

@@ -218,7 +218,7 @@ class Cases:
         return self.repeat(http("POST", f"{PREFIX}/queues/rollouts/enqueue", body))
 
     async def dequeue(self) -> tuple[Steps, bytes]:
-        for _ in range(60):
+        for _ in range(240):
             batch = [{"input": {"question": TEXT}, "mode": "train"}] * 1000
             await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
         body = {"worker_id": "Worker-1"}

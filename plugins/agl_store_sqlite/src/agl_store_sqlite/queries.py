@@ -22,13 +22,13 @@ from agl_core.types import (
 )
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
-    ROLLOUT_COLUMNS,
+    ATTEMPTED,
+    ATTEMPTED_COLUMNS,
     SPAN_COLUMNS,
     WORKER_COLUMNS,
     attempt_from,
-    joined,
+    attempted_from,
     resources_from,
-    rollout_from,
     span_from,
     worker_from,
 )
@@ -57,14 +57,14 @@ class Where:
     logic: str = "and"
 
     @classmethod
-    def of(cls, logic: str, **conditions: Any) -> Where:
+    def of(cls, logic: str, prefix: str = "", **conditions: Any) -> Where:
         """Translate conditions as :func:`agl_core.store.query.filter_options` reads them."""
         where = cls(logic=logic)
         for name, operators in filter_options(logic=logic, **conditions).items():
             if name == "_aggregate":
                 continue
             for operator, value in operators.items():
-                where.pool.append(where._condition(name, operator, value))
+                where.pool.append(where._condition(prefix + name, operator, value))
         return where
 
     def _condition(self, column: str, operator: str, value: Any) -> str:
@@ -88,7 +88,7 @@ class Where:
         return "WHERE " + " AND ".join(parts) if parts else ""
 
 
-def _order(page: Page, model: type[BaseModel], insertion: str) -> str:
+def _order(page: Page, model: type[BaseModel], insertion: str, prefix: str = "") -> str:
     """Return a page's ORDER BY clause; equal keys keep insertion order in both directions.
 
     Raises:
@@ -97,16 +97,14 @@ def _order(page: Page, model: type[BaseModel], insertion: str) -> str:
     if page.sort_by is None:
         return f"ORDER BY {insertion}"
     sort_key(model, page.sort_by)
-    direction = page.sort_order.upper()
+    column, direction = prefix + page.sort_by, page.sort_order.upper()
     if page.sort_by == "start_time" and model is Rollout:  # never null: the index serves it
-        return f"ORDER BY start_time {direction}, {insertion}"
+        return f"ORDER BY {column} {direction}, {insertion}"
     if page.sort_by.endswith("_time"):
-        return (
-            f"ORDER BY {page.sort_by} IS NULL {direction}, {page.sort_by} {direction}, {insertion}"
-        )
+        return f"ORDER BY {column} IS NULL {direction}, {column} {direction}, {insertion}"
     if sortable_fields(model)[page.sort_by] == "":
-        return f"ORDER BY coalesce({page.sort_by}, '') {direction}, {insertion}"
-    return f"ORDER BY {page.sort_by} {direction}, {insertion}"
+        return f"ORDER BY coalesce({column}, '') {direction}, {insertion}"
+    return f"ORDER BY {column} {direction}, {insertion}"
 
 
 def _select(
@@ -117,12 +115,12 @@ def _select(
     order: str,
     page: Page,
     build: Callable[[Any], T],
-    key: str | None = None,
+    fetched: str | None = None,
 ) -> tuple[list[T], int]:
     condition = where.sql()
     found = f"FROM {source} {condition} {order} LIMIT ? OFFSET ?"
-    if key is not None and page.limit >= 0:
-        found = f"FROM {source} WHERE {key} IN (SELECT {key} {found}) {order}"
+    if fetched is not None:
+        found = f"FROM {fetched} WHERE r.ordinal IN (SELECT r.ordinal {found}) {order}"
     rows = tables.execute(
         f"SELECT {columns} {found}", (*where.values, page.limit, page.offset)
     ).fetchall()
@@ -137,18 +135,13 @@ def find_rollouts(
     tables: Tables, page: Page, logic: str, **conditions: Any
 ) -> PaginatedResult[Rollout | AttemptedRollout]:
     """Return a page of rollouts with their latest attempts."""
-    order = _order(page, Rollout, "r.ordinal")
-    where = Where.of(logic, **conditions)
+    order = _order(page, Rollout, "r.ordinal", "r.")
+    where = Where.of(logic, "r.", **conditions)
     # Sorted are numbers, which indexes hold, not rows; only those of the page are fetched.
-    found, total = _select(
-        tables, ROLLOUT_COLUMNS, "rollouts r", where, order, page, rollout_from, key="r.ordinal"
+    found = _select(
+        tables, ATTEMPTED_COLUMNS, "rollouts r", where, order, page, attempted_from, ATTEMPTED
     )
-    attempts = tables.attempts_of(rollout.rollout_id for rollout in found)
-    items: list[Rollout | AttemptedRollout] = [
-        joined(rollout, attempts[rollout.rollout_id]) if rollout.rollout_id in attempts else rollout
-        for rollout in found
-    ]
-    return page.result(items, total)
+    return page.result(*found)
 
 
 def find_attempts(tables: Tables, page: Page, rollout_id: str) -> PaginatedResult[Attempt]:

@@ -30,7 +30,6 @@ from agl_core.types import (
 from agl_store_sqlite import operations, queries
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.engine import Engine
-from agl_store_sqlite.records import joined
 from agl_store_sqlite.tables import Tables
 from agl_store_sqlite.writer import FEW
 
@@ -145,14 +144,7 @@ class SqliteReads(LightningStore):
         return await self._read(lambda tables: queries.find_attempts(tables, page, rollout_id))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
-        def read(tables: Tables) -> Rollout | AttemptedRollout | None:
-            rollout = tables.find_rollout(rollout_id)
-            if rollout is None:
-                return None
-            attempt = tables.find_attempt(rollout_id, "latest")
-            return rollout if attempt is None else joined(rollout, attempt)
-
-        return await self._look(read)
+        return await self._look(lambda tables: tables.find_attempted(rollout_id))
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         return await self._look(lambda tables: tables.find_attempt(rollout_id, "latest"))

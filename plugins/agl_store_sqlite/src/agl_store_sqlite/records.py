@@ -26,6 +26,8 @@ from agl_core.types.copying import construct
 from agl_store_sqlite.errors import damaged
 
 __all__ = [
+    "ATTEMPTED",
+    "ATTEMPTED_COLUMNS",
     "ATTEMPT_COLUMNS",
     "ROLLOUT_COLUMNS",
     "SPAN_COLUMNS",
@@ -33,6 +35,7 @@ __all__ = [
     "WORKER_COLUMNS",
     "WORKER_FIELDS",
     "attempt_from",
+    "attempted_from",
     "encode",
     "joined",
     "named_resources",
@@ -54,6 +57,11 @@ ATTEMPT_COLUMNS: Final = (
     "a.rollout_id, a.attempt_id, a.sequence_id, a.start_time, a.end_time, a.status, a.worker_id, "
     "a.last_heartbeat_time, a.metadata"
 )
+ATTEMPTED_COLUMNS: Final = f"{ROLLOUT_COLUMNS}, {ATTEMPT_COLUMNS}"
+ATTEMPTED: Final = (
+    "rollouts r LEFT JOIN attempts a ON a.rollout_id = r.rollout_id AND a.sequence_id = r.attempts"
+)
+"""Rollouts with their latest attempts."""
 WORKER_COLUMNS: Final = (
     "worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time, "
     "last_idle_time, current_rollout_id, current_attempt_id"
@@ -62,6 +70,7 @@ SPAN_COLUMNS: Final = (
     "attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, payload"
 )
 
+_WIDTH: Final = ROLLOUT_COLUMNS.count(",") + 1
 _ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
 WORKER_FIELDS: Final = tuple(Worker.model_fields)
 named_resources: Final = TypeAdapter(NamedResources)
@@ -116,6 +125,14 @@ def attempt_from(row: Row) -> Attempt:
     values = dict(zip(_ATTEMPT_FIELDS, row, strict=True))
     values["metadata"] = _decoded(values["metadata"])
     return construct(Attempt, values)
+
+
+def attempted_from(row: Row) -> Rollout | AttemptedRollout:
+    """Build a rollout with its latest attempt, if any, from :data:`ATTEMPTED_COLUMNS`."""
+    rollout = rollout_from(row)
+    if row[_WIDTH] is None:
+        return rollout
+    return joined(rollout, attempt_from(row[_WIDTH:]))
 
 
 def joined(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:

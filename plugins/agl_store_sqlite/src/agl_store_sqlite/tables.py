@@ -7,21 +7,30 @@ connections of their own.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
-from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker, becomes_latest
+from agl_core.types import (
+    Attempt,
+    AttemptedRollout,
+    ResourcesUpdate,
+    Rollout,
+    Worker,
+    becomes_latest,
+)
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
+    ATTEMPTED,
+    ATTEMPTED_COLUMNS,
     ROLLOUT_COLUMNS,
     STANDING_COLUMNS,
     WORKER_COLUMNS,
     WORKER_FIELDS,
     attempt_from,
+    attempted_from,
     encode,
     named_resources,
     resources_from,
@@ -59,6 +68,13 @@ class Tables:
             f"SELECT {ROLLOUT_COLUMNS} FROM rollouts r WHERE r.rollout_id = ?", rollout_id
         )
         return None if row is None else rollout_from(row)
+
+    def find_attempted(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
+        """Return a rollout with its latest attempt, if it has one."""
+        row = self.one(
+            f"SELECT {ATTEMPTED_COLUMNS} FROM {ATTEMPTED} WHERE r.rollout_id = ?", rollout_id
+        )
+        return None if row is None else attempted_from(row)
 
     def rollout(self, rollout_id: str) -> Rollout:
         """Return a rollout.
@@ -358,18 +374,6 @@ class Tables:
 
     def forget_requests(self, before: float) -> None:
         self.execute("DELETE FROM requests WHERE time < ?", (before,))
-
-    # -- many ------------------------------------------------------------------------------------
-
-    def attempts_of(self, rollout_ids: Iterable[str]) -> dict[str, Attempt]:
-        """Return the latest attempt of each rollout that has one."""
-        rows = self.execute(
-            f"SELECT {ATTEMPT_COLUMNS} FROM json_each(?) j "
-            "JOIN rollouts r ON r.rollout_id = j.value "
-            "JOIN attempts a ON a.rollout_id = r.rollout_id AND a.sequence_id = r.attempts",
-            (to_json(list(rollout_ids)).decode(),),
-        )
-        return {row[0]: attempt_from(row) for row in rows.fetchall()}
 
 
 _STORED_ROLLOUT: Final = f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r"

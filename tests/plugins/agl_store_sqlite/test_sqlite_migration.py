@@ -4,9 +4,10 @@ import sqlite3
 
 import pytest
 
-from agl_core.store import encode_span
-from agl_core.types import Span
+from agl_core.store import InMemoryLightningStore, encode_span
+from agl_core.types import AttemptedRollout, Span
 from agl_store_sqlite import SqliteLightningStore, schema
+from agl_store_sqlite.records import encode
 from agl_testing.samples import span_of
 
 
@@ -16,33 +17,6 @@ def ask(path, statement):
         return connection.execute(statement).fetchall()
     finally:
         connection.close()
-
-
-async def old_file(path, monkeypatch) -> tuple[list[str], dict[str, list[Span]]]:
-    """Write a file of version 1, whose spans lie in the order they came in."""
-    monkeypatch.setattr(schema, "_MIGRATIONS", schema._MIGRATIONS[:1])
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 1)
-    store = SqliteLightningStore(path)
-    started = [await store.start_rollout(number) for number in range(3)]
-    await store.close()
-    monkeypatch.undo()
-    connection = sqlite3.connect(path)
-    spans: dict[str, list[Span]] = {item.rollout_id: [] for item in started}
-    for number in (4, 2, 3, 1):
-        for rollout, item in enumerate(started, 1):
-            span = span_of(item, number)
-            spans[item.rollout_id].append(span)
-            encoded = encode_span(span)
-            values = (rollout, *(getattr(encoded, name) for name in SPAN_FIELDS))
-            connection.execute(
-                f"INSERT INTO spans (rollout, {', '.join(SPAN_FIELDS)}) "
-                f"VALUES (?{', ?' * len(SPAN_FIELDS)})",
-                values,
-            )
-    connection.execute("UPDATE counters SET value = 12 WHERE name = 'spans'")
-    connection.commit()
-    connection.close()
-    return [item.rollout_id for item in started], spans
 
 
 SPAN_FIELDS = (
@@ -58,20 +32,64 @@ SPAN_FIELDS = (
 )
 
 
+def insert(connection: sqlite3.Connection, table: str, **columns: object) -> None:
+    marks = ", ".join("?" * len(columns))
+    connection.execute(
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
+    )
+
+
+async def old_file(path, monkeypatch) -> tuple[list[AttemptedRollout], dict[str, list[Span]]]:
+    """Write a file of version 1, whose spans lie in the order they came in."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_MIGRATIONS", schema._MIGRATIONS[:1])
+        patch.setattr(schema, "SCHEMA_VERSION", 1)
+        schema.migrate(connection, str(path))
+    memory = InMemoryLightningStore()
+    started = [await memory.start_rollout(number, worker_id="w") for number in range(3)]
+    spans: dict[str, list[Span]] = {item.rollout_id: [] for item in started}
+    connection.execute("BEGIN")
+    for item in started:
+        row = item.model_dump(exclude={"attempt"})
+        packed = {name: encode(name, row[name]) for name in ("input", "config", "metadata")}
+        insert(connection, "rollouts", **{**row, **packed, "attempts": 1})
+        row = item.attempt.model_dump()
+        insert(connection, "attempts", **{**row, "metadata": encode("metadata", row["metadata"])})
+        insert(connection, "sequence_ids", rollout_id=item.rollout_id, last=7)
+    for number in (4, 2, 3, 1):
+        for rollout, item in enumerate(started, 1):
+            span = span_of(item, number)
+            spans[item.rollout_id].append(span)
+            encoded = encode_span(span)
+            columns = {name: getattr(encoded, name) for name in SPAN_FIELDS}
+            insert(connection, "spans", rollout=rollout, **columns)
+    connection.execute("UPDATE counters SET value = 12 WHERE name = 'spans'")
+    connection.execute("COMMIT")
+    connection.close()
+    return started, spans
+
+
 async def test_a_file_of_version_1_keeps_its_spans_and_their_order(tmp_path, monkeypatch, caplog):
     path = tmp_path / "store.db"
-    rollout_ids, spans = await old_file(path, monkeypatch)
+    started, spans = await old_file(path, monkeypatch)
     assert ask(path, "PRAGMA user_version") == [(1,)]
     store = SqliteLightningStore(path)
     assert "schema version 1" in caplog.text
     assert ask(path, "PRAGMA user_version") == [(schema.SCHEMA_VERSION,)]
+    rollout_ids = [item.rollout_id for item in started]
     for rollout_id in rollout_ids:
         came = list(await store.query_spans(rollout_id, sort_by=None))
         assert came == spans[rollout_id]
         by_number = list(await store.query_spans(rollout_id))
         assert [span.sequence_id for span in by_number] == [1, 2, 3, 4]
-    latest = await store.get_latest_attempt(rollout_ids[0])
-    assert latest is not None
+    assert list(await store.query_rollouts()) == started
+    assert [await store.get_latest_attempt(item.rollout_id) for item in started] == [
+        item.attempt for item in started
+    ]
+    ids = started[1].rollout_id, started[1].attempt.attempt_id
+    assert await store.get_next_span_sequence_id(*ids) == 8
+    assert (await store.update_attempt(*ids, status="succeeded")).status == "succeeded"
     assert list(await store.add_many_spans(spans[rollout_ids[0]])) == []  # known ones stay known
     new = spans[rollout_ids[0]][0].model_copy(update={"span_id": "f" * 16, "sequence_id": 5})
     assert await store.add_span(new) == new

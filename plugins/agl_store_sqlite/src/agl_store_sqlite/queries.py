@@ -32,7 +32,7 @@ from agl_store_sqlite.records import (
     span_from,
     worker_from,
 )
-from agl_store_sqlite.tables import Tables
+from agl_store_sqlite.tables import ORDINAL, Tables
 
 __all__ = [
     "find_attempts",
@@ -147,7 +147,7 @@ def find_rollouts(
 def find_attempts(tables: Tables, page: Page, rollout_id: str) -> PaginatedResult[Attempt]:
     """Return a page of a rollout's attempts."""
     order = _order(page, Attempt, "a.sequence_id")
-    where = Where(must=["a.rollout_id = ?"], values=[rollout_id])
+    where = Where(must=[f"a.rollout = {ORDINAL}"], values=[rollout_id])
     return page.result(
         *_select(tables, ATTEMPT_COLUMNS, "attempts a", where, order, page, attempt_from)
     )

@@ -59,7 +59,7 @@ ATTEMPT_COLUMNS: Final = (
 )
 ATTEMPTED_COLUMNS: Final = f"{ROLLOUT_COLUMNS}, {ATTEMPT_COLUMNS}"
 ATTEMPTED: Final = (
-    "rollouts r LEFT JOIN attempts a ON a.rollout_id = r.rollout_id AND a.sequence_id = r.attempts"
+    "rollouts r LEFT JOIN attempts a ON a.rollout = r.ordinal AND a.sequence_id = r.attempts"
 )
 """Rollouts with their latest attempts."""
 WORKER_COLUMNS: Final = (

@@ -9,6 +9,8 @@ transaction; a file written by a newer version is refused, never guessed at.
   it. ``spans.ordinal`` is the rollout's ordinal times 2**32, plus a number that grows within the
   rollout: so a rollout's spans lie together in the file however many rollouts write at a time, and
   reading them reads few pages. A query by rollout is one range of ``spans_order``.
+* ``attempts.rollout`` is the rollout's ordinal, too, so that the attempts that run at a time lie
+  together.
 * ``changes`` and ``peers`` let several processes wake each other (:mod:`agl_store_sqlite.peers`).
 * ``requests`` remembers creating calls by idempotency key, so that a retry after a crash of the
   server does not do them twice.
@@ -147,10 +149,33 @@ CREATE INDEX spans_order ON spans (rollout, sequence_id);
 """Puts the spans of a rollout together; until then they lay in the order they came in."""
 
 _V3: Final = """
-DROP INDEX attempts_id;
+CREATE TABLE clustered (
+    rollout INTEGER NOT NULL,
+    sequence_id INTEGER NOT NULL,
+    rollout_id TEXT NOT NULL,
+    attempt_id TEXT NOT NULL,
+    start_time REAL NOT NULL,
+    end_time REAL,
+    status TEXT NOT NULL,
+    worker_id TEXT,
+    last_heartbeat_time REAL,
+    metadata BLOB NOT NULL,
+    PRIMARY KEY (rollout, sequence_id)
+) WITHOUT ROWID;
+INSERT INTO clustered SELECT r.ordinal, a.sequence_id, a.rollout_id, a.attempt_id, a.start_time,
+    a.end_time, a.status, a.worker_id, a.last_heartbeat_time, a.metadata
+    FROM attempts a JOIN rollouts r ON r.rollout_id = a.rollout_id;
+DROP TABLE attempts;
+ALTER TABLE clustered RENAME TO attempts;
+CREATE TABLE numbered (
+    ordinal INTEGER PRIMARY KEY, rollout_id TEXT NOT NULL UNIQUE, last INTEGER NOT NULL
+);
+INSERT INTO numbered (rollout_id, last) SELECT rollout_id, last FROM sequence_ids;
+DROP TABLE sequence_ids;
+ALTER TABLE numbered RENAME TO sequence_ids;
 """
-"""A rollout has few attempts: its range of the primary key finds one by id as fast, and an attempt
-begun changes one page less."""
+"""Puts the attempts of neighbouring rollouts together, and their sequence ids: what is under way at
+a time changes few pages. A rollout has few attempts, so that none needs an index by its id."""
 
 _MIGRATIONS: Final = (_V1, _V2, _V3)
 _REWRITES_SPANS: Final = 2

@@ -39,7 +39,10 @@ from agl_store_sqlite.records import (
 )
 from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 
-__all__ = ["StoredRollout", "Tables"]
+__all__ = ["ORDINAL", "StoredRollout", "Tables"]
+
+
+ORDINAL: Final = "(SELECT ordinal FROM rollouts WHERE rollout_id = ?)"
 
 
 class StoredRollout(NamedTuple):
@@ -200,14 +203,14 @@ class Tables:
         """Return an attempt by id, or the one with the highest ordinal for ``"latest"``."""
         if attempt_id == "latest":
             row = self.one(
-                f"SELECT {ATTEMPT_COLUMNS} FROM attempts a WHERE a.rollout_id = ? "
+                f"SELECT {ATTEMPT_COLUMNS} FROM attempts a WHERE a.rollout = {ORDINAL} "
                 "ORDER BY a.sequence_id DESC LIMIT 1",
                 rollout_id,
             )
         else:
             row = self.one(
                 f"SELECT {ATTEMPT_COLUMNS} FROM attempts a "
-                "WHERE a.rollout_id = ? AND a.attempt_id = ?",
+                f"WHERE a.rollout = {ORDINAL} AND a.attempt_id = ?",
                 rollout_id,
                 attempt_id,
             )
@@ -226,15 +229,16 @@ class Tables:
 
     def insert_attempt(self, attempt: Attempt) -> None:
         self.execute(
-            "INSERT INTO attempts (rollout_id, attempt_id, sequence_id, start_time, end_time, "
-            "status, worker_id, last_heartbeat_time, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO attempts (rollout, rollout_id, attempt_id, sequence_id, start_time, "
+            "end_time, status, worker_id, last_heartbeat_time, metadata) VALUES "
+            "((SELECT ordinal FROM rollouts WHERE rollout_id = ?1), ?1, ?, ?, ?, ?, ?, ?, ?, ?)",
             self._attempt_values(attempt),
         )
 
     def save_attempt(self, attempt: Attempt) -> None:
         self.execute(
             "UPDATE attempts SET end_time = ?, status = ?, worker_id = ?, last_heartbeat_time = ?, "
-            "metadata = ? WHERE rollout_id = ? AND sequence_id = ?",
+            f"metadata = ? WHERE rollout = {ORDINAL} AND sequence_id = ?",
             (
                 attempt.end_time,
                 attempt.status,
@@ -248,7 +252,7 @@ class Tables:
 
     def delete_attempt(self, attempt: Attempt) -> None:
         self.execute(
-            "DELETE FROM attempts WHERE rollout_id = ? AND sequence_id = ?",
+            f"DELETE FROM attempts WHERE rollout = {ORDINAL} AND sequence_id = ?",
             (attempt.rollout_id, attempt.sequence_id),
         )
 

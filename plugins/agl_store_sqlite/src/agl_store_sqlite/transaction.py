@@ -157,8 +157,8 @@ class Transaction(Tables):
         """Write what was counted and drawn; once per transaction, before its end."""
         if self._drawn:
             self.connection.executemany(
-                "INSERT INTO sequence_ids VALUES (?, ?) ON CONFLICT (rollout_id) "
-                "DO UPDATE SET last = excluded.last",
+                "INSERT INTO sequence_ids (rollout_id, last) VALUES (?, ?) "
+                "ON CONFLICT (rollout_id) DO UPDATE SET last = excluded.last",
                 self._drawn.items(),
             )
         if self._queue_tail is not None:

@@ -127,7 +127,7 @@ def forget_rollouts(
             ordinal,
         )
         tx.execute("DELETE FROM spans WHERE rollout = ?", (ordinal,))
-        tx.execute("DELETE FROM attempts WHERE rollout_id = ?", (rollout_id,))
+        tx.execute("DELETE FROM attempts WHERE rollout = ?", (ordinal,))
         tx.execute("DELETE FROM sequence_ids WHERE rollout_id = ?", (rollout_id,))
         tx.execute("DELETE FROM rollouts WHERE ordinal = ?", (ordinal,))
         tx.count("rollouts", -1)

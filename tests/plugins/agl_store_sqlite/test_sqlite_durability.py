@@ -52,9 +52,9 @@ async def test_a_write_is_done_once_it_is_synced_and_those_behind_it_share_the_n
     events = other.events()
     news = asyncio.ensure_future(anext(events))
     disk.seconds = 0.1
-    await store.update_worker("w")  # from now on this disk is a slow one
+    await store.add_resources({})  # from now on this disk is a slow one
     disk.seconds = 0.0
-    assert (await asyncio.wait_for(news, 10)).kind == "worker"
+    assert (await asyncio.wait_for(news, 10)).kind == "resources"
     news = asyncio.ensure_future(anext(events))
     disk.open.clear()
     disk.reached.clear()
@@ -156,3 +156,42 @@ async def test_the_log_of_a_linked_file_is_the_one_synced(tmp_path, disk):
     connection = sqlite3.connect(tmp_path / "there" / "store.db")
     assert connection.execute("SELECT count(*) FROM rollouts").fetchone() == (1,)
     connection.close()
+
+
+async def test_heartbeats_and_drawn_ids_wait_for_no_disk_and_are_on_it_with_the_next_write(
+    tmp_path, disk
+):
+    store = SqliteLightningStore(tmp_path / "store.db")
+    started = await store.start_rollout("x")
+    ids = started.rollout_id, started.attempt.attempt_id
+    assert disk.syncs == 1
+    disk.fails = True  # which nobody notices
+    await store.update_worker("w", {"cpu": 1})
+    assert await store.get_next_span_sequence_id(*ids) == 1
+    disk.fails = False
+    await store.update_attempt(*ids, status="running")
+    assert disk.syncs == 2
+    await store.close()
+
+
+async def test_a_long_log_is_copied_beside_the_writes_and_begun_anew(tmp_path):
+    path = tmp_path / "store.db"
+    store = SqliteLightningStore(path, durability="normal")
+    text = "x" * 100_000
+    longest = 0
+
+    async def write(writer: int) -> None:
+        nonlocal longest
+        for number in range(300):
+            await store.enqueue_rollout([writer, number, text])
+            longest = max(longest, (tmp_path / "store.db-wal").stat().st_size)
+
+    await asyncio.gather(*(write(writer) for writer in range(4)))
+    assert 16e6 < longest < 60e6  # of 120 MB written
+    assert path.stat().st_size > 60e6
+    await store.close()
+    again = SqliteLightningStore(path)
+    assert {tuple(rollout.input[:2]) for rollout in await again.query_rollouts()} == {
+        (writer, number) for writer in range(4) for number in range(300)
+    }
+    await again.close()

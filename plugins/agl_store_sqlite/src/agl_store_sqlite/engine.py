@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import threading
@@ -24,6 +25,7 @@ from agl_store_sqlite.writer import Writer
 
 __all__ = ["Engine"]
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READERS: Final = 4
@@ -72,6 +74,7 @@ class Engine:
             busy_seconds=config.busy_seconds,
             seal=self._seal,
             tell=self._tell,
+            copy_log=self._copy_log,
         )
         self._peers.start()
 
@@ -161,6 +164,7 @@ class Engine:
         undo: Callable[[Transaction, T], None] | None = None,
         *,
         records: int = 1,
+        lasting: bool = True,
     ) -> T:
         """Run a write in the next group; return its result once it is on disk.
 
@@ -170,11 +174,26 @@ class Engine:
             undo: Takes the operation back, if the caller was cancelled before the result reached
                 it; without it the operation stands.
             records: About how many records the operation touches; many keep no event loop busy.
+            lasting: Whether full durability waits for the disk. What does not last by itself is
+                committed like everything else, and on the disk with the next write that is.
 
         Raises:
             AglError: What the operation raised; then it has written nothing.
         """
-        return await self._writer.write(operation, undo, records=records)
+        return await self._writer.write(operation, undo, records=records, lasting=lasting)
+
+    def _copy_log(self, copied: Callable[[], None]) -> None:
+        def copy() -> None:
+            try:
+                self.look(
+                    lambda tables: tables.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                )
+            except StoreDataError as error:  # nothing is lost, the log keeps it
+                logger.warning("The log cannot be copied: %s", error)
+            finally:
+                copied()
+
+        self._pool.submit(copy)
 
     def _seal(self, tx: Transaction) -> None:
         """End a transaction: what was counted, and who is to be told."""

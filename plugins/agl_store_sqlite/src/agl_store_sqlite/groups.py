@@ -30,6 +30,8 @@ class Write(Generic[T]):
     answer: asyncio.Future[T]
     records: int
     """About how many records it touches."""
+    lasting: bool
+    """Whether it must survive power loss by itself."""
     undo: Callable[[Transaction, T], None] | None
     """Takes it back if nobody was there to be told of it."""
 
@@ -51,7 +53,8 @@ class Committed:
     outcomes: Sequence[Any]
     tx: Transaction | None = None
     """The transaction; None if it wrote nothing."""
-    changed: bool = False
+    needs_sync: bool = False
+    """Whether a caller waits for the disk."""
 
     @classmethod
     def failed(cls, writes: Sequence[Write[Any]], error: BaseException) -> Committed:
@@ -111,7 +114,9 @@ class Committer:
                 alone = (self.run([write], patient=True) for write in writes)
                 return [part for parts in alone for part in parts or ()]
             return [Committed.failed(writes, self._translated(error))]
-        return [Committed(writes, outcomes, tx, connection.total_changes != before)]
+        changed = connection.total_changes != before
+        lasting = changed and any(write.lasting for write in writes)
+        return [Committed(writes, outcomes, tx, lasting)]
 
     def _translated(self, error: Exception) -> Exception:
         failure = translated(error, self._path) if isinstance(error, sqlite3.Error) else error

@@ -195,7 +195,10 @@ class SqliteLightningStore(SqliteReads):
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
         ids = [rollout_id for rollout_id, _ in rollout_attempt_ids]
-        return await self._write(lambda tx: operations.draw_sequence_ids(tx, ids)) if ids else []
+        if not ids:
+            return []
+        # Above every stored span's in any case; the span that takes one is synced itself.
+        return await self._write(lambda tx: operations.draw_sequence_ids(tx, ids), lasting=False)
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -242,7 +245,10 @@ class SqliteLightningStore(SqliteReads):
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         changes = worker_changes(worker_id, heartbeat_stats)
-        return await self._write(lambda tx: operations.heartbeat(tx, worker_id, changes))
+        # Of no worth after power loss: the worker is gone, or sends the next one.
+        return await self._write(
+            lambda tx: operations.heartbeat(tx, worker_id, changes), lasting=False
+        )
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -343,9 +349,10 @@ class SqliteLightningStore(SqliteReads):
         undo: Callable[[Transaction, Any], None] | None = None,
         *,
         records: int = 1,
+        lasting: bool = True,
     ) -> Any:
         await self._scan_if_due()
-        return await self._engine.write(operation, undo, records=records)
+        return await self._engine.write(operation, undo, records=records, lasting=lasting)
 
 
 def _statuses(tables: Tables, rollout_ids: Sequence[str]) -> dict[str, str]:

@@ -6,8 +6,9 @@ one transaction, so that a busy store pays for one commit per group instead of o
 A group of few records runs in the event loop that asked for it: SQLite takes some microseconds per
 record, less than it costs to hand a write to another thread and its outcome back. Whatever blocks
 is left to a thread: waiting for a foreign lock, many records, syncing the log
-(:mod:`agl_store_sqlite.wal`) and copying it into the database. Meanwhile the event loop takes
-requests and the next group gathers.
+(:mod:`agl_store_sqlite.wal`) where that takes long. Meanwhile the event loop takes requests and the
+next group gathers. A long log is copied into the database beside the writes; only for what came
+during the copy do they wait.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _ENOUGH: Final = 64
 """Writes that wait for no others to share their transaction."""
 FEW: Final = 100
 """Records that an event loop reads or writes itself at most."""
-_CHECKPOINT_PAGES: Final = 4000
-"""Length of the log (16 MB) at which it is copied into the file, which takes two syncs."""
+_LONG_LOG_PAGES: Final = 4000
+"""Length of the log (16 MB) at which it is copied into the file and begun anew."""
 
 
 class Writer:
@@ -54,6 +55,8 @@ class Writer:
         busy_seconds: How long to wait for a foreign lock, in seconds.
         seal: Called at the end of every transaction, inside it.
         tell: Called with each transaction after its writes were answered, in their order.
+        copy_log: Begins to copy the log into the database on another connection, and returns; calls
+            its argument when that has ended, from any thread.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Writer:
         busy_seconds: float,
         seal: Callable[[Transaction], None],
         tell: Callable[[Transaction], None],
+        copy_log: Callable[[Callable[[], None]], None],
     ) -> None:
         self._connection = connection
         self._path = path
@@ -74,6 +78,8 @@ class Writer:
         self._busy_seconds = busy_seconds
         self._committer = Committer(connection, path, seal)
         self._tell = tell
+        self._copy_log = copy_log
+        self._copying = self._copied = False
         self._state = threading.Condition()
         self._waiting: list[Write[Any]] = []
         self._at_work = False
@@ -89,10 +95,11 @@ class Writer:
         undo: Callable[[Transaction, T], None] | None = None,
         *,
         records: int = 1,
+        lasting: bool = True,
     ) -> T:
         """Run a write in the next group; see :meth:`agl_store_sqlite.engine.Engine.write`."""
         loop = asyncio.get_running_loop()
-        write = Write(operation, loop, loop.create_future(), records, undo)
+        write = Write(operation, loop, loop.create_future(), records, lasting, undo)
         self._submit(write)
         try:
             return await write.answer
@@ -106,7 +113,8 @@ class Writer:
         """Take back what nobody was told of."""
         undo, loop = write.undo, write.loop
         if undo is not None and result and not self._closed:
-            self._submit(Write(lambda tx: undo(tx, result), loop, loop.create_future(), 1, None))
+            answer: asyncio.Future[None] = loop.create_future()
+            self._submit(Write(lambda tx: undo(tx, result), loop, answer, 1, True, None))
 
     def close(self) -> None:
         """Finish what was handed in; idempotent."""
@@ -154,8 +162,9 @@ class Writer:
                 work = partial(self._settle, groups)
             else:
                 self._finish(self._synced(groups, in_loop=True))
-                if self._is_long():
-                    work = self._checkpoint
+                self._keep_log_short()
+                if self._copied:
+                    work = self._begin_log_anew
         finally:
             if work is None:
                 self._rest()
@@ -208,16 +217,22 @@ class Writer:
             self._wal.sync(in_loop=in_loop)
         except StoreDataError as failure:
             return [
-                Committed.failed(group.writes, failure) if group.changed else group
+                Committed.failed(group.writes, failure) if group.needs_sync else group
                 for group in groups
             ]
         return groups
 
     def _needs_sync(self, groups: Sequence[Committed]) -> bool:
-        return self._sync and any(group.changed for group in groups)
+        return self._sync and any(group.needs_sync for group in groups)
 
-    def _is_long(self) -> bool:
-        return self._wal.has_frames(_CHECKPOINT_PAGES)
+    def _keep_log_short(self) -> None:
+        """Have a long log copied while writes go on."""
+        if not self._copying and self._wal.has_frames(_LONG_LOG_PAGES):
+            self._copying = True
+            self._copy_log(self._log_is_copied)
+
+    def _log_is_copied(self) -> None:
+        self._copied = True
 
     def _wait_for_locks(self, seconds: float) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
@@ -238,18 +253,24 @@ class Writer:
     def _settle(self, groups: Sequence[Committed]) -> None:
         try:
             self._finish(self._synced(groups, in_loop=False))
+            self._keep_log_short()
         finally:
-            self._checkpoint()
+            if self._copied:
+                self._begin_log_anew()
+            else:
+                self._rest()
 
-    def _checkpoint(self) -> None:
-        """Copy what the log holds into the file, so that the next group begins it anew."""
+    def _begin_log_anew(self) -> None:
+        """Copy what came while the log was copied; the next group finds all copied and starts over.
+
+        As long as a reader needs what the log holds it grows on, and the next group tries again.
+        """
         try:
-            if self._is_long():
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
-            # Nothing is lost: the log keeps it, and grows until a later group's attempt.
             logger.warning("The log cannot be copied: %s", translated(error, self._path))
         finally:
+            self._copying = self._copied = False
             self._rest()
 
 

@@ -89,6 +89,19 @@ async def test_a_slow_disk_holds_up_no_event_loop_but_to_see_if_it_still_is(tmp_
     await store.close()
 
 
+async def test_a_loop_syncs_nothing_while_another_process_has_the_file(tmp_path, disk):
+    store = SqliteLightningStore(tmp_path / "store.db")
+    other = SqliteLightningStore(tmp_path / "store.db")
+    for number in range(5):
+        await store.enqueue_rollout(number)
+    assert disk.syncs == 5
+    assert threading.get_ident() not in disk.threads
+    await other.close()
+    await store.enqueue_rollout("alone again")
+    assert threading.get_ident() in disk.threads
+    await store.close()
+
+
 async def test_what_was_done_is_what_power_loss_leaves(tmp_path, disk):
     path = tmp_path / "store.db"
     store = SqliteLightningStore(path)

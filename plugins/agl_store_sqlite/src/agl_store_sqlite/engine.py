@@ -73,6 +73,7 @@ class Engine:
             sync=config.durability == "full",
             busy_seconds=config.busy_seconds,
             seal=self._seal,
+            alone=lambda: self._peers.alone,
             tell=self._tell,
             copy_log=self._copy_log,
         )
@@ -99,11 +100,12 @@ class Engine:
         return connection
 
     def _take_over_log(self) -> WriteAheadLog:
-        """Let commits neither sync nor copy the log; return it, for that to be done beside them."""
+        """Leave waiting for locks, syncing and copying the log to the writer; return the log."""
         _, _, path = self._connection.execute("PRAGMA database_list").fetchone()
         wal = WriteAheadLog(self.path, f"{path}-wal")
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._connection.execute("PRAGMA busy_timeout = 0")
         return wal
 
     def close(self) -> None:
@@ -112,6 +114,7 @@ class Engine:
             return
         self._closed = True
         self._writer.close()
+        self._connection.execute(f"PRAGMA busy_timeout = {int(self.config.busy_seconds * 1000)}")
         self._peers.stop(self._connection)
         self._pool.shutdown()
         with self._readers_lock:

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from agl_core.errors import AglError
 from agl_store_sqlite.errors import is_busy, translated
@@ -19,6 +19,10 @@ __all__ = ["Committed", "Committer", "Write", "answer_all"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_SHORTEST_PAUSE: Final = 0.0001
+_LONGEST_PAUSE: Final = 0.005
+"""Seconds between two looks whether a foreign lock is free."""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,8 +69,9 @@ class Committer:
     """Runs groups of writes, each in a transaction. For one thread at a time.
 
     Args:
-        connection: To write with; nobody else uses it.
+        connection: To write with; nobody else uses it, and it does not wait for locks itself.
         path: The file's name, for errors.
+        busy_seconds: How long a patient group waits for a foreign lock, in seconds.
         seal: Called at the end of every transaction, inside it.
     """
 
@@ -74,10 +79,12 @@ class Committer:
         self,
         connection: sqlite3.Connection,
         path: str,
+        busy_seconds: float,
         seal: Callable[[Transaction], None],
     ) -> None:
         self._connection = connection
         self._path = path
+        self._busy_seconds = busy_seconds
         self._seal = seal
         self._known = Known()
 
@@ -95,7 +102,7 @@ class Committer:
         tx = Transaction(connection, self._known)
         before = connection.total_changes
         try:
-            tx.execute("BEGIN IMMEDIATE")
+            self._begin(self._busy_seconds if patient else 0.0)
             tx.now = time.time()
             self._known.check(connection)
             outcomes = [_run_one(tx, write) for write in writes]
@@ -117,6 +124,22 @@ class Committer:
         changed = connection.total_changes != before
         lasting = changed and any(write.lasting for write in writes)
         return [Committed(writes, outcomes, tx, lasting)]
+
+    def _begin(self, seconds: float) -> None:
+        """Take the lock; another process mostly has it for less than a millisecond."""
+        deadline = time.monotonic() + seconds
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                # Nothing tells that a lock is free, and SQLite looks every few milliseconds.
+                time.sleep(pause)
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+            else:
+                return
 
     def _translated(self, error: Exception) -> Exception:
         failure = translated(error, self._path) if isinstance(error, sqlite3.Error) else error

@@ -51,6 +51,8 @@ class Peers:
         self._heard = heard
         self._stopping = threading.Event()
         self._pruned = time.monotonic()
+        self.alone = True
+        """Whether no other process had the file open when last looked."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._socket.bind(("127.0.0.1", 0))
@@ -97,6 +99,7 @@ class Peers:
         if not tx.told:
             return []
         ports = [port for (port,) in tx.execute("SELECT port FROM peers") if port != self.port]
+        self.alone = not ports
         if not ports:
             return []
         tx.connection.executemany(

@@ -200,7 +200,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         # Read again under the lock: another process may just have done it.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         _check_origin(connection, path, version)
-        if version:
+        if 0 < version < SCHEMA_VERSION:
             logger.warning(
                 "%s has schema version %d and is brought to %d%s",
                 path,

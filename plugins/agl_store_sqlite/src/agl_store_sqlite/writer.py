@@ -6,9 +6,9 @@ one transaction, so that a busy store pays for one commit per group instead of o
 A group of few records runs in the event loop that asked for it: SQLite takes some microseconds per
 record, less than it costs to hand a write to another thread and its outcome back. Whatever blocks
 is left to a thread: waiting for a foreign lock, many records, syncing the log
-(:mod:`agl_store_sqlite.wal`) where that takes long. Meanwhile the event loop takes requests and the
-next group gathers. A long log is copied into the database beside the writes; only for what came
-during the copy do they wait.
+(:mod:`agl_store_sqlite.wal`) where that takes long or other processes do it, too. Meanwhile the
+event loop takes requests and the next group gathers. A long log is copied into the database beside
+the writes; only for what came during the copy do they wait.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class Writer:
     """Runs the writes of one process, one group after the other. Thread-safe.
 
     Args:
-        connection: The connection to write with; the writer's alone until it is closed. It does
-            not copy the log by itself.
+        connection: The connection to write with; the writer's alone until it is closed. It
+            neither waits for locks nor copies the log by itself.
         path: The file's name, for errors.
         wal: The connection's log.
         sync: Whether a caller is answered only once the log was synced.
         busy_seconds: How long to wait for a foreign lock, in seconds.
         seal: Called at the end of every transaction, inside it.
+        alone: Tells whether no other process has the file open.
         tell: Called with each transaction after its writes were answered, in their order.
         copy_log: Begins to copy the log into the database on another connection, and returns; calls
             its argument when that has ended, from any thread.
@@ -68,6 +69,7 @@ class Writer:
         sync: bool,
         busy_seconds: float,
         seal: Callable[[Transaction], None],
+        alone: Callable[[], bool],
         tell: Callable[[Transaction], None],
         copy_log: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -75,8 +77,8 @@ class Writer:
         self._path = path
         self._wal = wal
         self._sync = sync
-        self._busy_seconds = busy_seconds
-        self._committer = Committer(connection, path, seal)
+        self._committer = Committer(connection, path, busy_seconds, seal)
+        self._alone = alone
         self._tell = tell
         self._copy_log = copy_log
         self._copying = self._copied = False
@@ -84,7 +86,6 @@ class Writer:
         self._waiting: list[Write[Any]] = []
         self._at_work = False
         self._closed = False
-        self._wait_for_locks(0.0)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="agl-sqlite-disk", daemon=True)
         self._thread.start()
@@ -129,7 +130,6 @@ class Writer:
         self._inbox.put(None)
         self._thread.join()
         self._wal.close()
-        self._wait_for_locks(self._busy_seconds)
 
     # -- in the callers' event loops ---------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Writer:
             groups = None if _are_many(writes) else self._run(writes, patient=False)
             if groups is None:
                 work = partial(self._run_patiently, writes)
-            elif self._needs_sync(groups) and not self._wal.syncs_fast():
+            elif self._needs_sync(groups) and not (self._wal.syncs_fast() and self._alone()):
                 work = partial(self._settle, groups)
             else:
                 self._finish(self._synced(groups, in_loop=True))
@@ -234,9 +234,6 @@ class Writer:
     def _log_is_copied(self) -> None:
         self._copied = True
 
-    def _wait_for_locks(self, seconds: float) -> None:
-        self._connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
-
     # -- in the thread -----------------------------------------------------------------------------
 
     def _serve(self) -> None:
@@ -244,9 +241,7 @@ class Writer:
             work()
 
     def _run_patiently(self, writes: Sequence[Write[Any]]) -> None:
-        self._wait_for_locks(self._busy_seconds)
         groups = self._run(writes, patient=True) if writes else []
-        self._wait_for_locks(0.0)
         assert groups is not None
         self._settle(groups)
 

@@ -39,7 +39,7 @@ class History:
         gap: Whether a call without token ids came since.
     """
 
-    packed: bytearray = field(default_factory=bytearray)
+    packed: bytes = b""
     responses: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     messages: list[dict[str, Any]] | None = None
     gap: bool = False
@@ -74,7 +74,7 @@ def why_broken(
     return (BreakCause.TRUNCATED if cut else BreakCause.EDITED), shared
 
 
-def common_prefix(first: bytes | bytearray, second: bytes | bytearray) -> int:
+def common_prefix(first: bytes, second: bytes) -> int:
     """Return how many tokens two packed sequences have in common at their beginnings."""
     low, high = 0, min(len(first), len(second)) // ITEM_BYTES
     while low < high:
@@ -98,7 +98,7 @@ def _is_cut(messages: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]
     return before[-1] in messages[:kept]
 
 
-def _turns_up_later(history: bytearray, prompt: bytes, shared: int) -> bool:
+def _turns_up_later(history: bytes, prompt: bytes, shared: int) -> bool:
     """Whether the tokens of the prompt after its shared beginning come later in the history."""
     probe = prompt[shared * ITEM_BYTES : (shared + _PROBE) * ITEM_BYTES]
     place = history.find(probe, shared * ITEM_BYTES)

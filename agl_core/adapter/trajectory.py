@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agl_core.adapter.base import TraceAdapter, as_spans
-from agl_core.adapter.breaks import BreakCause, History, common_prefix, why_broken
+from agl_core.adapter.beginnings import Beginnings
+from agl_core.adapter.breaks import BreakCause, History, why_broken
 from agl_core.adapter.call import ModelCall
 from agl_core.adapter.certificates import CertificateSummary
 from agl_core.adapter.chat import to_messages
@@ -101,12 +102,36 @@ class _Open:
     history: History
 
 
+class _Family:
+    """The rows of one agent and one model, by index; they share beginnings with each other only."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, _Open] = {}
+        self._beginnings = Beginnings()
+
+    def continued_by(self, prompt: bytes) -> _Open | None:
+        """The row that the prompt begins with, whole; of several the longest, then the latest."""
+        index = self._beginnings.longest_in(prompt)
+        return None if index is None else self.members[index]
+
+    def nearest_to(self, prompt: bytes) -> _Open:
+        """The row that shares most with the prompt; of several the latest."""
+        return self.members[self._beginnings.nearest_to(prompt)]
+
+    def hold(self, one: _Open, packed: bytes) -> None:
+        """Let a row, new or not, hold these tokens from now on."""
+        if one.index in self.members:
+            self._beginnings.remove(one.index, one.history.packed)
+        self.members[one.index] = one
+        one.history.packed = packed
+        self._beginnings.add(one.index, packed)
+
+
 class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
     """Turns the spans of one attempt into rows of tokens, in order of their first calls.
 
     Calls are read from any dialect, of tracers and proxies alike, in order of their sequence ids.
     A row holds calls of one agent and one model. Calls without token ids are left out and counted.
-    Finding the row that a call continues takes one comparison of memory per row of its agent.
 
     Args:
         llm_call_match: Regular expression searched in span names to find model calls. None: every
@@ -166,27 +191,23 @@ class _Rows:
     def __init__(self, report: AdapterReport) -> None:
         self.rows: list[TrajectoryRow] = []
         self._report = report
-        self._open: dict[tuple[str, str | None], list[_Open]] = {}
+        self._families: dict[tuple[str, str | None], _Family] = {}
 
     def add(
         self, matched: MatchedCall, prompt: list[int], response: list[int], reward: float | None
     ) -> None:
         """Append a call to the row it continues, or start one."""
         call = matched.call
-        family = self._open.setdefault((matched.agent, call.model), [])
+        family = self._families.setdefault((matched.agent, call.model), _Family())
         if not prompt or not response:
-            for other in family:
+            for other in family.members.values():
                 other.history.gap = True
             return
         packed = array("q", prompt).tobytes()
         sent, answered = _messages(call)
-        target = _longest_beginning(family, packed)
-        if target is None:
-            target = self._start(matched, family, packed, sent)
-            family.append(target)
+        target = family.continued_by(packed) or self._start(matched, family, packed, sent)
         _extend(target, matched, prompt, response, reward, self._report)
-        target.history.packed = bytearray(packed)
-        target.history.packed += array("q", response).tobytes()
+        family.hold(target, packed + array("q", response).tobytes())
         if sent is not None and answered is not None:
             target.history.messages = sent + answered
         else:
@@ -195,37 +216,26 @@ class _Rows:
     def _start(
         self,
         matched: MatchedCall,
-        family: list[_Open],
+        family: _Family,
         packed: bytes,
         messages: list[dict[str, Any]] | None,
     ) -> _Open:
         row = TrajectoryRow(agent=matched.agent)
         certificate = row.certificate
-        if family:
-            # Of rows that share equally much, the latest.
-            nearest = max(
-                family, key=lambda one: (common_prefix(one.history.packed, packed), one.index)
-            )
+        if family.members:
+            nearest = family.nearest_to(packed)
             certificate.break_cause, certificate.broken_at = why_broken(
                 nearest.history, packed, messages
             )
             certificate.broken_from = nearest.index
-        elif any(agent == matched.agent and rows for (agent, _), rows in self._open.items()):
+        elif any(
+            agent == matched.agent and rows.members for (agent, _), rows in self._families.items()
+        ):
             certificate.break_cause = BreakCause.OTHER_MODEL
         elif self.rows:
             certificate.break_cause = BreakCause.OTHER_AGENT
         self.rows.append(row)
         return _Open(row, len(self.rows) - 1, History())
-
-
-def _longest_beginning(family: Sequence[_Open], packed: bytes) -> _Open | None:
-    """The row all of whose tokens the prompt begins with; of several the longest, then latest."""
-    best: _Open | None = None
-    for one in reversed(family):
-        longer = best is None or len(one.history.packed) > len(best.history.packed)
-        if longer and packed.startswith(one.history.packed):
-            best = one
-    return best
 
 
 def _extend(

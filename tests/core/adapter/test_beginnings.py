@@ -1,0 +1,45 @@
+"""Searches among packed tokens, compared with looking at each."""
+
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agl_core.adapter.beginnings import Beginnings
+from agl_core.adapter.breaks import common_prefix
+
+# Few tokens, so that sequences share beginnings; of two sizes and signs, so that bytes differ, too.
+TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 70_000, -1]), max_size=5)
+
+
+def packed(tokens: list[int]) -> bytes:
+    return array("q", tokens).tobytes()
+
+
+@settings(max_examples=300)
+@given(st.lists(TOKENS, max_size=12), st.lists(st.integers(0, 11), max_size=4), TOKENS)
+def test_searches_find_what_looking_at_each_finds(sequences, removed, wanted):
+    beginnings = Beginnings()
+    held: dict[int, bytes] = {}
+    for number, tokens in enumerate(sequences):
+        held[number] = packed(tokens)
+        beginnings.add(number, held[number])
+    for number in set(removed) & set(held):
+        beginnings.remove(number, held.pop(number))
+    prompt = packed(wanted)
+    begun = [(len(one), number) for number, one in held.items() if prompt.startswith(one)]
+    assert beginnings.longest_in(prompt) == (max(begun)[1] if begun else None)
+    assert len(beginnings) == len(held)
+    if held:
+        shared = [(common_prefix(one, prompt), number) for number, one in held.items()]
+        assert beginnings.nearest_to(prompt) == max(shared)[1]
+
+
+def test_what_is_not_there_is_said():
+    beginnings = Beginnings()
+    assert beginnings.longest_in(packed([1])) is None
+    with pytest.raises(ValueError, match="no sequences"):
+        beginnings.nearest_to(packed([1]))
+    with pytest.raises(ValueError, match="not in list"):
+        beginnings.remove(0, packed([1]))

@@ -239,7 +239,8 @@ class SqliteReads(LightningStore):
         self._last_scan = time.monotonic()
         debounce = self._config.scan_debounce_seconds
         return await self._engine.write(
-            partial(operations.pass_verdicts, debounce=debounce), records=FEW + 1
+            partial(operations.pass_verdicts, debounce=debounce),
+            records=2 * FEW,  # it looks at all that run
         )
 
     async def _scan_if_due(self) -> None:

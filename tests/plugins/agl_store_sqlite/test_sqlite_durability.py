@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -187,24 +188,31 @@ async def test_heartbeats_and_drawn_ids_wait_for_no_disk_and_are_on_it_with_the_
     await store.close()
 
 
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(32)
+
+
 async def test_a_long_log_is_copied_beside_the_writes_and_begun_anew(tmp_path):
     path = tmp_path / "store.db"
     store = SqliteLightningStore(path, durability="normal")
     text = "x" * 100_000
-    longest = 0
+    written: set[str] = set()
 
-    async def write(writer: int) -> None:
-        nonlocal longest
-        for number in range(300):
-            await store.enqueue_rollout([writer, number, text])
-            longest = max(longest, (tmp_path / "store.db-wal").stat().st_size)
+    def salts() -> bytes:
+        return _beginning(tmp_path / "store.db-wal")[16:24]  # new ones when it begins anew
 
-    await asyncio.gather(*(write(writer) for writer in range(4)))
-    assert 16e6 < longest < 60e6  # of 120 MB written
-    assert path.stat().st_size > 60e6
+    async def write() -> None:
+        while salts() == first:
+            assert len(written) < 10_000
+            written.add((await store.enqueue_rollout(text)).rollout_id)
+
+    written.add((await store.enqueue_rollout(text)).rollout_id)
+    first = salts()
+    await asyncio.gather(*(write() for _ in range(4)))
+    assert len(written) * len(text) > 16e6
+    assert path.stat().st_size > 16e6
     await store.close()
     again = SqliteLightningStore(path)
-    assert {tuple(rollout.input[:2]) for rollout in await again.query_rollouts()} == {
-        (writer, number) for writer in range(4) for number in range(300)
-    }
+    assert {rollout.rollout_id for rollout in await again.query_rollouts()} == written
     await again.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import agentops
@@ -23,6 +25,10 @@ from agl_core.types import Span
 from agl_testing import Reply, ScriptedModels, ToolCall
 from agl_testing.models import prompt_tokens
 from agl_tracer_agentops import AgentOpsTracer
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
+
+from traced_work import spans_of
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 CALL = ToolCall("look", {"at": "it"})
@@ -44,19 +50,7 @@ def client(models):
 
 
 async def traced(work: Any, **options: Any) -> list[Span]:
-    store = InMemoryLightningStore()
-    tracer = AgentOpsTracer(**options)
-    with tracer.lifespan(store):
-        rollout = await store.start_rollout("task")
-        ids: dict[str, Any] = {
-            "rollout_id": rollout.rollout_id,
-            "attempt_id": rollout.attempt.attempt_id,
-        }
-        async with tracer.trace_context("trial", **ids):
-            result = work()
-            if hasattr(result, "__await__"):
-                await result
-    return list(await store.query_spans(rollout.rollout_id))
+    return await spans_of(AgentOpsTracer(**options), work)
 
 
 def calls(spans: list[Span]) -> list[Span]:

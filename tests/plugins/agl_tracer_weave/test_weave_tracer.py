@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -21,6 +23,10 @@ from agl_core.types import Span
 from agl_testing import Reply, ScriptedModels, ToolCall
 from agl_testing.models import prompt_tokens
 from agl_tracer_weave import WeaveTracer
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
+
+from traced_work import spans_of
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 TOOL: Any = {
@@ -45,19 +51,7 @@ def client(models):
 
 
 async def traced(work: Any, **options: Any) -> list[Span]:
-    store = InMemoryLightningStore()
-    tracer = WeaveTracer(**options)
-    with tracer.lifespan(store):
-        rollout = await store.start_rollout("task")
-        ids: dict[str, Any] = {
-            "rollout_id": rollout.rollout_id,
-            "attempt_id": rollout.attempt.attempt_id,
-        }
-        async with tracer.trace_context("trial", **ids):
-            result = work()
-            if hasattr(result, "__await__"):
-                await result
-    return list(await store.query_spans(rollout.rollout_id))
+    return await spans_of(WeaveTracer(**options), work)
 
 
 def named(spans: list[Span], name: str) -> list[Span]:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from typing import Any
 
 import psutil
@@ -206,12 +207,18 @@ class Cases:
         claimed = (await self.ask("POST", "/queues/rollouts/dequeue"))[0]
         return claimed["rollout_id"], claimed["attempt"]["attempt_id"]
 
-    def repeat(self, request: bytes, weight: int = 1) -> tuple[Steps, bytes]:
+    async def claims(self) -> list[tuple[str, str]]:
+        """An attempt for every connection, so that none profits from another's."""
+        return [await self.claim() for _ in range(CONNECTIONS)]
+
+    def repeat(self, *requests: bytes, weight: int = 1) -> tuple[Steps, bytes]:
+        turns = cycle(requests)
+
         def steps() -> Generator[bytes, bytes, int]:
-            yield request
+            yield next(turns)
             return weight
 
-        return steps, request
+        return steps, requests[0]
 
     async def enqueue(self) -> tuple[Steps, bytes]:
         body = {"rollouts": [{"input": {"question": TEXT}, "mode": "train"}]}
@@ -225,15 +232,18 @@ class Cases:
         return self.repeat(http("POST", f"{PREFIX}/queues/rollouts/dequeue", body))
 
     async def add_span(self) -> tuple[Steps, bytes]:
-        rollout_id, attempt_id = await self.claim()
         numbers = iter(range(10**9))
-        make = span_maker(rollout_id, attempt_id)
+        makers = [span_maker(*ids) for ids in await self.claims()]
+
+        def request() -> bytes:
+            number = next(numbers)
+            return http("POST", f"{PREFIX}/spans", makers[number % len(makers)](number))
 
         def steps() -> Generator[bytes, bytes, int]:
-            yield http("POST", f"{PREFIX}/spans", make(next(numbers)))
+            yield request()
             return 1
 
-        return steps, http("POST", f"{PREFIX}/spans", make(10**9))
+        return steps, request()
 
     async def span_batch(self) -> tuple[Steps, bytes]:
         rollout_id, attempt_id = await self.claim()
@@ -251,18 +261,20 @@ class Cases:
         return steps, request()
 
     async def update_attempt(self) -> tuple[Steps, bytes]:
-        rollout_id, attempt_id = await self.claim()
-        path = f"{PREFIX}/rollouts/{rollout_id}/attempts/{attempt_id}"
-        return self.repeat(http("POST", path, {"status": "running"}))
+        paths = [f"{PREFIX}/rollouts/{ids[0]}/attempts/{ids[1]}" for ids in await self.claims()]
+        return self.repeat(*(http("POST", path, {"status": "running"}) for path in paths))
 
     async def heartbeat(self) -> tuple[Steps, bytes]:
         stats = {"cpu": 0.5, "memory": 123456789, "host": "machine-1", "pid": 4242}
-        return self.repeat(http("POST", f"{PREFIX}/workers/Worker-1", {"heartbeat_stats": stats}))
+        paths = [f"{PREFIX}/workers/Worker-{number}" for number in range(CONNECTIONS)]
+        return self.repeat(*(http("POST", path, {"heartbeat_stats": stats}) for path in paths))
 
     async def next_id(self) -> tuple[Steps, bytes]:
-        rollout_id, attempt_id = await self.claim()
-        body = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-        return self.repeat(http("POST", f"{PREFIX}/spans/next", body))
+        bodies = [
+            {"rollout_id": rollout_id, "attempt_id": attempt_id}
+            for rollout_id, attempt_id in await self.claims()
+        ]
+        return self.repeat(*(http("POST", f"{PREFIX}/spans/next", body) for body in bodies))
 
     async def get_rollout(self) -> tuple[Steps, bytes]:
         rollout_id, _ = await self.claim()

@@ -149,6 +149,23 @@ async def test_a_foreign_lock_is_waited_for_and_then_named(tmp_path):
     await store.close()
 
 
+@pytest.mark.parametrize("error", [StoreDataError("x: full"), StoreUnavailableError("x: locked")])
+async def test_a_log_that_cannot_be_copied_is_said(tmp_path, monkeypatch, caplog, error):
+    store = open_store(tmp_path / "store.db")
+
+    def look(_read):
+        raise error
+
+    copied = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(store._engine, "look", look)
+        store._engine._copy_log(copied.set)
+        assert await asyncio.to_thread(copied.wait, 10)
+    assert f"The log cannot be copied: {error}" in caplog.text
+    await store.enqueue_rollout("goes on")
+    await store.close()
+
+
 async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
     store = open_store(tmp_path / "store.db")
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
-from agl_core.errors import StoreDataError
+from agl_core.errors import AglError, StoreDataError
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.errors import naming
 from agl_store_sqlite.listeners import Listeners
@@ -188,10 +188,8 @@ class Engine:
     def _copy_log(self, copied: Callable[[], None]) -> None:
         def copy() -> None:
             try:
-                self.look(
-                    lambda tables: tables.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                )
-            except StoreDataError as error:  # nothing is lost, the log keeps it
+                self.look(lambda tables: tables.one("PRAGMA wal_checkpoint(PASSIVE)"))
+            except AglError as error:  # nothing is lost, the log keeps it
                 logger.warning("The log cannot be copied: %s", error)
             finally:
                 copied()

@@ -281,25 +281,23 @@ def put_resources(
 
 def add_spans(tx: Transaction, spans: Sequence[EncodedSpan]) -> list[EncodedSpan]:
     """Store spans; return those that were not stored before."""
-    rollouts: dict[str, StoredRollout] = {}
+    placed: list[tuple[int, EncodedSpan]] = []
     attempts: dict[tuple[str, str], Attempt] = {}
     for span in spans:
-        rollout_id = span.rollout_id
-        if rollout_id not in rollouts:
-            rollouts[rollout_id] = tx.standing(rollout_id)
-        if (rollout_id, span.attempt_id) not in attempts:
-            attempts[rollout_id, span.attempt_id] = tx.attempt(rollout_id, span.attempt_id)
+        placed.append((tx.standing(span.rollout_id).ordinal, span))
+        ids = span.rollout_id, span.attempt_id
+        if ids not in attempts:
+            attempts[ids] = tx.attempt(*ids)
 
-    stored = tx.insert_spans([(rollouts[span.rollout_id].ordinal, span) for span in spans])
+    stored = tx.insert_spans(placed)
     if len(stored) < len(spans):
         _log_duplicates(spans, stored)
     if stored:
         tx.count("spans", len(stored))
         tx.count("span_bytes", sum(len(span.payload) for span in stored))
-    for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in stored):
-        _heard_from(tx, rollouts[rollout_id], attempts[rollout_id, attempt_id])
-        if len(attempts) > 1:  # the next attempt may be of the same rollout
-            rollouts[rollout_id] = tx.standing(rollout_id)
+    for ids in dict.fromkeys((span.rollout_id, span.attempt_id) for span in stored):
+        # As it stands now: the attempt before may have been of the same rollout.
+        _heard_from(tx, tx.standing(ids[0]), attempts[ids])
     return stored
 
 

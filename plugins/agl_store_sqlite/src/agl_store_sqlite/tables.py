@@ -41,7 +41,6 @@ from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 
 __all__ = ["ORDINAL", "StoredRollout", "Tables"]
 
-
 ORDINAL: Final = "(SELECT ordinal FROM rollouts WHERE rollout_id = ?)"
 
 
@@ -96,10 +95,7 @@ class Tables:
         Raises:
             RolloutNotFoundError: There is none of this id.
         """
-        row = self.one(f"{_STORED_ROLLOUT} WHERE r.rollout_id = ?", rollout_id)
-        if row is None:
-            raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
-        return StoredRollout(rollout_from(row[2:]), row[0], row[1])
+        return self._stored(ROLLOUT_COLUMNS, rollout_id)
 
     def standing(self, rollout_id: str) -> StoredRollout:
         """Return a rollout as the lifecycle needs it: its input and metadata are left out.
@@ -107,14 +103,16 @@ class Tables:
         Raises:
             RolloutNotFoundError: There is none of this id.
         """
+        return self._stored(STANDING_COLUMNS, rollout_id)
+
+    def _stored(self, columns: str, rollout_id: str) -> StoredRollout:
         row = self.one(
-            f"SELECT r.ordinal, r.attempts, {STANDING_COLUMNS} FROM rollouts r "
-            "WHERE r.rollout_id = ?",
+            f"SELECT r.ordinal, r.attempts, {columns} FROM rollouts r WHERE r.rollout_id = ?",
             rollout_id,
         )
         if row is None:
             raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
-        return StoredRollout(rollout_from(row[2:]), row[0], row[1])
+        return _stored_from(row)
 
     def status_of(self, rollout_id: str) -> str | None:
         row = self.one("SELECT status FROM rollouts WHERE rollout_id = ?", rollout_id)
@@ -185,10 +183,11 @@ class Tables:
 
     def queue_head(self, limit: int) -> list[StoredRollout]:
         rows = self.execute(
-            f"{_STORED_ROLLOUT} WHERE queue_position NOT NULL ORDER BY queue_position LIMIT ?",
+            f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r "
+            "WHERE queue_position NOT NULL ORDER BY queue_position LIMIT ?",
             (limit,),
         )
-        return [StoredRollout(rollout_from(row[2:]), row[0], row[1]) for row in rows.fetchall()]
+        return [_stored_from(row) for row in rows.fetchall()]
 
     def queue_length(self, at_most: int) -> int:
         (length,) = self.one(
@@ -380,7 +379,11 @@ class Tables:
         self.execute("DELETE FROM requests WHERE time < ?", (before,))
 
 
-_STORED_ROLLOUT: Final = f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r"
+def _stored_from(row: Any) -> StoredRollout:
+    ordinal, attempts, *columns = row
+    return StoredRollout(rollout_from(columns), ordinal, attempts)
+
+
 _UPSERT_WORKER: Final = (
     f"INSERT INTO workers ({WORKER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (worker_id) DO UPDATE SET "

@@ -1,16 +1,61 @@
-"""One attempt of any work, and the spans that a tracer makes of it."""
+"""Work for tracers to trace: calls of a client library, and the spans of an attempt with them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import pytest
 
 from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import Span
+from agl_testing import Reply, ScriptedModels
 
-__all__ = ["spans_of"]
+__all__ = ["HI", "async_stream", "call_then_change_all", "client", "models", "spans_of", "sync"]
+
+HI: list[Any] = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture
+def models() -> Iterator[ScriptedModels]:
+    """A server that answers "Hello there." with token ids and log-probabilities."""
+    always = {"return_token_ids": True, "logprobs": True}
+    with ScriptedModels([Reply("Hello there.")], always=always) as models:
+        yield models
+
+
+@pytest.fixture
+def client(models: ScriptedModels) -> Iterator[Any]:
+    """An OpenAI client of :func:`models`."""
+    import openai
+
+    with openai.OpenAI(base_url=models.base_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def sync(client: Any, models: ScriptedModels) -> None:
+    client.chat.completions.create(model="m", messages=HI, temperature=0.5)
+
+
+async def async_stream(client: Any, models: ScriptedModels) -> None:
+    import openai
+
+    async with openai.AsyncOpenAI(base_url=models.base_url, api_key="none") as client:
+        chunks = await client.chat.completions.create(model="m", messages=HI, stream=True)
+        assert [c.choices[0].delta.content async for c in chunks][1:3] == ["Hello", " there."]
+
+
+def call_then_change_all(client: Any) -> None:
+    """Change what was given and returned, as an agent may that goes on with it."""
+    messages: list[Any] = [dict(message) for message in HI]
+    answer = client.chat.completions.create(model="m", messages=messages)
+    messages[0]["content"] = "Changed"
+    messages.append({"role": "user", "content": "More"})
+    answer.choices[0].message.content = "Changed"
+    answer.choices[0].token_ids.clear()
+    answer.choices[0].logprobs.content[0].logprob = 1.0
 
 
 async def spans_of(tracer: Tracer, work: Callable[[], Any]) -> list[Span]:

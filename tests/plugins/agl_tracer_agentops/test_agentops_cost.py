@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import wrapt
 from opentelemetry import trace
+from span_cost import SIZES, chat_request, chat_response, print_cost
 
 from agl_tracer_agentops import AgentOpsTracer
 from agl_tracer_agentops.calls import _model_call
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-
-from span_cost import SIZES, chat_request, chat_response, print_cost
 
 
 @pytest.mark.benchmark

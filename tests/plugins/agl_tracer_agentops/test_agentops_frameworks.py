@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from framework_harness import FRAMEWORKS, load, observe
+from framework_table import cell, check_or_write
 
 from agl_core.tracer import OtelTracer, Tracer
 from agl_tracer_agentops import AgentOpsTracer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-
-from framework_harness import FRAMEWORKS, load, observe
-from framework_table import cell, check_or_write
 
 pytestmark = [
     pytest.mark.heavy,

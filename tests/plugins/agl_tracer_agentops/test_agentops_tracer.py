@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import agentops
@@ -16,37 +14,20 @@ import openai
 import pytest
 from agentops.sdk.core import tracer as sdk_tracer
 from pydantic import BaseModel
+from traced_work import HI, async_stream, call_then_change_all, spans_of, sync
 
 from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
 from agl_core.emitter import emit_message
 from agl_core.errors import StoreUnavailableError, TracerError
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
-from agl_testing import Reply, ScriptedModels, ToolCall
+from agl_testing import Reply, ToolCall
 from agl_testing.models import prompt_tokens
 from agl_tracer_agentops import AgentOpsTracer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-
-from traced_work import spans_of
-
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
 CALL = ToolCall("look", {"at": "it"})
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-@pytest.fixture
-def models():
-    always = {"return_token_ids": True, "logprobs": True}
-    with ScriptedModels([Reply("Hello there.")], always=always) as models:
-        yield models
-
-
-@pytest.fixture
-def client(models):
-    with openai.OpenAI(base_url=models.base_url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 async def traced(work: Any, **options: Any) -> list[Span]:
@@ -55,10 +36,6 @@ async def traced(work: Any, **options: Any) -> list[Span]:
 
 def calls(spans: list[Span]) -> list[Span]:
     return [span for span in spans if span.name == "openai.chat.completion"]
-
-
-def sync(client, models):
-    client.chat.completions.create(model="m", messages=HI, temperature=0.5)
 
 
 def raw(client, models):
@@ -76,12 +53,6 @@ def stream(client, models):
 def raw_stream(client, models):
     answer = client.chat.completions.with_raw_response.create(model="m", messages=HI, stream=True)
     assert "".join(c.choices[0].delta.content or "" for c in answer.parse()) == "Hello there."
-
-
-async def async_stream(client, models):
-    async with openai.AsyncOpenAI(base_url=models.base_url, api_key="none") as client:
-        chunks = await client.chat.completions.create(model="m", messages=HI, stream=True)
-        assert [c.choices[0].delta.content async for c in chunks][1:3] == ["Hello", " there."]
 
 
 def helper(client, models):
@@ -141,16 +112,7 @@ async def test_tool_calls_are_children_and_part_of_the_answer(models, client):
 async def test_the_agent_goes_on_with_what_it_was_given(models, client):
     """A span is written down after the call, from what there was at the call."""
 
-    def work() -> None:
-        messages: list[Any] = [dict(message) for message in HI]
-        answer = client.chat.completions.create(model="m", messages=messages)
-        messages[0]["content"] = "Changed"
-        messages.append({"role": "user", "content": "More"})
-        answer.choices[0].message.content = "Changed"
-        answer.choices[0].token_ids.clear()
-        answer.choices[0].logprobs.content[0].logprob = 1.0
-
-    (call,) = calls(await traced(work))
+    (call,) = calls(await traced(lambda: call_then_change_all(client)))
     attributes = call.attributes
     assert attributes["gen_ai.prompt.0.content"] == "Hi"
     assert "gen_ai.prompt.1.content" not in attributes

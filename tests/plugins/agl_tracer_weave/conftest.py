@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
+
+from traced_work import client, models
+
+__all__ = ["client", "models"]  # fixtures
 
 
 @pytest.fixture(autouse=True)

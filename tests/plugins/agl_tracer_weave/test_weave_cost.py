@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from span_cost import SIZES, chat_request, chat_response, print_cost
 
 from agl_tracer_weave import WeaveTracer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-
-from span_cost import SIZES, chat_request, chat_response, print_cost
 
 
 @pytest.mark.benchmark

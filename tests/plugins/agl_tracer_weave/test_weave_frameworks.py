@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-from agl_tracer_weave import WeaveTracer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-
 from framework_harness import FRAMEWORKS, load, observe
 from framework_table import cell, check_or_write
+
+from agl_tracer_weave import WeaveTracer
 
 pytestmark = [
     pytest.mark.heavy,

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-
 from two_trainings import assert_nothing_is_left
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import weave
+from traced_work import HI, async_stream, call_then_change_all, spans_of, sync
 from weave.trace.context import weave_client_context
 
 from agl_core import semconv
@@ -20,34 +19,16 @@ from agl_core.emitter import emit_message
 from agl_core.errors import StoreUnavailableError, TracerError
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
-from agl_testing import Reply, ScriptedModels, ToolCall
+from agl_testing import Reply, ToolCall
 from agl_testing.models import prompt_tokens
 from agl_tracer_weave import WeaveTracer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-
-from traced_work import spans_of
-
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
 TOOL: Any = {
     "type": "function",
     "function": {"name": "look", "parameters": {"properties": {"at": {"enum": [1, "it"]}}}},
 }
 IN, OUT = semconv.OPERATION_INPUT, semconv.OPERATION_OUTPUT
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-@pytest.fixture
-def models():
-    always = {"return_token_ids": True, "logprobs": True}
-    with ScriptedModels([Reply("Hello there.")], always=always) as models:
-        yield models
-
-
-@pytest.fixture
-def client(models):
-    with openai.OpenAI(base_url=models.base_url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 async def traced(work: Any, **options: Any) -> list[Span]:
@@ -62,19 +43,9 @@ def calls(spans: list[Span]) -> list[Span]:
     return named(spans, "openai.chat.completions.create")
 
 
-def sync(client, models):
-    client.chat.completions.create(model="m", messages=HI, temperature=0.5)
-
-
 def stream(client, models):
     chunks = client.chat.completions.create(model="m", messages=HI, stream=True)
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == "Hello there."
-
-
-async def async_stream(client, models):
-    async with openai.AsyncOpenAI(base_url=models.base_url, api_key="none") as client:
-        chunks = await client.chat.completions.create(model="m", messages=HI, stream=True)
-        assert [c.choices[0].delta.content async for c in chunks][1:3] == ["Hello", " there."]
 
 
 @pytest.mark.parametrize("work", [sync, stream, async_stream])
@@ -113,16 +84,7 @@ async def test_tools_and_their_calls_are_part_of_the_conversation(models, client
 async def test_the_agent_goes_on_with_what_it_was_given(models, client):
     """A span is written down after the call, from what there was at the call."""
 
-    def work() -> None:
-        messages: list[Any] = [dict(message) for message in HI]
-        answer = client.chat.completions.create(model="m", messages=messages)
-        messages[0]["content"] = "Changed"
-        messages.append({"role": "user", "content": "More"})
-        answer.choices[0].message.content = "Changed"
-        answer.choices[0].token_ids.clear()
-        answer.choices[0].logprobs.content[0].logprob = 1.0
-
-    (call,) = calls(await traced(work))
+    (call,) = calls(await traced(lambda: call_then_change_all(client)))
     attributes = call.attributes
     assert attributes[f"{IN}.messages.0.content"] == "Hi"
     assert f"{IN}.messages.1.content" not in attributes

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any, ClassVar
 
 import pytest
@@ -22,10 +23,27 @@ from agl_core.agent import LitAgent, rollout
 from agl_core.algorithm import Algorithm
 from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
-from agl_core.types import FINISHED_STATUSES, NamedResources, PromptTemplate
+from agl_core.types import FINISHED_STATUSES, Hook, NamedResources, PromptTemplate
 from agl_testing.suite import Suite, requires
 
 __all__ = ["AlgorithmSuite"]
+
+N_RUNNERS = 2
+
+
+class SlowStart(Hook):
+    """Each runner's first rollout takes half a second, as an agent's call of a model would.
+
+    Without it runners might be done with all tasks before an algorithm that does not wait for
+    them ends, and its fault would show in some runs only.
+    """
+
+    def __init__(self) -> None:
+        self._started = itertools.count()
+
+    async def on_rollout_start(self, **given: Any) -> None:
+        if next(self._started) < N_RUNNERS:
+            await asyncio.sleep(0.5)
 
 
 class AlgorithmSuite(Suite):
@@ -87,8 +105,9 @@ class AlgorithmSuite(Suite):
             algorithm=algorithm,
             store=algorithm_store,
             strategy={"type": "shm"},
-            n_runners=2,
+            n_runners=N_RUNNERS,
             adapter=adapter,
+            hooks=SlowStart(),
             initial_resources=initial_resources,
         )
 

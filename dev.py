@@ -27,6 +27,7 @@ import time
 import tomllib
 import venv
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,6 +52,24 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
     ).returncode
     if code:
         sys.exit(code)
+
+
+def every(jobs: dict[str, Callable[[], None]]) -> None:
+    """Do each job with the time it took; those that fail keep no other from its turn."""
+    took: list[str] = []
+    failed: list[str] = []
+    for name, job in jobs.items():
+        print(f"-- {name}", flush=True)
+        start = time.monotonic()
+        try:
+            job()
+        except SystemExit as end:
+            failed.append(name)
+            print(f"-- {name} failed: {end}", flush=True)
+        took.append(f"{name} {time.monotonic() - start:.0f} s")
+    print("-- " + ", ".join(took), flush=True)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def python_of(environment: Path) -> Path:
@@ -180,10 +199,11 @@ def bench(arguments: Sequence[str]) -> None:
 def plugins(arguments: Sequence[str]) -> None:
     """Build every wheel, then test each plugin alone with the core's wheel."""
     folders = plugin_folders(arguments)
-    wheels = build_wheels()
-    for folder in folders:
-        print(f"-- {folder.name}", flush=True)
-        pytest_alone(folder, alone(folder, wheels), "not benchmark and not heavy")
+
+    def test_alone(folder: Path) -> None:
+        pytest_alone(folder, alone(folder, build_wheels()), "not benchmark and not heavy")
+
+    every({folder.name: partial(test_alone, folder) for folder in folders})
 
 
 def heavy(arguments: Sequence[str]) -> None:
@@ -191,18 +211,18 @@ def heavy(arguments: Sequence[str]) -> None:
     examples = {path.stem: path for path in sorted((ROOT / "tests/envs/examples").glob("*.txt"))}
     names = [name for name in arguments if name not in examples]
     folders = plugin_folders(names) if names or not arguments else []
-    for name in [name for name in examples if not arguments or name in arguments]:
-        print(f"-- {name}", flush=True)
+    folders = [folder for folder in folders if has_heavy_tests(folder)]
+
+    def test_example(name: str) -> None:
         python = environment(ENVS / name, ["-r", str(examples[name])], [examples[name]])
         run(python, "-m", "pytest", f"tests/examples/{name}", "-m", "heavy")
-    folders = [folder for folder in folders if has_heavy_tests(folder)]
-    if not folders:
-        return
-    vllm = {"AGL_TEST_VLLM_PYTHON": str(vllm_python())}
-    wheels = build_wheels()
-    for folder in folders:
-        print(f"-- {folder.name}", flush=True)
-        pytest_alone(folder, alone(folder, wheels, fresh=False), "heavy", vllm)
+
+    def test_plugin(folder: Path) -> None:
+        vllm = {"AGL_TEST_VLLM_PYTHON": str(vllm_python())}
+        pytest_alone(folder, alone(folder, build_wheels(), fresh=False), "heavy", vllm)
+
+    jobs = {n: partial(test_example, n) for n in examples if not arguments or n in arguments}
+    every(jobs | {folder.name: partial(test_plugin, folder) for folder in folders})
 
 
 def plugin_folders(names: Sequence[str]) -> list[Path]:
@@ -219,8 +239,9 @@ def has_heavy_tests(folder: Path) -> bool:
     return any("mark.heavy" in path.read_text() for path in tests.rglob("test_*.py"))
 
 
+@cache
 def build_wheels() -> Path:
-    """Build the core's wheel and every plugin's, since plugins' tests use each other."""
+    """Build the core's wheel and every plugin's, since plugins' tests use each other; once."""
     wheels = ENVS / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     builder = tools()
@@ -304,13 +325,8 @@ def lowest(arguments: Sequence[str]) -> None:
 def ci(arguments: Sequence[str]) -> None:
     """Run every check in CI's order, with the time each took."""
     del arguments
-    took: list[str] = []
-    for step in (lint, types, cover, slow, plugins, heavy, lowest):
-        print(f"==== {step.__name__}", flush=True)
-        start = time.monotonic()
-        step([])
-        took.append(f"{step.__name__} {time.monotonic() - start:.0f} s")
-    print("==== all passed: " + ", ".join(took))
+    steps = (lint, types, cover, slow, plugins, heavy, lowest)
+    every({step.__name__: partial(step, []) for step in steps})
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

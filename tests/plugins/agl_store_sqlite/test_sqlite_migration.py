@@ -84,6 +84,7 @@ async def test_a_file_of_version_1_keeps_its_spans_and_their_order(tmp_path, mon
         by_number = list(await store.query_spans(rollout_id))
         assert [span.sequence_id for span in by_number] == [1, 2, 3, 4]
     assert list(await store.query_rollouts()) == started
+    assert (await store.query_rollouts(status_in=["preparing"], limit=1)).total == 3
     assert [await store.get_latest_attempt(item.rollout_id) for item in started] == [
         item.attempt for item in started
     ]

@@ -63,7 +63,6 @@ def create_rollouts(
             fields = {**fields, "resources_id": latest}
         rollout = lifecycle.new_rollout(rollout_id=new_rollout_id(), now=tx.now, **fields)
         tx.insert_rollout(rollout, tx.position_at_tail() if queued else None)
-        tx.count("rollouts", 1)
         if queued:
             tx.tell("rollout", rollout_id=rollout.rollout_id, status=rollout.status)
         created.append(rollout)
@@ -154,6 +153,7 @@ def give_back(tx: Transaction, claimed: Sequence[AttemptedRollout]) -> None:
             attempts=latest.sequence_id - 1,
             queue_position=tx.position_at_head(),
         )
+        tx.count_rollout(rollout.status, status)
         tx.queue_changed = True
         worker = tx.find_worker(latest.worker_id)
         if worker is not None and worker.current_attempt_id == latest.attempt_id:

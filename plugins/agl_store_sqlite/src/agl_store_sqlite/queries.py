@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -115,20 +115,21 @@ def _select(
     order: str,
     page: Page,
     build: Callable[[Any], T],
-    fetched: str | None = None,
 ) -> tuple[list[T], int]:
     condition = where.sql()
-    found = f"FROM {source} {condition} {order} LIMIT ? OFFSET ?"
-    if fetched is not None:
-        found = f"FROM {fetched} WHERE r.ordinal IN (SELECT r.ordinal {found}) {order}"
     rows = tables.execute(
-        f"SELECT {columns} {found}", (*where.values, page.limit, page.offset)
+        f"SELECT {columns} FROM {source} {condition} {order} LIMIT ? OFFSET ?",
+        (*where.values, page.limit, page.offset),
     ).fetchall()
-    if page.offset == 0 and (page.limit == -1 or len(rows) < page.limit):
+    if _is_all(rows, page):
         total = len(rows)
     else:
         (total,) = tables.one(f"SELECT count(*) FROM {source} {condition}", *where.values)
     return [build(row) for row in rows], total
+
+
+def _is_all(rows: Sequence[Any], page: Page) -> bool:
+    return page.offset == 0 and (page.limit == -1 or len(rows) < page.limit)
 
 
 def find_rollouts(
@@ -138,10 +139,20 @@ def find_rollouts(
     order = _order(page, Rollout, "r.ordinal", "r.")
     where = Where.of(logic, "r.", **conditions)
     # Sorted are numbers, which indexes hold, not rows; only those of the page are fetched.
-    found = _select(
-        tables, ATTEMPTED_COLUMNS, "rollouts r", where, order, page, attempted_from, ATTEMPTED
-    )
-    return page.result(*found)
+    matches = f"FROM rollouts r {where.sql()}"
+    rows = tables.execute(
+        f"SELECT {ATTEMPTED_COLUMNS} FROM {ATTEMPTED} WHERE r.ordinal IN "
+        f"(SELECT r.ordinal {matches} {order} LIMIT ? OFFSET ?) {order}",
+        (*where.values, page.limit, page.offset),
+    ).fetchall()
+    asked = {name for name, value in conditions.items() if value is not None}
+    if _is_all(rows, page):
+        total = len(rows)
+    elif asked <= {"status_in"}:
+        total = tables.count_rollouts(conditions["status_in"])
+    else:
+        (total,) = tables.one(f"SELECT count(*) {matches}", *where.values)
+    return page.result([attempted_from(row) for row in rows], total)
 
 
 def find_attempts(tables: Tables, page: Page, rollout_id: str) -> PaginatedResult[Attempt]:

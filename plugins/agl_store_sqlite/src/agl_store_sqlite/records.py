@@ -104,20 +104,21 @@ def _decoded(value: bytes, decode: Callable[[bytes], Any] = from_json) -> Any:
 
 def rollout_from(row: Row) -> Rollout:
     """Build a rollout from a row of :data:`ROLLOUT_COLUMNS`."""
-    return construct(
-        Rollout,
-        {
-            "rollout_id": row[0],
-            "input": _decoded(row[1]),
-            "start_time": row[2],
-            "end_time": row[3],
-            "mode": row[4],
-            "resources_id": row[5],
-            "status": row[6],
-            "config": construct(RolloutConfig, _decoded(row[7])),
-            "metadata": _decoded(row[8]),
-        },
-    )
+    return construct(Rollout, _rollout_values(row))
+
+
+def _rollout_values(row: Row) -> dict[str, Any]:
+    return {
+        "rollout_id": row[0],
+        "input": _decoded(row[1]),
+        "start_time": row[2],
+        "end_time": row[3],
+        "mode": row[4],
+        "resources_id": row[5],
+        "status": row[6],
+        "config": construct(RolloutConfig, _decoded(row[7])),
+        "metadata": _decoded(row[8]),
+    }
 
 
 def attempt_from(row: Row) -> Attempt:
@@ -129,10 +130,11 @@ def attempt_from(row: Row) -> Attempt:
 
 def attempted_from(row: Row) -> Rollout | AttemptedRollout:
     """Build a rollout with its latest attempt, if any, from :data:`ATTEMPTED_COLUMNS`."""
-    rollout = rollout_from(row)
+    values = _rollout_values(row)
     if row[_WIDTH] is None:
-        return rollout
-    return joined(rollout, attempt_from(row[_WIDTH:]))
+        return construct(Rollout, values)
+    values["attempt"] = attempt_from(row[_WIDTH:])
+    return construct(AttemptedRollout, values)
 
 
 def joined(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:

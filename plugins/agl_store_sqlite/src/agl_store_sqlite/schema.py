@@ -11,6 +11,8 @@ transaction; a file written by a newer version is refused, never guessed at.
   reading them reads few pages. A query by rollout is one range of ``spans_order``.
 * ``attempts.rollout`` is the rollout's ordinal, too, so that the attempts that run at a time lie
   together.
+* ``counters`` holds what would take long to count; ``rollouts.running`` is how many have that
+  status.
 * ``changes`` and ``peers`` let several processes wake each other (:mod:`agl_store_sqlite.peers`).
 * ``requests`` remembers creating calls by idempotency key, so that a retry after a crash of the
   server does not do them twice.
@@ -177,7 +179,20 @@ ALTER TABLE numbered RENAME TO sequence_ids;
 """Puts the attempts of neighbouring rollouts together, and their sequence ids: what is under way at
 a time changes few pages. A rollout has few attempts, so that none needs an index by its id."""
 
-_MIGRATIONS: Final = (_V1, _V2, _V3)
+_V4: Final = """
+DROP INDEX rollouts_status;
+CREATE INDEX rollouts_status ON rollouts (status, start_time DESC);
+DROP INDEX rollouts_start;
+CREATE INDEX rollouts_start ON rollouts (start_time DESC);
+INSERT INTO counters
+    SELECT 'rollouts.' || value, (SELECT count(*) FROM rollouts WHERE status = value)
+    FROM json_each('["queuing", "preparing", "running", "failed", "succeeded", "cancelled",
+        "requeuing"]');
+"""
+"""Counts rollouts by status as they change, and keeps the indexes as the newest are listed first:
+equal times in the order of insertion."""
+
+_MIGRATIONS: Final = (_V1, _V2, _V3, _V4)
 _REWRITES_SPANS: Final = 2
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 

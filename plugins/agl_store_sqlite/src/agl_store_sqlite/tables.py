@@ -7,6 +7,7 @@ connections of their own.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -364,6 +365,13 @@ class Tables:
 
     def counters(self) -> dict[str, Any]:
         return dict(self.execute("SELECT name, value FROM counters").fetchall())
+
+    def count_rollouts(self, statuses: Collection[str] | None) -> int:
+        """Return how many rollouts have one of these statuses; None: how many there are."""
+        counters = self.counters()
+        if statuses is None:
+            return counters["rollouts"]
+        return sum(counters.get(f"rollouts.{status}", 0) for status in set(statuses))
 
     # -- requests --------------------------------------------------------------------------------
 

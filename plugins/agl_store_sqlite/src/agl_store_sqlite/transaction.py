@@ -99,6 +99,10 @@ class Transaction(Tables):
             if self.execute(_INSERT_SPAN, row).rowcount == 1
         ]
 
+    def insert_rollout(self, rollout: Rollout, queue_position: int | None) -> None:
+        super().insert_rollout(rollout, queue_position)
+        self.count_rollout(None, rollout.status)
+
     def save_status(self, rollout: Rollout, **columns: int | None) -> None:
         super().save_status(rollout, **columns)
         self.known.standings.pop(rollout.rollout_id, None)
@@ -144,6 +148,15 @@ class Transaction(Tables):
         """Add to a counter, when the transaction ends."""
         self._counted[name] = self._counted.get(name, 0) + change
 
+    def count_rollout(self, was: str | None, is_now: str | None) -> None:
+        """Count a rollout whose status changes; None: it was not there, or is no longer."""
+        if was is None or is_now is None:
+            self.count("rollouts", 1 if was is None else -1)
+        if was is not None:
+            self.count(f"rollouts.{was}", -1)
+        if is_now is not None:
+            self.count(f"rollouts.{is_now}", 1)
+
     def position_at_tail(self) -> int:
         """Return the next position of the queue."""
         if self._queue_tail is None:
@@ -166,7 +179,8 @@ class Transaction(Tables):
                 "UPDATE counters SET value = ? WHERE name = 'queue_tail'", (self._queue_tail,)
             )
         for name, change in self._counted.items():
-            self.execute("UPDATE counters SET value = value + ? WHERE name = ?", (change, name))
+            if change:
+                self.execute("UPDATE counters SET value = value + ? WHERE name = ?", (change, name))
 
     def apply(self, rollout: Rollout, change: Change, *, known: Attempt | None = None) -> None:
         """Persist what the lifecycle said.
@@ -188,6 +202,7 @@ class Transaction(Tables):
         if change.rollout is not None or columns:
             self.save_status(change.rollout or rollout, **columns)
         if change.rollout is not None:
+            self.count_rollout(rollout.status, change.rollout.status)
             was, is_now = (r.status in FINISHED_STATUSES for r in (rollout, change.rollout))
             self.tell(
                 "rollout",

@@ -59,7 +59,6 @@ def _take_rollout(tx: Transaction, json: bytes) -> bool:
         return False
     queued = rollout.status in QUEUING_STATUSES
     tx.insert_rollout(rollout, tx.position_at_tail() if queued else None)
-    tx.count("rollouts", 1)
     tx.tell("rollout", rollout_id=rollout.rollout_id, status=rollout.status)
     return True
 
@@ -117,11 +116,11 @@ def forget_rollouts(
         )
         values.append(keep_last)
     doomed = tx.execute(
-        f"SELECT ordinal, rollout_id, attempts FROM rollouts WHERE {' AND '.join(conditions)} "
-        "ORDER BY ordinal LIMIT ?",
+        "SELECT ordinal, rollout_id, status, attempts FROM rollouts "
+        f"WHERE {' AND '.join(conditions)} ORDER BY ordinal LIMIT ?",
         (*values, at_most),
     ).fetchall()
-    for ordinal, rollout_id, attempts in doomed:
+    for ordinal, rollout_id, status, attempts in doomed:
         (spans, size) = tx.one(
             "SELECT count(*), coalesce(sum(length(payload)), 0) FROM spans WHERE rollout = ?",
             ordinal,
@@ -130,7 +129,7 @@ def forget_rollouts(
         tx.execute("DELETE FROM attempts WHERE rollout = ?", (ordinal,))
         tx.execute("DELETE FROM sequence_ids WHERE rollout_id = ?", (rollout_id,))
         tx.execute("DELETE FROM rollouts WHERE ordinal = ?", (ordinal,))
-        tx.count("rollouts", -1)
+        tx.count_rollout(status, None)
         tx.count("attempts", -attempts)
         tx.count("spans", -spans)
         tx.count("span_bytes", -size)

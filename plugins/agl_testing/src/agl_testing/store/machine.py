@@ -2,21 +2,23 @@
 
 The model is a handful of dictionaries on which :mod:`agl_core.lifecycle` acts; it has no indexes,
 no locks and no I/O. After each step of a history that hypothesis made up, statuses, end times,
-attempts, workers and, at the end, the whole queue must agree. Ids are the store's.
+attempts and workers must agree; at the end how many rollouts have each status, and the whole
+queue. Ids are the store's.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
+from collections import Counter
+from typing import Any, get_args
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agl_core import lifecycle
 from agl_core.store import LightningStore
-from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
+from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, RolloutStatus, Worker
 from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests
 
@@ -234,6 +236,14 @@ class History:
                 expected.current_attempt_id,
             )
 
+    async def totals(self) -> Counter[str]:
+        """Return how many rollouts the store says it has, by status."""
+        pages = {
+            status: await self.store.query_rollouts(status_in=[status], limit=0)
+            for status in get_args(RolloutStatus)
+        }
+        return Counter({status: page.total for status, page in pages.items()})
+
     async def drain(self) -> None:
         """Empty the queue, which must hold just what the model's holds, in its order."""
         claimed = await self.store.dequeue_many_rollouts(limit=1000)
@@ -272,6 +282,9 @@ class MachineTests(StoreTests):
         self, store: LightningStore, steps: list[tuple[Any, ...]]
     ):
         history = History(store)
+        before = await history.totals()
         for step in steps:
             await history.step(*step)
+        statuses = Counter(rollout.status for rollout in history.model.rollouts.values())
+        assert await history.totals() == before + statuses
         await history.drain()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agl_core.store import InMemoryLightningStore
@@ -12,7 +13,7 @@ from agl_core.tracer import OtelTracer
 from agl_testing import Reply
 from agl_testing.models import openai as scripted
 
-__all__ = ["SIZES", "chat_request", "chat_response", "print_cost"]
+__all__ = ["SIZES", "chat_request", "chat_response", "chat_stream", "print_cost"]
 
 SIZES = {"large": (20, 300), "small": (1, 5)}
 """Messages and tokens of a call; only the large one has a tool, token ids and log-probabilities."""
@@ -46,6 +47,48 @@ def chat_response(size: str) -> Any:
     return ChatCompletion.model_validate(
         scripted.chat(asked, Reply("word " * tokens), "response-1")
     )
+
+
+class _Decoder:
+    """Makes events of what it has, as the client library's makes them of bytes."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self._events = events
+
+    def iter_bytes(self, iterator: Any) -> Iterator[Any]:
+        yield from self._events
+
+
+class _Stream:
+    """The client library's stream without what parsing costs: all its chunks are there."""
+
+    def __init__(self, events: list[Any], chunks: list[Any]) -> None:
+        self._decoder = _Decoder(events)
+        self._chunks = iter(chunks)
+        self._iterator: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Stream:
+        return self
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._iterator = self._decoder.iter_bytes(None)
+        next(self._iterator)
+        return next(self._chunks)
+
+
+def chat_stream(size: str) -> Callable[[], Any]:
+    """Return what opens a stream of an answer, of one chunk per token."""
+    from openai._streaming import ServerSentEvent
+    from openai.types.chat import ChatCompletionChunk
+
+    request = chat_request(size)
+    asked = {**request, **request.get("extra_body", {}), "stream": True}
+    _, tokens = SIZES[size]
+    sent = list(scripted.chat_stream(asked, Reply("word " * tokens), "response-1"))
+    events = [ServerSentEvent(data=json.dumps(chunk)) for chunk in sent]
+    chunks = [ChatCompletionChunk.model_validate(chunk) for chunk in sent]
+    return lambda: _Stream(events, chunks)
 
 
 def print_cost(

@@ -13,7 +13,16 @@ from agl_core.tracer import Tracer
 from agl_core.types import Span
 from agl_testing import Reply, ScriptedModels
 
-__all__ = ["HI", "async_stream", "call_then_change_all", "client", "models", "spans_of", "sync"]
+__all__ = [
+    "HI",
+    "async_stream",
+    "call_then_change_all",
+    "client",
+    "models",
+    "spans_of",
+    "stream_and_change_all",
+    "sync",
+]
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 
@@ -56,6 +65,15 @@ def call_then_change_all(client: Any) -> None:
     answer.choices[0].message.content = "Changed"
     answer.choices[0].token_ids.clear()
     answer.choices[0].logprobs.content[0].logprob = 1.0
+
+
+def stream_and_change_all(client: Any) -> None:
+    """Change what a stream gives, as an agent may that hides something of it."""
+    for chunk in client.chat.completions.create(model="m", messages=HI, stream=True):
+        for choice in chunk.choices:
+            choice.delta.content = "Changed"
+            choice.token_ids = None
+            choice.logprobs = None
 
 
 async def spans_of(tracer: Tracer, work: Callable[[], Any]) -> list[Span]:

@@ -14,7 +14,14 @@ import openai
 import pytest
 from agentops.sdk.core import tracer as sdk_tracer
 from pydantic import BaseModel
-from traced_work import HI, async_stream, call_then_change_all, spans_of, sync
+from traced_work import (
+    HI,
+    async_stream,
+    call_then_change_all,
+    spans_of,
+    stream_and_change_all,
+    sync,
+)
 
 from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
 from agl_core.emitter import emit_message
@@ -92,11 +99,11 @@ async def test_structured_answers_are_recorded(models, client):
     assert call.attributes["response_token_ids"] == [t.id for t in Reply('{"x": 3}').tokens]
 
 
-async def test_tool_calls_are_children_and_part_of_the_answer(models, client):
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_tool_calls_are_children_and_part_of_the_answer(models, client, streamed):
     models.script = [Reply(tool_calls=[CALL])]
-    spans = await traced(
-        lambda: client.chat.completions.create(model="m", messages=HI, tools=[TOOL])
-    )
+    asked = {"model": "m", "messages": HI, "tools": [TOOL], "stream": streamed}
+    spans = await traced(lambda: list(client.chat.completions.create(**asked)))
     (tool,) = [span for span in spans if span.name == "tool_call.look"]
     assert tool.parent_id == calls(spans)[0].span_id
     (conversation,) = TraceToMessages().adapt(spans)
@@ -109,10 +116,11 @@ async def test_tool_calls_are_children_and_part_of_the_answer(models, client):
     ]
 
 
-async def test_the_agent_goes_on_with_what_it_was_given(models, client):
+@pytest.mark.parametrize("work", [call_then_change_all, stream_and_change_all])
+async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
     """A span is written down after the call, from what there was at the call."""
 
-    (call,) = calls(await traced(lambda: call_then_change_all(client)))
+    (call,) = calls(await traced(lambda: work(client)))
     attributes = call.attributes
     assert attributes["gen_ai.prompt.0.content"] == "Hi"
     assert "gen_ai.prompt.1.content" not in attributes

@@ -10,7 +10,14 @@ from typing import Any
 import openai
 import pytest
 import weave
-from traced_work import HI, async_stream, call_then_change_all, spans_of, sync
+from traced_work import (
+    HI,
+    async_stream,
+    call_then_change_all,
+    spans_of,
+    stream_and_change_all,
+    sync,
+)
 from weave.trace.context import weave_client_context
 
 from agl_core import semconv
@@ -81,10 +88,11 @@ async def test_tools_and_their_calls_are_part_of_the_conversation(models, client
     assert asked["function"] == {"name": "look", "arguments": '{"at": "it"}'}
 
 
-async def test_the_agent_goes_on_with_what_it_was_given(models, client):
+@pytest.mark.parametrize("work", [call_then_change_all, stream_and_change_all])
+async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
     """A span is written down after the call, from what there was at the call."""
 
-    (call,) = calls(await traced(lambda: call_then_change_all(client)))
+    (call,) = calls(await traced(lambda: work(client)))
     attributes = call.attributes
     assert attributes[f"{IN}.messages.0.content"] == "Hi"
     assert f"{IN}.messages.1.content" not in attributes
@@ -93,6 +101,27 @@ async def test_the_agent_goes_on_with_what_it_was_given(models, client):
     assert attributes[f"{OUT}.choices.0.token_ids"] == [token.id for token in tokens]
     logprobs = json.loads(str(attributes[f"{OUT}.choices.0.logprobs.content"]))
     assert logprobs[0]["logprob"] == tokens[0].logprob
+
+
+async def test_openai_is_asked_for_nothing_that_the_agent_did_not_ask_for(models):
+    """The SDK asks it for the usage of a stream, which is a chunk without choices."""
+    import httpx
+    import openai
+
+    asked: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        url = f"{models.base_url}/chat/completions"
+        reply = httpx.post(url, content=request.content, headers={"authorization": "Bearer none"})
+        return httpx.Response(200, content=reply.content, headers=reply.headers)
+
+    http_client = httpx.Client(transport=httpx.MockTransport(answer))
+    client = openai.OpenAI(api_key="none", http_client=http_client)
+    assert client.base_url.host == "api.openai.com"
+    (call,) = calls(await traced(lambda: stream(client, models)))
+    assert [set(request) for request in asked] == [{"model", "messages", "stream"}]
+    assert call.attributes[f"{OUT}.choices.0.message.content"] == "Hello there."
 
 
 @dataclasses.dataclass

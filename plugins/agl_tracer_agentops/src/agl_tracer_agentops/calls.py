@@ -19,9 +19,9 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from agl_core.otel.later import set_attributes_later
 from agl_core.proxy.codec import translate_response
 from agl_core.proxy.protocols import Protocol
-from agl_core.proxy.streams import Assembler, assembler_for
 from agl_core.tracer.current import live_context
 from agl_core.tracer.payload import Json, dumped, plain
+from agl_core.tracer.streams import StreamRecord
 from agl_tracer_agentops.attributes import request_attributes, response_attributes, tool_calls
 
 __all__ = ["wrap_calls"]
@@ -121,7 +121,7 @@ class _Call:
         """Take what the client returned; return what the agent gets, the same or a stand-in."""
         if hasattr(result, "__next__") or hasattr(result, "__anext__"):
             self._streaming = True
-            return _Stream(result, self, assembler_for(self._protocol))
+            return _Stream(result, self, StreamRecord(result, self._protocol))
         if isinstance(result, Mapping) or hasattr(result, "model_dump"):
             with _Careful("the answer"):
                 self.answered(dumped(result))
@@ -137,7 +137,7 @@ class _Call:
 
     def answered(self, response: Json) -> None:
         """Write down the whole answer, which is the span's own from here on."""
-        chat = translate_response(self._protocol, "chat", response)
+        chat = self._as_chat(response)
         set_attributes_later(self._span, lambda: response_attributes(chat))
         context = trace.set_span_in_context(self._span)
         for call in tool_calls(chat):
@@ -150,6 +150,18 @@ class _Call:
             }
             name = f"tool_call.{call['name']}"
             self._tracer.start_span(name, context=context, attributes=tool).end()
+
+    def streamed(self, record: StreamRecord) -> None:
+        """Write down a streamed answer, at once if calls of tools are to have spans."""
+        if record.may_call_tools():
+            self.answered(record.response())
+        else:
+            set_attributes_later(
+                self._span, lambda: response_attributes(self._as_chat(record.response()))
+            )
+
+    def _as_chat(self, response: Json) -> Json:
+        return translate_response(self._protocol, "chat", response)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the span; only the first call counts."""
@@ -213,12 +225,12 @@ class _RawResponse(wrapt.ObjectProxy):
 
 
 class _Stream(wrapt.ObjectProxy):
-    """A client's stream, which is put together on the side as the agent reads it."""
+    """A client's stream, which is written down as the agent reads it."""
 
-    def __init__(self, stream: Any, call: _Call, assembler: Assembler) -> None:
+    def __init__(self, stream: Any, call: _Call, record: StreamRecord) -> None:
         super().__init__(stream)
         self._self_call = call
-        self._self_assembler = assembler
+        self._self_record = record
 
     def __iter__(self) -> Any:
         return self
@@ -232,7 +244,7 @@ class _Stream(wrapt.ObjectProxy):
         except BaseException as error:
             self._self_done(error)
             raise
-        self._self_feed(event)
+        self._self_record.passed(event)
         return event
 
     def __aiter__(self) -> Any:
@@ -247,7 +259,7 @@ class _Stream(wrapt.ObjectProxy):
         except BaseException as error:
             self._self_done(error)
             raise
-        self._self_feed(event)
+        self._self_record.passed(event)
         return event
 
     def __enter__(self) -> Any:
@@ -270,13 +282,9 @@ class _Stream(wrapt.ObjectProxy):
         self._self_done()
         return self.__wrapped__.close()
 
-    def _self_feed(self, event: Any) -> None:
-        with _Careful("a part of a stream"):
-            self._self_assembler.feed(plain(event))
-
     def _self_done(self, error: BaseException | None = None) -> None:
         call = self._self_call
         if not call._ended:
             with _Careful("the answer"):
-                call.answered(self._self_assembler.result())
+                call.streamed(self._self_record)
             call.end(error)

@@ -11,9 +11,9 @@ from agl_core.otel.attributes import flatten_attributes
 from agl_core.proxy.codec import translate_request, translate_response
 from agl_core.proxy.protocols import Protocol
 from agl_core.tracer.payload import Json, dumped, plain
+from agl_core.tracer.streams import StreamRecord
 
 __all__ = [
-    "OwnJson",
     "agent_name",
     "input_attributes",
     "nested_attributes",
@@ -37,10 +37,6 @@ _AGENTS: Final[Mapping[str, tuple[str, str]]] = {"crewai.Agent.execute_task": ("
 """Ops that run an agent, with the input that knows its name and that input's attribute."""
 
 
-class OwnJson(dict[str, Any]):
-    """JSON that was made for a span, and that nobody changes; there is no need to copy it."""
-
-
 def agent_name(op: str, inputs: Mapping[str, Any]) -> str | None:
     """Return the name of the agent that an op runs, None for other ops.
 
@@ -59,8 +55,8 @@ def own_inputs(inputs: Mapping[str, Any]) -> Json:
 
 
 def own_output(output: Any) -> Any:
-    """Return a copy of what an op returned as JSON."""
-    return output if isinstance(output, OwnJson) else dumped(output)
+    """Return a copy of what an op returned as JSON; a stream's record as it is."""
+    return output if isinstance(output, StreamRecord) else dumped(output)
 
 
 def input_attributes(op: str, inputs: Json) -> Json:
@@ -87,6 +83,8 @@ def output_attributes(op: str, output: Any) -> Json:
     """
     if output is None:
         return {}
+    if isinstance(output, StreamRecord):
+        output = output.response()
     if isinstance(output, dict):
         protocol = _protocol(op)
         if protocol is not None and output.get("id"):

@@ -13,10 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agl_core.proxy.streams import ChatAssembler
 from agl_core.tracer.imports import on_import
-from agl_core.tracer.payload import plain
-from agl_tracer_weave.attributes import OwnJson
+from agl_core.tracer.streams import StreamRecord
 
 __all__ = ["patched_on_import"]
 
@@ -58,7 +56,7 @@ def _patch(name: str) -> None:
             return
         try:
             if name == "openai":
-                _keep_streams_whole()
+                _leave_streams_alone()
             patch.INTEGRATION_MODULE_MAPPING[name]()
             patch._PATCHED_INTEGRATIONS.add(name)
         except Exception as error:
@@ -118,26 +116,42 @@ class _Record:
 _record = _Record()
 
 
-def _keep_streams_whole() -> None:
-    """Have the SDK put streams of OpenAI's client together as our proxy does.
+def _leave_streams_alone() -> None:
+    """Have the SDK write streams of OpenAI's client down without changing them.
 
-    Its own way loses token ids, and the whole answer where there are log-probabilities.
+    Its own way loses token ids, and the whole answer where there are log-probabilities. It also
+    asks OpenAI for the usage that the agent did not ask for, and takes that from the stream again.
     """
     from weave.integrations.openai import openai_sdk
+    from weave.trace.op import _build_iterator_from_accumulator_for_op as noting
 
     sdk: Any = openai_sdk
-    finish = sdk.openai_on_finish_post_processor
-
-    def accumulate(acc: ChatAssembler | None, value: Any, **options: Any) -> ChatAssembler:
-        acc = acc or ChatAssembler()
-        acc.feed(plain(value))
-        return acc
+    finish, add = sdk.openai_on_finish_post_processor, sdk._add_accumulator
 
     def finished(value: Any) -> Any:
-        return OwnJson(value.result()) if isinstance(value, ChatAssembler) else finish(value)
+        return value if isinstance(value, StreamRecord) else finish(value)
 
-    _record.replace(sdk, "openai_accumulator", accumulate)
+    def add_accumulator(op: Any, **options: Any) -> Any:
+        traced = add(op, **options)
+        if options["on_finish_post_processor"] is finished:
+            op._on_output_handler = on_output
+        return traced
+
+    def on_output(value: Any, on_finish: Any, inputs: Any) -> Any:
+        if not sdk.should_use_accumulator(inputs):
+            on_finish(value, None)
+            return value
+        record = StreamRecord(value, "chat")
+
+        def note(_: StreamRecord | None, event: Any) -> StreamRecord:
+            record.passed(event)
+            return record
+
+        return noting(value, note, on_finish)
+
+    _record.replace(sdk, "OPENAI_HOST", "")
     _record.replace(sdk, "openai_on_finish_post_processor", finished)
+    _record.replace(sdk, "_add_accumulator", add_accumulator)
 
 
 def _undo_langchain() -> None:

@@ -1,0 +1,140 @@
+"""What a client's stream brought, whatever the agent does with its events."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import openai
+import pytest
+
+from agl_core.tracer.streams import StreamRecord
+from agl_testing import Reply, ScriptedModels, ToolCall
+
+HI: list[Any] = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture
+def models() -> Iterator[ScriptedModels]:
+    with ScriptedModels([Reply("Hello there.")], always={"return_token_ids": True}) as models:
+        yield models
+
+
+@pytest.fixture
+def client(models: ScriptedModels) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=models.base_url, api_key="none") as client:
+        yield client
+
+
+def read(stream: Any, record: StreamRecord) -> None:
+    for event in stream:
+        record.passed(event)
+
+
+def test_the_text_is_kept_and_no_event_is_looked_at(client):
+    stream = client.chat.completions.create(model="m", messages=HI, stream=True)
+    record = StreamRecord(stream, "chat")
+    for event in stream:
+        for choice in event.choices:
+            choice.delta.content = "Changed"
+        record.passed(event)
+    assert not record.may_call_tools()
+    (choice,) = record.response()["choices"]
+    assert choice["message"]["content"] == "Hello there."
+    assert choice["token_ids"] == [token.id for token in Reply("Hello there.").tokens]
+
+
+async def test_asynchronous_streams_are_kept_alike(models):
+    async with openai.AsyncOpenAI(base_url=models.base_url, api_key="none") as client:
+        stream = await client.chat.completions.create(model="m", messages=HI, stream=True)
+        record = StreamRecord(stream, "chat")
+        async for event in stream:
+            record.passed(event)
+    assert record.response()["choices"][0]["message"]["content"] == "Hello there."
+
+
+def test_calls_of_tools_are_noticed(models, client):
+    models.script = [Reply(tool_calls=[ToolCall("look", {"at": "it"})])]
+    stream = client.chat.completions.create(model="m", messages=HI, stream=True)
+    record = StreamRecord(stream, "chat")
+    read(stream, record)
+    assert record.may_call_tools()
+    (call,) = record.response()["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "look"
+
+
+def test_two_records_of_one_stream_do_not_disturb_each_other(client):
+    stream = client.chat.completions.create(model="m", messages=HI, stream=True)
+    records = [StreamRecord(stream, "chat") for _ in range(2)]
+    for event in stream:
+        for record in records:
+            record.passed(event)
+    first, second = (record.response() for record in records)
+    assert first == second and first["choices"][0]["message"]["content"] == "Hello there."
+
+
+def test_a_stream_that_is_left_is_kept_as_far_as_it_was_read(models, client):
+    models.script = [Reply("a b c d")]
+    stream = client.chat.completions.create(model="m", messages=HI, stream=True)
+    record = StreamRecord(stream, "chat")
+    for _ in range(3):
+        record.passed(next(stream))
+    stream.close()
+    assert record.response()["choices"][0]["message"]["content"] == "a b"
+
+
+CHUNKS = [{"id": "1", "choices": [{"delta": {"content": text}}]} for text in ("a", "b", "c")]
+
+
+@pytest.mark.parametrize(
+    "decoder", [None, object(), SimpleNamespace(iter_bytes=None)], ids=["none", "other", "unused"]
+)
+def test_events_of_other_clients_are_copied_as_they_pass(decoder):
+    class Stream:
+        _decoder = decoder
+
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            yield from json.loads(json.dumps(CHUNKS))
+
+    stream = Stream()
+    record = StreamRecord(stream, "chat")
+    for event in stream:
+        record.passed(event)
+        event["choices"][0]["delta"]["content"] = "Changed"
+    assert record.may_call_tools()  # it was not looked into
+    assert record.response()["choices"][0]["message"]["content"] == "abc"
+
+
+def test_an_event_that_cannot_be_copied_is_logged_and_left_out(caplog):
+    class Odd(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("odd")
+
+    record = StreamRecord(iter(()), "chat")
+    for event in (CHUNKS[0], Odd(), CHUNKS[2]):
+        record.passed(event)
+    assert "could not be written down" in caplog.text
+    assert record.response()["choices"][0]["message"]["content"] == "ac"
+
+
+class Decoder:
+    """Makes events of lines, as the clients' decoders do."""
+
+    def iter_bytes(self, iterator: Iterator[bytes]) -> Iterator[Any]:
+        for line in iterator:
+            yield SimpleNamespace(data=line.decode())
+
+
+def test_what_the_client_cannot_read_ends_the_record_too(caplog):
+    caplog.set_level(logging.DEBUG)
+    stream = SimpleNamespace(_decoder=Decoder())
+    record = StreamRecord(stream, "chat")
+    lines = [json.dumps(chunk).encode() for chunk in CHUNKS]
+    lines[2:2] = [b"", b"[1]", b'{"id"']
+    for event in stream._decoder.iter_bytes(iter([*lines, b"[DONE]"])):
+        record.passed(event)
+    assert record.response()["choices"][0]["message"]["content"] == "ab"
+    assert "broke off" in caplog.text

@@ -143,12 +143,51 @@ def disk_limit(folder: Path, seconds: float = 1.0) -> tuple[float, float]:
     return rates[0], rates[1]
 
 
+def span_limit(file: Path, rollouts: int, seconds: float = 2.0) -> float:
+    """Return the spans of 6 kB per second of bare SQLite in the store's table, 16 per commit."""
+    from agl_store_sqlite import schema
+
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    schema.migrate(connection, str(file))
+    payload = bytes(6000)
+
+    def row(number: int) -> tuple[Any, ...]:
+        rollout, index = number % rollouts, number // rollouts
+        ordinal = rollout * schema.SPANS_PER_ROLLOUT + index
+        return (ordinal, rollout, f"at-{rollout:08x}", index, f"{number:016x}", payload)
+
+    def commits(seconds: float, first: int) -> int:
+        number, end = first, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
+                "INSERT INTO spans (ordinal, rollout, attempt_id, sequence_id, span_id, payload, "
+                "trace_id, name) VALUES (?, ?, ?, ?, ?, ?, 'trace', 'name')",
+                map(row, range(number, number + bench_server.CONNECTIONS)),
+            )
+            connection.execute("COMMIT")
+            number += bench_server.CONNECTIONS
+        return number
+
+    first = commits(seconds / 2, 0)  # the log has its length
+    last = commits(seconds, first)
+    connection.close()
+    return (last - first) / seconds
+
+
 def run_cases(names: list[str]) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         single, batched = disk_limit(Path(folder))
         yield (
             f"the disk here: {single:,.0f} synced commits/s of bare SQLite, {batched:,.0f}/s of 16 "
             f"rows: no store that syncs answers more than {16 * batched:,.0f} of 16 at a time"
+        )
+        one, many = (span_limit(Path(folder) / f"{n}.db", n) for n in (1, bench_server.CONNECTIONS))
+        yield (
+            f"bare SQLite takes {one:,.0f} spans/s of 6 kB of one rollout, 16 per commit, and "
+            f"{many:,.0f}/s of 16 rollouts in turn; add_span takes that and what memory takes"
         )
         yield (
             f"{'case':16}{'memory/s':>10}{'full/s':>9}{'%':>5}{'normal/s':>10}{'%':>5}"

@@ -77,6 +77,7 @@ class Children:
         max_restarts: How often each child that died is replaced.
         on_death: Called with the name of each child that died, before it is replaced; in the
             watching thread.
+        on_end: Called when every child has ended, in the watching thread.
 
     Attributes:
         failures: What went wrong, one line per child.
@@ -92,6 +93,7 @@ class Children:
         allowed_exit_codes: Collection[int],
         max_restarts: int = 0,
         on_death: Callable[[str], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self.failures: list[str] = []
         self._context = context
@@ -101,6 +103,7 @@ class Children:
         self._allowed = allowed_exit_codes
         self._max_restarts = max_restarts
         self._on_death = on_death
+        self._on_end = on_end
         self._children: list[_Child] = []
         # Only the watching thread asks after exit codes: two that do can miss one.
         self._watcher = threading.Thread(target=self._watch, name="agl-children", daemon=True)
@@ -169,6 +172,8 @@ class Children:
         while seats := {c.process.sentinel: c for c in self._children if not c.gone}:
             for sentinel in wait_for_connections(list(seats)):
                 self._see_off(seats[cast("int", sentinel)])
+        if self._on_end is not None:
+            self._on_end()
 
     def _see_off(self, child: _Child) -> None:
         """Decide what the end of a process means."""

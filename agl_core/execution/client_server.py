@@ -252,10 +252,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         def on_death(name: str) -> None:
             fail_attempt_of(route, worker_name(workers[name]), "its runner died")
 
-        children = self._children(context, stop, on_death)
+        children = self._children(context, stop, on_death, on_end=stop.set)
         children.start({name: partial(make_job, i) for name, i in workers.items()})
         try:
-            children.join()
+            # One of them learns that the run is over; the others may hang, and are ended below.
+            stop.wait()
         except KeyboardInterrupt:
             self.interrupted = True
             logger.warning("Stopping. Press Ctrl+C again to stop at once")
@@ -346,6 +347,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         context: Any,
         stop: MultiprocessingEvent,
         on_death: Callable[[str], None] | None,
+        on_end: Callable[[], None] | None = None,
         *,
         replace: bool = True,
     ) -> Children:
@@ -357,6 +359,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             allowed_exit_codes=self.allowed_exit_codes,
             max_restarts=self.max_restarts if replace else 0,
             on_death=on_death,
+            on_end=on_end,
         )
 
     def _log_failures(self, children: Children) -> None:

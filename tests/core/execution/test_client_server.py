@@ -359,6 +359,30 @@ def test_a_runner_elsewhere_that_is_killed_is_replaced_and_its_attempt_failed() 
     assert pairs[0][1].metadata == {"error": "its runner died"}
 
 
+def test_a_runner_elsewhere_that_hangs_is_ended_with_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    port, store = free_port(), InMemoryLightningStore()
+    works = make_runner()
+
+    async def hangs(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        if worker_id % 2:
+            time.sleep(600)  # as native code does that never returns
+        await works(store, worker_id, event)
+
+    timeouts = {"graceful_timeout": 0.3, "terminate_timeout": 0.3}
+    runners = strategy(2, role="runner", server_port=port, **timeouts)
+    thread, errors = in_thread(
+        lambda: runners.execute(make_batch([]), hangs, InMemoryLightningStore())
+    )
+    strategy(1, role="algorithm", server_port=port).execute(make_batch([1]), works, store)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert errors == []
+    assert "runner-1 does not end; forcing it" in caplog.text
+    assert [rollout.status for rollout, _ in outcome(store)] == ["succeeded"]
+
+
 def test_the_server_stays_until_remote_rollouts_are_written_down() -> None:
     port, local = free_port(), InMemoryLightningStore()
 

@@ -15,6 +15,15 @@ from pathlib import Path
 
 import pytest
 
+# pymongo leaves a socket to the garbage collector if a call is cancelled while it connects.
+PYMONGO_OWN = "ignore:unclosed <socket:ResourceWarning"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a warning about pymongo's own code be no error of ours."""
+    for item in items:
+        item.add_marker(pytest.mark.filterwarnings(PYMONGO_OWN))
+
 
 class Server:
     """A server process that keeps its data in a file, so that it can be killed and restarted."""

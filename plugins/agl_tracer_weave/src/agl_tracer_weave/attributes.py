@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from agl_core import semconv
 from agl_core.otel.attributes import flatten_attributes
-from agl_core.proxy.codec import translate_request, translate_response
+from agl_core.proxy.codec import CodecError, translate_request, translate_response
 from agl_core.proxy.protocols import Protocol
 from agl_core.tracer.payload import Json, dumped, plain
 from agl_core.tracer.streams import StreamRecord
@@ -20,18 +21,20 @@ __all__ = [
     "output_attributes",
     "own_inputs",
     "own_output",
+    "protocol_of",
 ]
+
+_logger = logging.getLogger(__name__)
 
 _CLIENT: Final = "self"
 """Ops that are methods of a client have it among their inputs."""
 
 _PROTOCOLS: Final[Mapping[str, Protocol]] = {
+    "openai.chat.": "chat",
     "openai.responses.": "responses",
-    "anthropic.Messages.": "messages",
-    "anthropic.AsyncMessages.": "messages",
+    "anthropic.": "messages",
 }
-"""Ops that are calls in another protocol than chat, which they are written down in."""
-
+"""Ops that call a model, by the beginning of their names; all are written down as chat."""
 
 _AGENTS: Final[Mapping[str, tuple[str, str]]] = {"crewai.Agent.execute_task": ("self", "role")}
 """Ops that run an agent, with the input that knows its name and that input's attribute."""
@@ -66,8 +69,7 @@ def input_attributes(op: str, inputs: Json) -> Json:
         op: Short name of the op.
         inputs: Its inputs, as :func:`own_inputs` has them.
     """
-    protocol = _protocol(op)
-    values = inputs if protocol is None else translate_request(protocol, "chat", inputs)
+    values = _as_chat(translate_request, op, inputs)
     # Schemas of tools have empty parts, which flattening would lose.
     if values.get("tools"):
         values = {**values, "tools": json.dumps(values["tools"])}
@@ -86,12 +88,22 @@ def output_attributes(op: str, output: Any) -> Json:
     if isinstance(output, StreamRecord):
         output = output.response()
     if isinstance(output, dict):
-        protocol = _protocol(op)
-        if protocol is not None and output.get("id"):
-            output = translate_response(protocol, "chat", output)
+        if output.get("id"):
+            output = _as_chat(translate_response, op, output)
         if isinstance(output.get("choices"), list):
             output = {**output, "choices": [_folded(choice) for choice in output["choices"]]}
     return nested_attributes({semconv.OPERATION_OUTPUT: output})
+
+
+def _as_chat(translate: Callable[[Protocol, Protocol, Json], Json], op: str, values: Json) -> Json:
+    protocol = protocol_of(op)
+    if protocol is None:
+        return values
+    try:
+        return translate(protocol, "chat", values)
+    except CodecError as error:
+        _logger.debug("%s is written down as it is: %s", op, error)
+        return values
 
 
 def nested_attributes(values: Json) -> Json:
@@ -118,5 +130,10 @@ def _folded(choice: Any) -> Any:
     return {**choice, "logprobs": {**logprobs, "content": json.dumps(logprobs["content"])}}
 
 
-def _protocol(op: str) -> Protocol | None:
+def protocol_of(op: str) -> Protocol | None:
+    """Return the protocol of a model's call, None for other ops.
+
+    Args:
+        op: Short name of the op.
+    """
     return next((found for start, found in _PROTOCOLS.items() if op.startswith(start)), None)

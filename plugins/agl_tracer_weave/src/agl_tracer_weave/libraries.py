@@ -6,6 +6,7 @@ were inherited to the class they were patched on, and leaves its LangChain hook 
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 from agl_core.tracer.imports import on_import
 from agl_core.tracer.streams import StreamRecord
+from agl_tracer_weave.attributes import protocol_of
 
 __all__ = ["patched_on_import"]
 
@@ -22,6 +24,11 @@ _logger = logging.getLogger(__name__)
 
 _SKIPPED: Final = frozenset({"aiohttp", "websocket", "websockets"})
 """Patched for OpenAI's realtime calls only, which no adapter reads; stores are reached by them."""
+_STREAMS: Final = {
+    "openai": "weave.integrations.openai.openai_sdk",
+    "anthropic": "weave.integrations.anthropic.anthropic_sdk",
+}
+"""Libraries whose streams we put together, with the SDK's modules that would."""
 _ABSENT: Final = object()
 
 _lock = threading.RLock()
@@ -55,8 +62,8 @@ def _patch(name: str) -> None:
         if not _users or name in patch._PATCHED_INTEGRATIONS | patch._SUPPRESSED_INTEGRATIONS:
             return
         try:
-            if name == "openai":
-                _leave_streams_alone()
+            if name in _STREAMS:
+                _leave_streams_alone(_STREAMS[name])
             patch.INTEGRATION_MODULE_MAPPING[name]()
             patch._PATCHED_INTEGRATIONS.add(name)
         except Exception as error:
@@ -116,42 +123,51 @@ class _Record:
 _record = _Record()
 
 
-def _leave_streams_alone() -> None:
-    """Have the SDK write streams of OpenAI's client down without changing them.
+def _leave_streams_alone(module: str) -> None:
+    """Have the SDK write a client's streams down without changing them.
 
-    Its own way loses token ids, and the whole answer where there are log-probabilities. It also
-    asks OpenAI for the usage that the agent did not ask for, and takes that from the stream again.
+    Its own way loses token ids, the whole answer where there are log-probabilities, and Anthropic's
+    calls of tools. It also asks OpenAI for the usage that the agent did not ask for, and takes that
+    from the stream again.
     """
-    from weave.integrations.openai import openai_sdk
     from weave.trace.op import _build_iterator_from_accumulator_for_op as noting
 
-    sdk: Any = openai_sdk
-    finish, add = sdk.openai_on_finish_post_processor, sdk._add_accumulator
+    sdk: Any = importlib.import_module(module)
+    add = sdk._add_accumulator
 
-    def finished(value: Any) -> Any:
-        return value if isinstance(value, StreamRecord) else finish(value)
+    def add_accumulator(
+        op: Any, *, should_accumulate: Any, on_finish_post_processor: Any = None, **options: Any
+    ) -> Any:
+        def finished(value: Any) -> Any:
+            if isinstance(value, StreamRecord) or on_finish_post_processor is None:
+                return value
+            return on_finish_post_processor(value)
 
-    def add_accumulator(op: Any, **options: Any) -> Any:
-        traced = add(op, **options)
-        if options["on_finish_post_processor"] is finished:
-            op._on_output_handler = on_output
+        traced = add(
+            op, should_accumulate=should_accumulate, on_finish_post_processor=finished, **options
+        )
+        protocol = protocol_of(op.name)
+        if protocol is None or "iterator_wrapper" in options:  # a helper knows the whole itself
+            return traced
+        whole = op._on_output_handler
+
+        def on_output(value: Any, on_finish: Any, inputs: Any) -> Any:
+            if not should_accumulate(inputs):
+                return whole(value, on_finish, inputs)
+            record = StreamRecord(value, protocol)
+
+            def note(_: StreamRecord | None, event: Any) -> StreamRecord:
+                record.passed(event)
+                return record
+
+            return noting(value, note, on_finish)
+
+        op._on_output_handler = on_output
         return traced
 
-    def on_output(value: Any, on_finish: Any, inputs: Any) -> Any:
-        if not sdk.should_use_accumulator(inputs):
-            on_finish(value, None)
-            return value
-        record = StreamRecord(value, "chat")
-
-        def note(_: StreamRecord | None, event: Any) -> StreamRecord:
-            record.passed(event)
-            return record
-
-        return noting(value, note, on_finish)
-
-    _record.replace(sdk, "OPENAI_HOST", "")
-    _record.replace(sdk, "openai_on_finish_post_processor", finished)
     _record.replace(sdk, "_add_accumulator", add_accumulator)
+    if hasattr(sdk, "OPENAI_HOST"):
+        _record.replace(sdk, "OPENAI_HOST", "")
 
 
 def _undo_langchain() -> None:

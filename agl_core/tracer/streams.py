@@ -8,7 +8,7 @@ change, so of these the text is kept: it costs next to nothing, and is what the 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
 from agl_core.proxy.protocols import Protocol
@@ -16,12 +16,14 @@ from agl_core.proxy.streams import assembler_for
 from agl_core.proxy.wire import loads
 from agl_core.tracer.payload import Json, plain
 
-__all__ = ["StreamRecord"]
+__all__ = ["RecordedManager", "StreamRecord"]
 
 _logger = logging.getLogger(__name__)
 
 _DECODER: Final = "_decoder"
 """Where these clients' streams have what makes server-sent events of bytes."""
+_RAW: Final = "_raw_stream"
+"""Where what a helper opens has the stream that it reads from."""
 _END: Final = "[DONE]"
 _CALLS: Final = ('"tool_calls"', '"tool_use"', '"function_call"')
 
@@ -72,6 +74,59 @@ def _parsed(texts: Iterable[str]) -> Iterator[Json]:
             return
         if isinstance(event, dict):
             yield event
+
+
+class RecordedManager:
+    """What opens a stream of Anthropic's helper, and tells when the agent is done with it.
+
+    Args:
+        manager: The client's.
+        protocol: What the stream speaks.
+        done: Called once with what the stream brought, None if it could not be opened, and with the
+            error that ended it, if any.
+    """
+
+    def __init__(
+        self,
+        manager: Any,
+        protocol: Protocol,
+        done: Callable[[StreamRecord | None, BaseException | None], None],
+    ) -> None:
+        self._manager = manager
+        self._protocol: Protocol = protocol
+        self._done = done
+        self._record: StreamRecord | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def __enter__(self) -> Any:
+        try:
+            stream = self._manager.__enter__()
+        except BaseException as error:
+            self._done(None, error)
+            raise
+        return self._opened(stream)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+        self._done(self._record, error)
+        return self._manager.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> Any:
+        try:
+            stream = await self._manager.__aenter__()
+        except BaseException as error:
+            self._done(None, error)
+            raise
+        return self._opened(stream)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+        self._done(self._record, error)
+        return await self._manager.__aexit__(kind, error, traceback)
+
+    def _opened(self, stream: Any) -> Any:
+        self._record = StreamRecord(getattr(stream, _RAW, stream), self._protocol)
+        return stream
 
 
 class _KeepingDecoder:

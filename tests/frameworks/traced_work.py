@@ -15,6 +15,7 @@ from agl_testing import Reply, ScriptedModels
 
 __all__ = [
     "HI",
+    "STREAMS",
     "async_stream",
     "call_then_change_all",
     "client",
@@ -74,6 +75,57 @@ def stream_and_change_all(client: Any) -> None:
             choice.delta.content = "Changed"
             choice.token_ids = None
             choice.logprobs = None
+
+
+LOOK: Any = {"name": "look", "input_schema": {"type": "object"}}
+ASKED: dict[str, Any] = {"model": "m", "messages": HI, "max_tokens": 9, "tools": [LOOK]}
+
+
+def messages(models: ScriptedModels) -> None:
+    import anthropic
+
+    with anthropic.Anthropic(base_url=models.url, api_key="none") as client:
+        events = [event.type for event in client.messages.create(**ASKED, stream=True)]
+    assert (events[0], events[-1]) == ("message_start", "message_stop")
+
+
+def beta_messages(models: ScriptedModels) -> None:
+    import anthropic
+
+    with anthropic.Anthropic(base_url=models.url, api_key="none") as client:
+        assert list(client.beta.messages.create(**ASKED, stream=True))
+
+
+def messages_helper(models: ScriptedModels) -> None:
+    import anthropic
+
+    with (
+        anthropic.Anthropic(base_url=models.url, api_key="none") as client,
+        client.messages.stream(**ASKED) as stream,
+    ):
+        assert stream.get_final_message().content[0].name == "look"
+
+
+async def async_messages_helper(models: ScriptedModels) -> None:
+    import anthropic
+
+    async with (
+        anthropic.AsyncAnthropic(base_url=models.url, api_key="none") as client,
+        client.messages.stream(**ASKED) as stream,
+    ):
+        assert [event.type async for event in stream][-1] == "message_stop"
+
+
+def responses(models: ScriptedModels) -> None:
+    import openai
+
+    tool: Any = {"type": "function", "name": "look", "parameters": {}, "strict": False}
+    with openai.OpenAI(base_url=models.base_url, api_key="none") as client:
+        assert list(client.responses.create(model="m", input="Hi", tools=[tool], stream=True))
+
+
+STREAMS = [messages, beta_messages, messages_helper, async_messages_helper, responses]
+"""Ways to read a stream in which a model calls the tool ``look``, in other protocols than chat."""
 
 
 async def spans_of(tracer: Tracer, work: Callable[[], Any]) -> list[Span]:

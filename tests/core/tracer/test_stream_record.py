@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from agl_core.tracer.streams import StreamRecord
+from agl_core.tracer.streams import RecordedManager, StreamRecord
 from agl_testing import Reply, ScriptedModels, ToolCall
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -138,3 +138,76 @@ def test_what_the_client_cannot_read_ends_the_record_too(caplog):
         record.passed(event)
     assert record.response()["choices"][0]["message"]["content"] == "ab"
     assert "broke off" in caplog.text
+
+
+class Manager:
+    """Opens a stream, as Anthropic's helper does."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.closed = False
+        self.size = 3
+
+    def __enter__(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        self.stream = SimpleNamespace(_raw_stream=SimpleNamespace(_decoder=Decoder()))
+        return self.stream
+
+    def __exit__(self, *error: object) -> None:
+        self.closed = True
+
+    async def __aenter__(self) -> Any:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__(*error)
+
+
+def read_some(stream: Any) -> None:
+    lines = [json.dumps(chunk).encode() for chunk in CHUNKS]
+    assert len(list(stream._raw_stream._decoder.iter_bytes(iter(lines)))) == 3
+
+
+def content_of(record: StreamRecord | None) -> str:
+    assert record is not None
+    return record.response()["choices"][0]["message"]["content"]
+
+
+async def test_a_manager_tells_what_came_when_the_agent_is_done():
+    told: list[tuple[StreamRecord | None, BaseException | None]] = []
+    managers = [Manager(), Manager()]
+    first, second = (RecordedManager(m, "chat", lambda *what: told.append(what)) for m in managers)
+    assert first.size == 3
+    with first as stream:
+        read_some(stream)
+        assert told == []
+    async with second as stream:
+        read_some(stream)
+    assert [content_of(record) for record, _ in told] == ["abc", "abc"]
+    assert [error for _, error in told] == [None, None]
+    assert [manager.closed for manager in managers] == [True, True]
+
+
+async def test_a_manager_tells_of_errors_of_the_client_and_of_the_agent():
+    told: list[tuple[StreamRecord | None, BaseException | None]] = []
+    refused, wrong = ConnectionError("refused"), RuntimeError("the agent's")
+
+    def note(*what: Any) -> None:
+        told.append(what)
+
+    with pytest.raises(ConnectionError), RecordedManager(Manager(refused), "chat", note):
+        raise AssertionError("it is not entered")
+    with pytest.raises(ConnectionError):
+        async with RecordedManager(Manager(refused), "chat", note):
+            raise AssertionError("it is not entered")
+
+    def fail() -> None:
+        with RecordedManager(Manager(), "chat", note) as stream:
+            read_some(stream)
+            raise wrong
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert told[:2] == [(None, refused), (None, refused)]
+    assert (content_of(told[2][0]), told[2][1]) == ("abc", wrong)

@@ -16,6 +16,7 @@ from agentops.sdk.core import tracer as sdk_tracer
 from pydantic import BaseModel
 from traced_work import (
     HI,
+    STREAMS,
     async_stream,
     call_then_change_all,
     spans_of,
@@ -116,6 +117,18 @@ async def test_tool_calls_are_children_and_part_of_the_answer(models, client, st
     ]
 
 
+@pytest.mark.parametrize("read", STREAMS)
+async def test_streams_of_other_protocols_keep_calls_of_tools(models, read):
+    models.script = [Reply(tool_calls=[CALL])]
+    spans = await traced(lambda: read(models))
+    (tool,) = [span for span in spans if span.name == "tool_call.look"]
+    (conversation,) = TraceToMessages().adapt(spans)
+    (asked,) = conversation["messages"][-1]["tool_calls"]  # type: ignore[typeddict-item]
+    assert asked["id"] == tool.attributes["tool.call.id"]
+    assert asked["function"]["name"] == "look"
+    assert json.loads(asked["function"]["arguments"]) == {"at": "it"}
+
+
 @pytest.mark.parametrize("work", [call_then_change_all, stream_and_change_all])
 async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
     """A span is written down after the call, from what there was at the call."""
@@ -161,6 +174,23 @@ async def test_an_anthropic_stream_is_the_agents_to_read(models):
         "Hi",
         "Hello there.",
     ]
+
+
+async def test_a_helper_that_cannot_open_its_stream_ends_the_span(models):
+    models.script = [Reply(error_status=400)]
+
+    def work() -> None:
+        with (
+            anthropic.Anthropic(base_url=models.url, api_key="none") as client,
+            pytest.raises(anthropic.BadRequestError),
+            client.messages.stream(model="m", messages=HI, max_tokens=9),
+        ):
+            raise AssertionError("it is not entered")
+
+    # The client makes a span of its own, without what was said.
+    (call,) = [s for s in await traced(work) if "gen_ai.prompt.0.content" in s.attributes]
+    assert call.attributes["gen_ai.request.streaming"] is True
+    assert call.status.status_code == "ERROR"
 
 
 async def test_the_sdk_is_set_up_for_the_agent_and_its_service_is_not_called(models, client):

@@ -7,12 +7,12 @@ import json
 import time
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 import weave
 from traced_work import (
     HI,
+    STREAMS,
     async_stream,
     call_then_change_all,
     spans_of,
@@ -89,36 +89,7 @@ async def test_tools_and_their_calls_are_part_of_the_conversation(models, client
     assert asked["function"] == {"name": "look", "arguments": '{"at": "it"}'}
 
 
-LOOK = {"name": "look", "input_schema": {"type": "object"}}
-ASKED: dict[str, Any] = {"model": "m", "messages": HI, "max_tokens": 9, "tools": [LOOK]}
-
-
-def read_messages(models):
-    with anthropic.Anthropic(base_url=models.url, api_key="none") as client:
-        events = [event.type for event in client.messages.create(**ASKED, stream=True)]
-    assert (events[0], events[-1]) == ("message_start", "message_stop")
-
-
-def read_beta(models):
-    with anthropic.Anthropic(base_url=models.url, api_key="none") as client:
-        assert list(client.beta.messages.create(**ASKED, stream=True))
-
-
-def read_helper(models):
-    with (
-        anthropic.Anthropic(base_url=models.url, api_key="none") as client,
-        client.messages.stream(**ASKED) as stream,
-    ):
-        assert stream.get_final_message().content[0].name == "look"
-
-
-def read_responses(models):
-    tool: Any = {"type": "function", "name": "look", "parameters": {}, "strict": False}
-    with openai.OpenAI(base_url=models.base_url, api_key="none") as client:
-        assert list(client.responses.create(model="m", input="Hi", tools=[tool], stream=True))
-
-
-@pytest.mark.parametrize("read", [read_messages, read_beta, read_helper, read_responses])
+@pytest.mark.parametrize("read", STREAMS)
 async def test_streams_of_other_protocols_keep_calls_of_tools(models, read):
     models.script = [Reply(tool_calls=[ToolCall("look", {"at": "it"})])]
     spans = await traced(lambda: read(models))

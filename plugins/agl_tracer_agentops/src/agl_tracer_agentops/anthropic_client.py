@@ -12,13 +12,14 @@ __all__ = ["AnthropicInstrumentor"]
 
 _MESSAGES: Final = ("anthropic.messages.create", "messages")
 _METHODS: Final = {
-    ("anthropic.resources.messages", "Messages.create"): _MESSAGES,
-    ("anthropic.resources.messages", "Messages.parse"): _MESSAGES,
+    (module, f"Messages.{method}"): _MESSAGES
+    for module in ("anthropic.resources.messages", "anthropic.resources.beta.messages")
+    for method in ("create", "parse", "stream")
 }
 
 
 class AnthropicInstrumentor(_SdkInstrumentor):
-    """Messages by our wrappers; the legacy completions and ``stream`` helpers by the SDK's."""
+    """Messages by our wrappers; the legacy completions by the SDK's."""
 
     _instance: ClassVar[Any] = None  # instrumentors are singletons, by class
 
@@ -28,5 +29,4 @@ class AnthropicInstrumentor(_SdkInstrumentor):
         self.config.wrapped_methods = [m for m in methods if "completions" in m.package]
 
     def _custom_wrap(self, **kwargs: Any) -> None:
-        super()._custom_wrap(**kwargs)
         wrap_calls(self._tracer, _METHODS)

@@ -21,7 +21,7 @@ from agl_core.proxy.codec import translate_response
 from agl_core.proxy.protocols import Protocol
 from agl_core.tracer.current import live_context
 from agl_core.tracer.payload import Json, dumped, plain
-from agl_core.tracer.streams import StreamRecord
+from agl_core.tracer.streams import RecordedManager, StreamRecord
 from agl_tracer_agentops.attributes import request_attributes, response_attributes, tool_calls
 
 __all__ = ["wrap_calls"]
@@ -42,16 +42,17 @@ def wrap_calls(
     Args:
         tracer: Makes the spans.
         methods: Module and ``Class.method``, to the name of the spans and the protocol. The twin's
-            class has the prefix ``Async``.
+            class has the prefix ``Async``. A method named ``stream`` returns what opens one.
     """
     for (module, path), (name, protocol) in methods.items():
         owner, _, method = path.partition(".")
-        for prefix, is_async in (("", False), ("Async", True)):
+        for prefix in ("", "Async"):
             try:
                 found = getattr(importlib.import_module(module), prefix + owner, None)
             except ModuleNotFoundError:
                 continue
             if method in vars(found or object):
+                is_async = prefix == "Async" and method != "stream"
                 wrapper = _model_call(tracer, name, protocol, is_async=is_async)
                 wrapt.wrap_function_wrapper(module, prefix + path, wrapper)
 
@@ -121,7 +122,7 @@ class _Call:
         """Take what the client returned; return what the agent gets, the same or a stand-in."""
         if hasattr(result, "__next__") or hasattr(result, "__anext__"):
             self._streaming = True
-            return _Stream(result, self, StreamRecord(result, self._protocol))
+            return _Stream(result, self)
         if isinstance(result, Mapping) or hasattr(result, "model_dump"):
             with _Careful("the answer"):
                 self.answered(dumped(result))
@@ -133,6 +134,10 @@ class _Call:
             with _Careful("the answer"):
                 # What the agent parses then is this, remembered.
                 self.answered(dumped(result.parse()))
+        elif hasattr(result, "__enter__") or hasattr(result, "__aenter__"):
+            self._streaming = True
+            set_attributes_later(self._span, lambda: {"gen_ai.request.streaming": True})
+            return RecordedManager(result, self._protocol, self.streamed)
         return result
 
     def answered(self, response: Json) -> None:
@@ -151,14 +156,20 @@ class _Call:
             name = f"tool_call.{call['name']}"
             self._tracer.start_span(name, context=context, attributes=tool).end()
 
-    def streamed(self, record: StreamRecord) -> None:
-        """Write down a streamed answer, at once if calls of tools are to have spans."""
-        if record.may_call_tools():
-            self.answered(record.response())
-        else:
-            set_attributes_later(
-                self._span, lambda: response_attributes(self._as_chat(record.response()))
-            )
+    def streamed(self, record: StreamRecord | None, error: BaseException | None = None) -> None:
+        """Write down a streamed answer and end the span; only the first call counts."""
+        if self._ended:
+            return
+        with _Careful("the answer"):
+            if record is None:
+                pass  # there was no stream
+            elif record.may_call_tools():  # they have spans of their own, so it cannot wait
+                self.answered(record.response())
+            else:
+                set_attributes_later(
+                    self._span, lambda: response_attributes(self._as_chat(record.response()))
+                )
+        self.end(error)
 
     def _as_chat(self, response: Json) -> Json:
         return translate_response(self._protocol, "chat", response)
@@ -227,10 +238,10 @@ class _RawResponse(wrapt.ObjectProxy):
 class _Stream(wrapt.ObjectProxy):
     """A client's stream, which is written down as the agent reads it."""
 
-    def __init__(self, stream: Any, call: _Call, record: StreamRecord) -> None:
+    def __init__(self, stream: Any, call: _Call) -> None:
         super().__init__(stream)
         self._self_call = call
-        self._self_record = record
+        self._self_record = StreamRecord(stream, call._protocol)
 
     def __iter__(self) -> Any:
         return self
@@ -283,8 +294,4 @@ class _Stream(wrapt.ObjectProxy):
         return self.__wrapped__.close()
 
     def _self_done(self, error: BaseException | None = None) -> None:
-        call = self._self_call
-        if not call._ended:
-            with _Careful("the answer"):
-                call.streamed(self._self_record)
-            call.end(error)
+        self._self_call.streamed(self._self_record, error)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from agl_core.tracer.imports import on_import
-from agl_core.tracer.streams import StreamRecord
+from agl_core.tracer.streams import RecordedManager, StreamRecord
 from agl_tracer_weave.attributes import protocol_of
 
 __all__ = ["patched_on_import"]
@@ -147,13 +147,15 @@ def _leave_streams_alone(module: str) -> None:
             op, should_accumulate=should_accumulate, on_finish_post_processor=finished, **options
         )
         protocol = protocol_of(op.name)
-        if protocol is None or "iterator_wrapper" in options:  # a helper knows the whole itself
+        if protocol is None:
             return traced
         whole = op._on_output_handler
 
         def on_output(value: Any, on_finish: Any, inputs: Any) -> Any:
             if not should_accumulate(inputs):
                 return whole(value, on_finish, inputs)
+            if not hasattr(value, "__next__") and not hasattr(value, "__anext__"):
+                return RecordedManager(value, protocol, on_finish)
             record = StreamRecord(value, protocol)
 
             def note(_: StreamRecord | None, event: Any) -> StreamRecord:

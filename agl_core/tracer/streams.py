@@ -82,7 +82,7 @@ class RecordedManager:
     Args:
         manager: The client's.
         protocol: What the stream speaks.
-        done: Called once with what the stream brought, None if it could not be opened, and with the
+        done: Called once with what the stream brought, None if it was not opened, and with the
             error that ended it, if any.
     """
 
@@ -95,6 +95,7 @@ class RecordedManager:
         self._manager = manager
         self._protocol: Protocol = protocol
         self._done = done
+        self._told = False
         self._record: StreamRecord | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -104,25 +105,33 @@ class RecordedManager:
         try:
             stream = self._manager.__enter__()
         except BaseException as error:
-            self._done(None, error)
+            self._tell(error)
             raise
         return self._opened(stream)
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
-        self._done(self._record, error)
+        self._tell(error)
         return self._manager.__exit__(kind, error, traceback)
 
     async def __aenter__(self) -> Any:
         try:
             stream = await self._manager.__aenter__()
         except BaseException as error:
-            self._done(None, error)
+            self._tell(error)
             raise
         return self._opened(stream)
 
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
-        self._done(self._record, error)
+        self._tell(error)
         return await self._manager.__aexit__(kind, error, traceback)
+
+    def __del__(self) -> None:
+        self._tell(None)  # the agent has thrown it away
+
+    def _tell(self, error: BaseException | None) -> None:
+        if not self._told:
+            self._told = True
+            self._done(self._record, error)
 
     def _opened(self, stream: Any) -> Any:
         self._record = StreamRecord(getattr(stream, _RAW, stream), self._protocol)

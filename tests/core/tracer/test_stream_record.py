@@ -189,6 +189,13 @@ async def test_a_manager_tells_what_came_when_the_agent_is_done():
     assert [manager.closed for manager in managers] == [True, True]
 
 
+def test_a_manager_that_the_agent_throws_away_tells_so():
+    told: list[Any] = []
+    manager = RecordedManager(Manager(), "chat", lambda *what: told.append(what))
+    del manager
+    assert told == [(None, None)]
+
+
 async def test_a_manager_tells_of_errors_of_the_client_and_of_the_agent():
     told: list[tuple[StreamRecord | None, BaseException | None]] = []
     refused, wrong = ConnectionError("refused"), RuntimeError("the agent's")

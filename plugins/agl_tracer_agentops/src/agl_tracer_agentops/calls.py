@@ -160,16 +160,18 @@ class _Call:
         """Write down a streamed answer and end the span; only the first call counts."""
         if self._ended:
             return
-        with _Careful("the answer"):
-            if record is None:
-                pass  # there was no stream
-            elif record.may_call_tools():  # they have spans of their own, so it cannot wait
-                self.answered(record.response())
-            else:
-                set_attributes_later(
-                    self._span, lambda: response_attributes(self._as_chat(record.response()))
-                )
+        if record is not None:
+            with _Careful("the answer"):
+                self._write(record)
         self.end(error)
+
+    def _write(self, record: StreamRecord) -> None:
+        if record.may_call_tools():  # they have spans of their own, so it cannot wait
+            self.answered(record.response())
+            return
+        set_attributes_later(
+            self._span, lambda: response_attributes(self._as_chat(record.response()))
+        )
 
     def _as_chat(self, response: Json) -> Json:
         return translate_response(self._protocol, "chat", response)

@@ -103,7 +103,8 @@ def messages_helper(models: ScriptedModels) -> None:
         anthropic.Anthropic(base_url=models.url, api_key="none") as client,
         client.messages.stream(**ASKED) as stream,
     ):
-        assert stream.get_final_message().content[0].name == "look"
+        (block,) = stream.get_final_message().content
+    assert block.type == "tool_use" and block.name == "look"
 
 
 async def async_messages_helper(models: ScriptedModels) -> None:

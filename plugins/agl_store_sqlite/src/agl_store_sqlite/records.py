@@ -71,7 +71,6 @@ SPAN_COLUMNS: Final = (
 )
 
 _WIDTH: Final = ROLLOUT_COLUMNS.count(",") + 1
-_ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
 WORKER_FIELDS: Final = tuple(Worker.model_fields)
 named_resources: Final = TypeAdapter(NamedResources)
 
@@ -123,9 +122,20 @@ def _rollout_values(row: Row) -> dict[str, Any]:
 
 def attempt_from(row: Row) -> Attempt:
     """Build an attempt from a row of :data:`ATTEMPT_COLUMNS`."""
-    values = dict(zip(_ATTEMPT_FIELDS, row, strict=True))
-    values["metadata"] = _decoded(values["metadata"])
-    return construct(Attempt, values)
+    return construct(
+        Attempt,
+        {
+            "rollout_id": row[0],
+            "attempt_id": row[1],
+            "sequence_id": row[2],
+            "start_time": row[3],
+            "end_time": row[4],
+            "status": row[5],
+            "worker_id": row[6],
+            "last_heartbeat_time": row[7],
+            "metadata": _decoded(row[8]),
+        },
+    )
 
 
 def attempted_from(row: Row) -> Rollout | AttemptedRollout:

@@ -123,11 +123,17 @@ async def load(case: str, port: int, pid: int) -> dict[str, Any]:
     }
 
 
-def disk_limit(folder: Path, seconds: float = 1.0) -> tuple[float, float]:
-    """Return the synced commits per second of bare SQLite here, of one row of 1 kB and of 16."""
-    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
+def bare(file: Path) -> sqlite3.Connection:
+    """Open a file of SQLite that syncs every commit, with nothing of the store around it."""
+    connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def disk_limit(folder: Path, seconds: float = 1.0) -> tuple[float, float]:
+    """Return the synced commits per second of bare SQLite here, of one row of 1 kB and of 16."""
+    connection = bare(folder / "bare.db")
     connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, data BLOB)")
     rates: list[float] = []
     for rows in (1, 16):
@@ -147,9 +153,7 @@ def span_limit(file: Path, rollouts: int, seconds: float = 2.0) -> float:
     """Return the spans of 6 kB per second of bare SQLite in the store's table, 16 per commit."""
     from agl_store_sqlite import schema
 
-    connection = sqlite3.connect(file, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
+    connection = bare(file)
     schema.migrate(connection, str(file))
     payload = bytes(6000)
 

@@ -29,11 +29,6 @@ def client(models: ScriptedModels) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def read(stream: Any, record: StreamRecord) -> None:
-    for event in stream:
-        record.passed(event)
-
-
 def test_the_text_is_kept_and_no_event_is_looked_at(client):
     stream = client.chat.completions.create(model="m", messages=HI, stream=True)
     record = StreamRecord(stream, "chat")
@@ -60,7 +55,8 @@ def test_calls_of_tools_are_noticed(models, client):
     models.script = [Reply(tool_calls=[ToolCall("look", {"at": "it"})])]
     stream = client.chat.completions.create(model="m", messages=HI, stream=True)
     record = StreamRecord(stream, "chat")
-    read(stream, record)
+    for event in stream:
+        record.passed(event)
     assert record.may_call_tools()
     (call,) = record.response()["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == "look"

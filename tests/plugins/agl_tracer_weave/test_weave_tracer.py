@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import weave
@@ -116,9 +117,6 @@ async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
 
 async def test_openai_is_asked_for_nothing_that_the_agent_did_not_ask_for(models):
     """The SDK asks it for the usage of a stream, which is a chunk without choices."""
-    import httpx
-    import openai
-
     asked: list[dict[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

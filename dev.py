@@ -36,8 +36,16 @@ ROOT = Path(__file__).resolve().parent
 ENVS = ROOT / ".envs"
 BIN = "Scripts" if os.name == "nt" else "bin"
 LIFECYCLE_FILE = "agl_core/lifecycle.py"
-DEMO_PLUGINS = ("agl_store_sqlite", "agl_algo_apo")
-DEV_PLUGINS = ("agl_testing", *DEMO_PLUGINS)
+DEMO_PLUGINS = (
+    "agl_serving",
+    "agl_store_http",
+    "agl_exec_cs",
+    "agl_proxy_direct",
+    "agl_store_sqlite",
+    "agl_prompt_search",
+    "agl_algo_apo",
+)
+DEV_PLUGINS = ("agl_testing", "agl_bundle", "agl_export", "agl_trace", "agl_judge", *DEMO_PLUGINS)
 """Plugins without heavy dependencies, which the default suite and the docs make use of."""
 LINE_COVERAGE_PERCENT = 90
 

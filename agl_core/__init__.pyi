@@ -29,7 +29,7 @@ from agl_core.algorithm import (
     with_llm_proxy,
     with_store,
 )
-from agl_core.cli.constructors import (
+from agl_core.cli._constructors import (
     lightning_cli,
 )
 from agl_core.emitter import (
@@ -55,7 +55,6 @@ from agl_core.env import (
     resolve_str_env_var,
 )
 from agl_core.execution import (
-    ClientServerExecutionStrategy,
     ExecutionEvent,
     ExecutionStrategy,
     MultiprocessingEvent,
@@ -71,7 +70,7 @@ from agl_core.logs import (
 from agl_core.plugins import (
     build_component,
 )
-from agl_core.proxy import DirectProxy, LLMProxy
+from agl_core.proxy import LLMProxy
 from agl_core.runner import (
     LitAgentRunner,
     Runner,
@@ -80,8 +79,6 @@ from agl_core.store import (
     InMemoryLightningStore,
     LightningStore,
     LightningStoreCapabilities,
-    LightningStoreClient,
-    LightningStoreServer,
     LightningStoreStatistics,
     LightningStoreThreaded,
 )
@@ -147,6 +144,10 @@ from agl_core.types import (
     register_resource_type,
 )
 
+ClientServerExecutionStrategy: Any
+DirectProxy: Any
+LightningStoreClient: Any
+LightningStoreServer: Any
 __version__: str
 
 # From plugins: their own packages have them with their types.
@@ -171,9 +172,7 @@ __all__ = [
     "AttributeValue",
     "Attributes",
     "Baseline",
-    "ClientServerExecutionStrategy",
     "Dataset",
-    "DirectProxy",
     "DummyTracer",
     "EnqueueRolloutRequest",
     "Event",
@@ -192,8 +191,6 @@ __all__ = [
     "LightningEnvVar",
     "LightningStore",
     "LightningStoreCapabilities",
-    "LightningStoreClient",
-    "LightningStoreServer",
     "LightningStoreStatistics",
     "LightningStoreThreaded",
     "Link",

@@ -19,7 +19,7 @@ _BY_MODULE: Final[dict[str, str]] = {
         "Algorithm Baseline FastAlgorithm FunctionalAlgorithm algo batch_iter_over_dataset"
         " with_llm_proxy with_store"
     ),
-    "agl_core.cli.constructors": "lightning_cli",
+    "agl_core.cli._constructors": "lightning_cli",
     "agl_core.emitter": (
         "emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward"
         " find_reward_spans get_message_value get_object_value get_reward_value"
@@ -27,17 +27,17 @@ _BY_MODULE: Final[dict[str, str]] = {
     ),
     "agl_core.env": "LightningEnvVar resolve_bool_env_var resolve_int_env_var resolve_str_env_var",
     "agl_core.execution": (
-        "ClientServerExecutionStrategy ExecutionEvent ExecutionStrategy MultiprocessingEvent"
+        "ExecutionEvent ExecutionStrategy MultiprocessingEvent"
         " SharedMemoryExecutionStrategy ThreadingEvent"
     ),
     "agl_core.logs": "configure_logger setup_logging setup_module_logging",
     "agl_core.plugins": "build_component",
     "agl_core.llm_server": "LLMServer",
-    "agl_core.proxy": "DirectProxy LLMProxy",
+    "agl_core.proxy": "LLMProxy",
     "agl_core.runner": "LitAgentRunner Runner",
     "agl_core.store": (
-        "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreClient"
-        " LightningStoreServer LightningStoreStatistics LightningStoreThreaded"
+        "InMemoryLightningStore LightningStore LightningStoreCapabilities"
+        " LightningStoreStatistics LightningStoreThreaded"
     ),
     "agl_core.tracer": (
         "DummyTracer OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer"
@@ -61,6 +61,10 @@ HOMES: Final[dict[str, str]] = {
 """Module of each public name of the core."""
 
 PLUGIN_HOMES: Final[dict[str, tuple[str, str]]] = {
+    "LightningStoreClient": ("agl_store_http", "agl-store-http"),
+    "LightningStoreServer": ("agl_store_http", "agl-store-http"),
+    "ClientServerExecutionStrategy": ("agl_exec_cs", "agl-exec-cs"),
+    "DirectProxy": ("agl_proxy_direct", "agl-proxy-direct"),
     "APO": ("agl_algo_apo", "agl-algo-apo"),
     "VERL": ("agl_algo_verl", "agl-algo-verl"),
     "AgentOpsTracer": ("agl_tracer_agentops", "agl-tracer-agentops"),

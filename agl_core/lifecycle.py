@@ -32,8 +32,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from agl_core.types.copying import construct, evolve
-from agl_core.types.rollout import (
+from agl_core.types._copying import construct, evolve
+from agl_core.types._rollout import (
     FINISHED_STATUSES,
     QUEUING_STATUSES,
     RUNNING_STATUSES,

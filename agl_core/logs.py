@@ -1,8 +1,8 @@
 """Logging: where the framework's own log goes and how it looks.
 
-The framework logs to ``agl_core`` and its children and configures nothing by itself. Programs that
-want the usual set-up call :func:`setup_logging`, which leaves the root logger and everybody else's
-loggers alone.
+Each package logs to the logger of its own name (``agl_core``, ``agl_store_http``, …) and configures
+nothing. Programs that want the usual set-up call :func:`setup_logging`, which configures the core's
+logger and those of the installed plugins, and leaves the root logger and all others alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ LOG_FORMAT: Final = "%(asctime)s [%(levelname)s] (Process-%(process)d %(name)s) 
 DATE_FORMAT: Final = "%H:%M:%S"
 
 _ROOT: Final = "agl_core"
+_LIBRARIES: Final = ("agl_judge", "agl_prompt_search", "agl_serving")
+"""Packages of this repository that log and have no entry point of their own."""
 _PLAIN_WIDTH: Final = 200
 """Columns of rich output that goes to no terminal, where a default of 80 would break lines."""
 
@@ -47,7 +50,7 @@ def setup_logging(
     apply_to: Sequence[str] | None = None,
     files: PathLike | Mapping[str, PathLike] | None = None,
 ) -> None:
-    """Configure the logger ``agl_core``. Calling it again replaces what it did before.
+    """Configure the loggers of the core and of its plugins, anew at each call.
 
     Args:
         level: Level by name or number.
@@ -80,11 +83,12 @@ def setup_logging(
     by_logger, everywhere = _file_handlers(files, formatter)
     handlers += everywhere
 
-    targets = [_ROOT, *(apply_to or ()), *(["py.warnings"] if capture_warnings else [])]
-    for name in targets:
+    ours = {_ROOT, *_plugin_packages()}
+    others = {*(apply_to or ()), *(["py.warnings"] if capture_warnings else [])} - ours
+    for name in sorted(ours | others):
         logger = logging.getLogger(name)
         logger.disabled = False
-        logger.propagate = propagate if name == _ROOT else False
+        logger.propagate = propagate if name in ours else False
         logger.setLevel(base)
         _install(name, handlers)
     for name, handler in by_logger.items():
@@ -134,6 +138,12 @@ def configure_logger(level: int | str = logging.INFO, name: str = _ROOT) -> logg
     """Configure one logger. Deprecated: use :func:`setup_logging`."""
     warnings.warn("use setup_logging instead of configure_logger", DeprecationWarning, stacklevel=2)
     return setup_module_logging(level, name=name)
+
+
+def _plugin_packages() -> set[str]:
+    """Return the top-level packages of all plugins, whether in use or not; none is imported."""
+    found = entry_points(group="agl")
+    return {*_LIBRARIES, *(entry.value.partition(".")[0].partition(":")[0] for entry in found)}
 
 
 # -- handlers ------------------------------------------------------------------------------------
@@ -230,6 +240,5 @@ def _set_submodule_levels(levels: Mapping[str, int], base: int) -> None:
 
 def _disable_others() -> None:
     for name, logger in logging.root.manager.loggerDict.items():
-        ours = name == _ROOT or name.startswith(f"{_ROOT}.")
-        if isinstance(logger, logging.Logger) and not ours:
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] != _ROOT:
             logger.disabled = True

@@ -1,9 +1,17 @@
 """What holds for every test of this repository."""
 
+from __future__ import annotations
+
+import json
+import logging
 import os
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says something about the machine, which is shared and noisy.
@@ -21,3 +29,96 @@ def free_coverages_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=free_coverages_lock)
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+AGENT = """
+import agl_core as agl
+
+@agl.rollout
+def solve(task, prompt_template):
+    return float(prompt_template.format(q=task["q"]) == task["a"])
+
+def undecorated(task, llm):
+    return 1.0
+
+class Solver(agl.LitAgent):
+    def rollout(self, task, resources, rollout):
+        return 0.5
+
+class NoSolver(agl.LitAgent):
+    def rollout(self, task):
+        return 0.5
+
+class Quiet(agl.Hook):
+    pass
+
+def takes_nothing_an_agent_gets(x):
+    return 1.0
+
+def tasks():
+    return [{"q": "a", "a": "a!"}] * 3
+
+number = 3
+"""
+TRAIN = """
+agent = "agl_cli_agent.py:solve"
+train_dataset = [{q = "x", a = "x!"}, {q = "y", a = "x!"}]
+val_dataset = "val.jsonl"
+algorithm = "baseline"
+strategy = "shm"
+
+[trainer]
+n_runners = 2
+
+[resources.prompt]
+type = "prompt_template"
+engine = "f-string"
+template = "{q}!"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a train file, its agent and its dataset; the working directory."""
+    (tmp_path / "agl_cli_agent.py").write_text(AGENT)
+    (tmp_path / "train.toml").write_text(TRAIN)
+    rows = [{"q": "a", "a": "a!"}, {"q": "b", "a": "b!"}, {"q": "c", "a": "?"}]
+    (tmp_path / "val.jsonl").write_text("\n\n".join(json.dumps(row) for row in rows))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def same_logging() -> Iterator[None]:
+    """Put the logging set-up back that a command run in this process replaces."""
+    names = ["agl_core", *(name for name in sys.modules if name.startswith("agl_"))]
+    loggers = [logging.getLogger(name) for name in names if "." not in name]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
+
+
+@pytest.fixture
+def agl(tmp_path: Path):
+    """Run ``agl`` in a process of its own."""
+
+    def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "agl_core.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    return run

@@ -1,15 +1,15 @@
 """Algorithms: what gives out tasks, reads what came of them, and improves a resource."""
 
-from agl_core.algorithm.base import Algorithm
-from agl_core.algorithm.baseline import Baseline
-from agl_core.algorithm.batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
-from agl_core.algorithm.evaluation import Evaluation
-from agl_core.algorithm.fast import FastAlgorithm
-from agl_core.algorithm.functional import FunctionalAlgorithm, algo
-from agl_core.algorithm.progress import show_progress
-from agl_core.algorithm.run import Run, count_rollouts, stored_runs
-from agl_core.algorithm.stats import Estimate, estimate_mean
-from agl_core.algorithm.utils import (
+from agl_core.algorithm._base import Algorithm
+from agl_core.algorithm._baseline import Baseline
+from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
+from agl_core.algorithm._evaluation import Evaluation
+from agl_core.algorithm._fast import FastAlgorithm
+from agl_core.algorithm._functional import FunctionalAlgorithm, algo
+from agl_core.algorithm._progress import show_progress
+from agl_core.algorithm._run import Run, count_rollouts, stored_runs
+from agl_core.algorithm._stats import Estimate, estimate_mean
+from agl_core.algorithm._utils import (
     LLMProxyLike,
     batch_iter_over_dataset,
     with_llm_proxy,

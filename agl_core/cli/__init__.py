@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     import click
 
-    from agl_core.cli.group import root
+    from agl_core.cli._group import root
 
     try:
         code = root.main(arguments, prog_name="agl", standalone_mode=False)

@@ -4,12 +4,12 @@ An emitter looks up the active tracer when it runs, so a module that uses one ca
 anywhere; outside a rollout it raises, unless it is told not to propagate.
 """
 
-from agl_core.emitter.annotation import emit_annotation
-from agl_core.emitter.exception import emit_exception
-from agl_core.emitter.message import emit_message, get_message_value
-from agl_core.emitter.object import emit_object, get_object_value
-from agl_core.emitter.operation import OperationContext, operation
-from agl_core.emitter.reward import (
+from agl_core.emitter._annotation import emit_annotation
+from agl_core.emitter._exception import emit_exception
+from agl_core.emitter._message import emit_message, get_message_value
+from agl_core.emitter._object import emit_object, get_object_value
+from agl_core.emitter._operation import OperationContext, operation
+from agl_core.emitter._reward import (
     emit_reward,
     find_final_reward,
     find_reward_spans,

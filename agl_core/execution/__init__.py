@@ -1,23 +1,21 @@
 """Execution strategies: where the algorithm and the runners run, and how they end.
 
-:mod:`agl_core.execution.base` is the contract. The strategies are imported at first use.
+:mod:`agl_core.execution._base` is the contract. The strategies are imported at first use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agl_core._lazy import lazy_names
-from agl_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl_core.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl_core.execution._base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl_core.execution._events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from agl_core.execution.client_server import ClientServerExecutionStrategy
-    from agl_core.execution.shared_memory import SharedMemoryExecutionStrategy
+    from agl_core.execution._shared_memory import SharedMemoryExecutionStrategy
 
 __all__ = [
     "AlgorithmBundle",
-    "ClientServerExecutionStrategy",
     "ExecutionEvent",
     "ExecutionStrategy",
     "MultiprocessingEvent",
@@ -29,7 +27,6 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ClientServerExecutionStrategy": "agl_core.execution.client_server",
-        "SharedMemoryExecutionStrategy": "agl_core.execution.shared_memory",
+        "SharedMemoryExecutionStrategy": "agl_core.execution._shared_memory",
     },
 )

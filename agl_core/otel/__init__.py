@@ -1,16 +1,16 @@
 """Between OpenTelemetry's data and ours.
 
-* :mod:`~agl_core.otel.attributes`: nested values as flat attributes, and back.
-* :mod:`~agl_core.otel.links`: tags and links, and the spans that links point at.
-* :mod:`~agl_core.otel.convert`: SDK spans as :class:`~agl_core.types.Span`.
-* :mod:`~agl_core.otel.later`: attributes that are made when they are read.
-* :mod:`~agl_core.otel.provider`: the process's tracer provider.
-* :mod:`~agl_core.otel.encode`, :mod:`~agl_core.otel.send`: spans as OTLP, to any backend.
+* :mod:`~agl_core.otel._attributes`: nested values as flat attributes, and back.
+* :mod:`~agl_core.otel._links`: tags and links, and the spans that links point at.
+* :mod:`~agl_core.otel._convert`: SDK spans as :class:`~agl_core.types.Span`.
+* :mod:`~agl_core.otel._later`: attributes that are made when they are read.
+* :mod:`~agl_core.otel._provider`: the process's tracer provider.
+* :mod:`~agl_core.otel._encode`, :mod:`~agl_core.otel._send`: spans as OTLP, to any backend.
 
 The first two import no OpenTelemetry; the third to fifth import its SDK.
 """
 
-from agl_core.otel.attributes import (
+from agl_core.otel._attributes import (
     check_attributes_sanity,
     filter_and_unflatten_attributes,
     filter_attributes,
@@ -21,7 +21,7 @@ from agl_core.otel.attributes import (
     sanitize_attributes,
     unflatten_attributes,
 )
-from agl_core.otel.links import (
+from agl_core.otel._links import (
     extract_links_from_attributes,
     extract_tags_from_attributes,
     make_link_attributes,

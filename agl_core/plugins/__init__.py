@@ -1,18 +1,18 @@
 """Plugins: what a plugin says about itself, finding it, and building components from it.
 
-For plugin authors: :mod:`agl_core.plugins.spec` (what a hook module returns) and
-:mod:`agl_core.plugins.hookspecs` (every hook there is). For the rest of the core:
+For plugin authors: :mod:`agl_core.plugins._spec` (what a hook module returns) and
+:mod:`agl_core.plugins._hookspecs` (every hook there is). For the rest of the core:
 :func:`build_component`, :func:`get_registry` and :func:`notify`.
 """
 
-from agl_core.plugins.blueprint import Blueprint
-from agl_core.plugins.build import build_component, resolve_component
-from agl_core.plugins.events import add_listener, notify, remove_listener
-from agl_core.plugins.files import read_config_file
-from agl_core.plugins.imports import import_object
-from agl_core.plugins.records import PluginRecord, PluginStatus
-from agl_core.plugins.registry import Registry, get_registry, reset_registry
-from agl_core.plugins.spec import (
+from agl_core.plugins._blueprint import Blueprint
+from agl_core.plugins._build import build_component, resolve_component
+from agl_core.plugins._events import add_listener, notify, remove_listener
+from agl_core.plugins._files import read_config_file
+from agl_core.plugins._imports import import_object
+from agl_core.plugins._records import PluginRecord, PluginStatus
+from agl_core.plugins._registry import Registry, get_registry, reset_registry
+from agl_core.plugins._spec import (
     COMPONENT_KINDS,
     ENTRY_POINT_GROUP,
     KINDS,
@@ -27,7 +27,7 @@ from agl_core.plugins.spec import (
     hookimpl,
     hookspec,
 )
-from agl_core.plugins.switches import Switches
+from agl_core.plugins._switches import Switches
 
 __all__ = [
     "COMPONENT_KINDS",

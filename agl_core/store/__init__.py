@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agl_core._lazy import lazy_names
+from agl_core.lazy import lazy_names
 from agl_core.store.base import LightningStore
 from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
 from agl_core.store.values import (
@@ -20,8 +20,6 @@ from agl_core.store.values import (
 )
 
 if TYPE_CHECKING:
-    from agl_core.server import LightningStoreServer
-    from agl_core.store.client import LightningStoreClient
     from agl_core.store.memory import InMemoryLightningStore
     from agl_core.store.threaded import LightningStoreThreaded
 
@@ -32,8 +30,6 @@ __all__ = [
     "InMemoryLightningStore",
     "LightningStore",
     "LightningStoreCapabilities",
-    "LightningStoreClient",
-    "LightningStoreServer",
     "LightningStoreStatistics",
     "LightningStoreThreaded",
     "StoreEvent",
@@ -46,8 +42,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "InMemoryLightningStore": "agl_core.store.memory",
-        "LightningStoreClient": "agl_core.store.client",
-        "LightningStoreServer": "agl_core.server",
         "LightningStoreThreaded": "agl_core.store.threaded",
     },
 )

@@ -21,7 +21,7 @@ from agl_core.types import (
     RolloutMode,
     RolloutStatus,
 )
-from agl_core.types.copying import copy_config, copy_resources, copy_value
+from agl_core.types._copying import copy_config, copy_resources, copy_value
 
 __all__ = [
     "attempt_changes",

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import FilterOptions, PaginatedResult, Span
-from agl_core.types.copying import construct
+from agl_core.types._copying import construct
 
 __all__ = [
     "SPAN_SORT_FIELDS",

@@ -1,7 +1,7 @@
 """The data models that every part of the framework speaks."""
 
-from agl_core.types.hooks import Dataset, Hook, ParallelWorkerBase
-from agl_core.types.legacy import (
+from agl_core.types._hooks import Dataset, Hook, ParallelWorkerBase
+from agl_core.types._legacy import (
     GenericResponse,
     RolloutLegacy,
     RolloutRawResultLegacy,
@@ -10,14 +10,14 @@ from agl_core.types.legacy import (
     Task,
     TaskIfAny,
 )
-from agl_core.types.query import (
+from agl_core.types._query import (
     FilterField,
     FilterOptions,
     PaginatedResult,
     SortOptions,
     SortOrder,
 )
-from agl_core.types.resources import (
+from agl_core.types._resources import (
     LLM,
     Checkpoint,
     NamedResources,
@@ -31,14 +31,14 @@ from agl_core.types.resources import (
     register_resource_type,
     resource_types,
 )
-from agl_core.types.results import (
+from agl_core.types._results import (
     ModelConfig,
     OpenAIMessages,
     RewardMatchPolicy,
     RolloutRawResult,
     Triplet,
 )
-from agl_core.types.rollout import (
+from agl_core.types._rollout import (
     FINISHED_STATUSES,
     QUEUING_STATUSES,
     RUNNING_STATUSES,
@@ -54,7 +54,7 @@ from agl_core.types.rollout import (
     Worker,
     WorkerStatus,
 )
-from agl_core.types.span import (
+from agl_core.types._span import (
     Attributes,
     AttributeValue,
     Event,

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from openai import OpenAI
 
-from agl_core.proxy import DirectProxy
+from agl_proxy_direct import DirectProxy
 from simulated_model import MODEL_NAME, run_in_background
 
 __all__ = ["check_endpoint", "ensure_endpoint", "is_simulated", "llm_proxy", "model_name"]

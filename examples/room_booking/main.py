@@ -20,7 +20,7 @@ from openai import OpenAIError
 import agl_core as agl
 from agent import book_room, seed_resources
 from agl_core.algorithm import estimate_mean, stored_runs
-from agl_core.proxy import DirectProxy
+from agl_proxy_direct import DirectProxy
 from endpoint import check_endpoint, ensure_endpoint, is_simulated, llm_proxy, model_name
 from optimise import apo
 from report import Result, print_interrupted, print_json, print_result, say, show_search

@@ -70,7 +70,7 @@ def show_search() -> None:
         def emit(self, record: logging.LogRecord) -> None:
             say(record.getMessage())
 
-    logger = logging.getLogger("agl_core.algorithm.prompt_search")
+    logger = logging.getLogger("agl_prompt_search")
     logger.setLevel(logging.INFO)
     logger.addHandler(Say())
 

@@ -29,9 +29,9 @@ from agl_core.algorithm import (
     Run,
     run_batch,
 )
-from agl_core.algorithm.prompt_search import find_mistake, placeholders, prompt_templates
-from agl_core.algorithm.utils import add_llm
+from agl_core.algorithm._utils import add_llm
 from agl_core.plugins import notify
+from agl_prompt_search import find_mistake, placeholders, prompt_templates
 from endpoint import ensure_endpoint, model_name
 
 __all__ = ["Candidate", "prompt_search"]

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agl_core.export import read_rows
+from agl_export import read_rows
 
 __all__ = ["fine_tune", "to_dataset", "to_trl", "train"]
 

@@ -1,7 +1,7 @@
 """Expert iteration: sample, keep the best, fine-tune on it with TRL, and again.
 
 Rejection sampling fine-tuning (Yuan et al. 2023, arXiv:2308.01825) as an algorithm of the
-framework: rollouts go through the store, `agl_core.export` makes the dataset of them, TRL trains,
+framework: rollouts go through the store, `agl_export` makes the dataset of them, TRL trains,
 and the next snapshot of resources names the new model.
 """
 
@@ -18,7 +18,7 @@ import anyio.to_thread
 
 import agl_core as agl
 from agl_core.algorithm import Estimate, run_batch
-from agl_core.export import Selection, SftOptions, export_dataset, sft_rows
+from agl_export import Selection, SftOptions, export_dataset, sft_rows
 
 HERE = Path(__file__).parent
 

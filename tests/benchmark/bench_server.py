@@ -51,14 +51,14 @@ def serve(kind: str) -> None:
     import gc
     import logging
 
-    from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
-    from agl_core.server.serving import run_in_new_loop
+    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+    from agl_serving.serving import run_in_new_loop
 
     if kind == "bare":
         app: Any = bare_app
     else:
-        from agl_core.server.app import StoreApp
         from agl_core.store import InMemoryLightningStore
+        from agl_store_http.server.app import StoreApp
 
         app = StoreApp(InMemoryLightningStore())
     logging.disable(logging.WARNING)

@@ -53,9 +53,9 @@ def serve(kind: str, path: str) -> None:
     import gc
     import logging
 
-    from agl_core.server.app import StoreApp
-    from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
-    from agl_core.server.serving import run_in_new_loop
+    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+    from agl_serving.serving import run_in_new_loop
+    from agl_store_http.server.app import StoreApp
 
     if kind == "memory":
         from agl_core.store import InMemoryLightningStore

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider, sampling
 
 from agl_core.emitter import emit_reward
 from agl_core.errors import StoreUnavailableError
-from agl_core.otel.convert import to_span
+from agl_core.otel._convert import to_span
 from agl_core.store import InMemoryLightningStore, encode_span
 from agl_core.tracer import OtelTracer
 from agl_core.types import Span

@@ -17,8 +17,9 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from agl_core.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
+from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
+from agl_store_http import LightningStoreClient, LightningStoreServer
 
 RUNNERS = 64
 

@@ -18,11 +18,11 @@ from framework_agents.tools import MODEL, WEATHER
 from agl_core import semconv
 from agl_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_core.emitter import emit_reward
-from agl_core.proxy import DirectProxy
-from agl_core.proxy.codec import translate_request
+from agl_core.genai.codec import translate_request
 from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import Span
+from agl_proxy_direct import DirectProxy
 from agl_testing import Reply, ScriptedModels, ToolCall
 from agl_testing.models import SeenRequest, prompt_tokens
 

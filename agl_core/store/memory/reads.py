@@ -24,7 +24,7 @@ from agl_core.types import (
     Worker,
     WorkerStatus,
 )
-from agl_core.types.copying import (
+from agl_core.types._copying import (
     attach_attempt,
     construct,
     copy_attempt,

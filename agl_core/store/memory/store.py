@@ -37,7 +37,7 @@ from agl_core.types import (
     TaskInput,
     Worker,
 )
-from agl_core.types.copying import (
+from agl_core.types._copying import (
     attach_attempt,
     copy_attempt,
     copy_rollout,

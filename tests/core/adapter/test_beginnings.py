@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agl_core.adapter.beginnings import Beginnings
-from agl_core.adapter.breaks import common_prefix
+from agl_core.adapter._beginnings import Beginnings
+from agl_core.adapter._breaks import common_prefix
 
 # Few tokens, so that sequences share beginnings; of two sizes and signs, so that bytes differ, too.
 TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 70_000, -1]), max_size=5)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapter import Repair
-from agl_core.adapter.call import ModelCall, at, parse_literal
-from agl_core.adapter.dialects import (
+from agl_core.adapter._call import ModelCall, at, parse_literal
+from agl_core.adapter._dialects import (
     DIALECTS,
     FIELDS,
     Dialect,
@@ -18,7 +18,7 @@ from agl_core.adapter.dialects import (
     is_model_call,
     split_root,
 )
-from agl_core.otel.attributes import flatten_attributes
+from agl_core.otel._attributes import flatten_attributes
 
 OUT = "agentlightning.operation.output"
 

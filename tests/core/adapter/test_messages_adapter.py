@@ -9,7 +9,7 @@ import pytest
 
 from agl_core.adapter import Reason, TraceToMessages
 from agl_core.errors import InvalidArgumentError
-from agl_core.otel.attributes import flatten_attributes
+from agl_core.otel._attributes import flatten_attributes
 from agl_core.types import Span
 
 TOOL: dict[str, Any] = {

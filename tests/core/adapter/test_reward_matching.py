@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agl_core.adapter import AdapterReport, Reason
-from agl_core.adapter.rewards import match_rewards
-from agl_core.adapter.tree import TraceTree
+from agl_core.adapter._rewards import match_rewards
+from agl_core.adapter._tree import TraceTree
 from agl_core.types import RewardMatchPolicy, Span
 
 FIRST_OCCURRENCE = RewardMatchPolicy.FIRST_OCCURRENCE

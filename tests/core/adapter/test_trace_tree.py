@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agl_core.adapter import AdapterReport, CallRules, Reason, Repair, TracerTraceToTriplet
-from agl_core.adapter.tree import VIRTUAL_ROOT, TraceTree
-from agl_core.adapter.visualize import tree_to_dot, visualize_tree
+from agl_core.adapter._tree import VIRTUAL_ROOT, TraceTree
+from agl_core.adapter._visualize import tree_to_dot, visualize_tree
 from agl_core.errors import InvalidArgumentError, MissingDependencyError
 from agl_core.types import Span
 

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agl_core.adapter import AdapterReport, CallRules, Reason, Repair, TracerTraceToTriplet
-from agl_core.adapter.tree import TraceTree
-from agl_core.adapter.triplet import tree_to_triplets
+from agl_core.adapter._tree import TraceTree
+from agl_core.adapter._triplet import tree_to_triplets
 from agl_core.types import Span
 
 CALL = "openai.chat.completion"
@@ -340,7 +340,7 @@ def test_visualize_needs_spans_and_returns_the_tree(monkeypatch: pytest.MonkeyPa
     def draw(tree: TraceTree, filename: str, match: str | None) -> None:
         drawn.append((tree.id, filename, match))
 
-    monkeypatch.setattr("agl_core.adapter.visualize.visualize_tree", draw)
+    monkeypatch.setattr("agl_core.adapter._visualize.visualize_tree", draw)
     tree = TracerTraceToTriplet().visualize([call("a", None, 0, 1)], "out", "chat")
     assert tree.id == "a"
     assert drawn == [("a", "out", "chat")]

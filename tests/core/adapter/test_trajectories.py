@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agl_core.adapter import Reason, Repair, TraceToTrajectory, TrajectoryRow
-from agl_core.adapter.breaks import BreakCause
-from agl_core.builtins.adapter_trajectory import agl_adapter
-from agl_core.plugins import import_object
+from agl_core.adapter._breaks import BreakCause
+from agl_core.plugins import get_registry, import_object
 from agl_core.types import Span
 
 
@@ -277,7 +276,7 @@ def test_rows_are_exact_and_every_token_is_trained_once(
 
 
 def test_the_hook_names_what_it_builds() -> None:
-    spec = agl_adapter()
+    _, spec = get_registry().component("adapter", "trajectory")
     assert (spec.kind, spec.name) == ("adapter", "trajectory")
     config = import_object(spec.config)(agent_match="x")
     adapter = import_object(spec.factory)(**dict(config))

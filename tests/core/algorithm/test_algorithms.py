@@ -21,7 +21,7 @@ from agl_core.algorithm import (
     with_llm_proxy,
     with_store,
 )
-from agl_core.algorithm.utils import add_llm
+from agl_core.algorithm._utils import add_llm
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import LLM, PromptTemplate

@@ -36,7 +36,7 @@ def test_lines_come_at_the_end_and_now_and_then(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     clock = [0.0]
-    monkeypatch.setattr("agl_core.algorithm.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("agl_core.algorithm._progress.time.monotonic", lambda: clock[0])
     with (
         caplog.at_level("INFO", logger="agl_core.algorithm"),
         show_progress("work", 100) as progress,

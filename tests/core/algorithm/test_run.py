@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agl_core.algorithm import Algorithm, Baseline, Run, algo, run_batch, stored_runs
-from agl_core.algorithm import run as run_module
+from agl_core.algorithm import _run as run_module
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.trainer import Trainer

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from agl_core.algorithm.stats import estimate_mean
+from agl_core.algorithm._stats import estimate_mean
 from agl_core.errors import InvalidArgumentError
 
 

@@ -8,7 +8,8 @@ import click
 import pytest
 
 from agl_core import __version__, errors
-from agl_core.cli import group, main
+from agl_core.cli import _group as group
+from agl_core.cli import main
 
 
 def test_the_version(capsys):
@@ -179,7 +180,7 @@ def test_show_describes_the_options(capsys):
 
 def test_show_describes_what_has_no_options(capsys):
     assert main(["plugins", "show", "command.version"]) == 0
-    assert "target:       agl_core.cli.version:version" in capsys.readouterr().out
+    assert "target:       agl_core.cli._version:version" in capsys.readouterr().out
 
 
 def test_a_name_of_several_kinds_has_to_be_said_in_full(capsys, monkeypatch):
@@ -206,7 +207,7 @@ def test_the_doctor_finds_the_builtins_in_order(capsys):
 
 
 def test_a_terminal_gets_a_rich_table(monkeypatch, capsys):
-    from agl_core.cli import output
+    from agl_core.cli import _output as output
 
     monkeypatch.setattr(output, "in_terminal", lambda: True)
     output.print_table(["name", "status"], [["a", "ok"]], title="Plugins")

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import pytest
 
 import agl_core as agl
-from agl_core.cli.constructors import lightning_cli
+from agl_core.cli._constructors import lightning_cli
 
 
 class Search:

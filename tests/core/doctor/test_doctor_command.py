@@ -9,8 +9,10 @@ import socket
 import pytest
 
 from agl_core.cli import main
-from agl_core.doctor import check_environment, check_plugins, environment
-from agl_core.store import InMemoryLightningStore, LightningStoreServer
+from agl_core.doctor import _environment as environment
+from agl_core.doctor import check_environment, check_plugins
+from agl_core.store import InMemoryLightningStore
+from agl_store_http import LightningStoreServer
 
 HOOKS = """
 from agl_core.plugins import ComponentSpec, hookimpl

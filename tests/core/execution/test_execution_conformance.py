@@ -2,7 +2,8 @@
 
 import pytest
 
-from agl_core.execution import ClientServerExecutionStrategy, SharedMemoryExecutionStrategy
+from agl_core.execution import SharedMemoryExecutionStrategy
+from agl_exec_cs import ClientServerExecutionStrategy
 from agl_testing.execution import ExecutionSuite
 
 

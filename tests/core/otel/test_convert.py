@@ -18,7 +18,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from agl_core.otel.convert import to_attributes, to_span
+from agl_core.otel._convert import to_attributes, to_span
 from agl_core.types import OtelResource, Span
 
 

@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agl_core.otel.convert import to_attributes
-from agl_core.otel.later import set_attributes_later
+from agl_core.otel._convert import to_attributes
+from agl_core.otel._later import set_attributes_later
 
 MANY: dict[str, Any] = {
     "text": "longer than five",

@@ -12,7 +12,7 @@ from agl_core.otel import (
     make_tag_attributes,
     query_linked_spans,
 )
-from agl_core.otel.convert import to_span
+from agl_core.otel._convert import to_span
 from agl_core.semconv import LinkPydanticModel
 from agl_core.types import Span
 

@@ -12,8 +12,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from agl_core.errors import ConfigError, TraceExportError
-from agl_core.otel import send
-from agl_core.otel.send import OtlpSender, SendOutcome, headers_from_environment, traces_url
+from agl_core.otel import _send as send
+from agl_core.otel._send import OtlpSender, SendOutcome, headers_from_environment, traces_url
 from agl_core.types import Span
 
 from .collector import PROTOBUF, Collector

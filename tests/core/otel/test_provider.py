@@ -51,7 +51,7 @@ def python(code: str, **environ: str) -> str:
 def test_without_one_ours_is_installed():
     python("""
         from opentelemetry.sdk.trace import TracerProvider
-        from agl_core.otel.provider import get_tracer, get_tracer_provider
+        from agl_core.otel._provider import get_tracer, get_tracer_provider
         try:
             get_tracer_provider()
         except RuntimeError as error:
@@ -128,7 +128,7 @@ def test_processors_are_logged_on_request():
         """
         import logging
         logging.basicConfig(level=logging.INFO)
-        from agl_core.otel.provider import get_tracer_provider
+        from agl_core.otel._provider import get_tracer_provider
         with OtelTracer().lifespan():
             get_tracer_provider()
         """,

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.plugins import events, reset_registry
+from agl_core.plugins import _events as events
+from agl_core.plugins import reset_registry
 
 SPEC = """
 from agl_core.plugins import {cls}, hookimpl

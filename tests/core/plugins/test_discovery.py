@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from agl_core.plugins import PluginRecord, Registry
-from agl_core.plugins.records import canonical_name
+from agl_core.plugins._records import canonical_name
 
 BOOM = "raise RuntimeError('a plugin was imported while plugins were listed')"
 
@@ -21,7 +21,7 @@ def only(dist: str) -> PluginRecord:
 
 def test_builtins_come_through_the_same_door():
     builtin = {record.key: record for record in Registry.discover().records if record.builtin}
-    assert builtin["store.memory"].value == "agl_core.builtins.store_memory"
+    assert builtin["store.memory"].value == "agl_core._builtins"
     assert builtin["execution.shm"].dist == "agl-core"
     assert {record.status for record in builtin.values()} == {"ok"}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 
 from agl_core.plugins import KINDS
-from agl_core.plugins.hookspecs import EVENTS, KindHooks, LifecycleEvents
+from agl_core.plugins._hookspecs import EVENTS, KindHooks, LifecycleEvents
 
 
 def public(cls: type) -> dict[str, object]:

@@ -20,7 +20,7 @@ from agl_core import (
 )
 from agl_core.algorithm import run_batch
 from agl_core.plugins import hookimpl
-from agl_core.plugins.hookspecs import EVENTS, LifecycleEvents
+from agl_core.plugins._hookspecs import EVENTS, LifecycleEvents
 from agl_core.types import RolloutConfig
 
 PAGE = Path(__file__).parents[3] / "docs/plugins/hooks.md"
@@ -123,7 +123,7 @@ def test_a_listener_that_raises_is_reported_and_changes_nothing(
     heard: list[str] = []
     agl_registry.listen(listener((event,), fail))
     agl_registry.listen(listener((event,), lambda name, **_: heard.append(name)))
-    with caplog.at_level(logging.ERROR, "agl_core.plugins.events"):
+    with caplog.at_level(logging.ERROR, "agl_core.plugins._events"):
         trainer.fit(agent, ["good", "once"])
     assert heard
     messages = [r for r in caplog.records if f"failed in {event}" in r.getMessage()]

@@ -5,6 +5,8 @@ import pytest
 from agl_core.errors import PluginDisabledError
 from agl_core.plugins import Registry, Switches
 
+OURS = {"agl-store-one", "agl-store-two"}
+
 
 @pytest.fixture(autouse=True)
 def two_plugins(here):
@@ -14,8 +16,8 @@ def two_plugins(here):
 
 def off(registry: Registry | None = None) -> set[str]:
     registry = registry or Registry.discover()
-    mine = [r for r in registry.records if r.builtin or r.dist.startswith("agl-store-")]
-    return {r.key for r in mine if r.status == "disabled"} - {"store.sqlite", "store.mongo"}
+    mine = [r for r in registry.records if r.builtin or r.dist in OURS]
+    return {r.key for r in mine if r.status == "disabled"}
 
 
 @pytest.mark.parametrize(

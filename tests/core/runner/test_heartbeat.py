@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agl_core.runner import heartbeat as heartbeat_module
-from agl_core.runner.heartbeat import Heartbeat, jittered
+from agl_core.runner import _heartbeat as heartbeat_module
+from agl_core.runner._heartbeat import Heartbeat, jittered
 from agl_core.store import InMemoryLightningStore, LightningStoreCapabilities
 from agl_core.types import Worker
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.runner.sync_calls import SyncCalls
+from agl_core.runner._sync_calls import SyncCalls
 
 variable: ContextVar[int] = ContextVar("variable", default=0)
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import agl_core.store
-from agl_core.builtins.store_memory import agl_store
-from agl_core.plugins import build_component
+from agl_core.plugins import build_component, get_registry
 from agl_core.store import InMemoryLightningStore
 from agl_core.store.memory.config import MemoryStoreConfig
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig
-from agl_core.types.copying import attach_attempt, copy_value, evolve
+from agl_core.types._copying import attach_attempt, copy_value, evolve
 
 
 def test_the_stores_are_imported_at_first_use():
@@ -39,7 +38,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_the_memory_store_is_built_by_name():
-    spec = agl_store()
+    _, spec = get_registry().component("store", "memory")
     assert (spec.kind, spec.name) == ("store", "memory")
     built = build_component("store", {"type": "memory", "eviction_memory_threshold": 12345})
     assert isinstance(built, InMemoryLightningStore)

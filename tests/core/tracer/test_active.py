@@ -11,7 +11,7 @@ from agl_core.tracer import (
     get_active_tracer,
     set_active_tracer,
 )
-from agl_core.tracer.active import activate
+from agl_core.tracer._active import activate
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from agl_core.emitter import emit_message, operation
-from agl_core.tracer.current import enter_span, live_context
+from agl_core.tracer._current import enter_span, live_context
 
 tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
 

@@ -10,7 +10,7 @@ import pytest
 
 from agl_core.emitter import emit_message, operation
 from agl_core.tracer import get_active_tracer
-from agl_core.tracer.threads import traces_follow_threads
+from agl_core.tracer._threads import traces_follow_threads
 
 
 def in_thread(target) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.tracer.imports import on_import
+from agl_core.tracer._imports import on_import
 
 
 @pytest.fixture

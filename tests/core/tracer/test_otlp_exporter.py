@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export import (
 )
 from opentelemetry.trace import SpanKind
 
-from agl_core.server import LightningStoreServer
 from agl_core.store import InMemoryLightningStore
-from agl_core.tracer.otlp import LightningStoreOTLPExporter
+from agl_core.tracer._otlp import LightningStoreOTLPExporter
+from agl_store_http import LightningStoreServer
 
 
 class Sending(LightningStoreOTLPExporter):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.tracer.patches import recorded_patches
+from agl_core.tracer._patches import recorded_patches
 
 
 class Base:

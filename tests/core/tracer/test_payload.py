@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from pydantic import BaseModel
 
-from agl_core.tracer.payload import dumped, plain
+from agl_core.tracer._payload import dumped, plain
 
 
 class Omit:

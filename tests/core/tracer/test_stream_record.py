@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from agl_core.tracer.streams import RecordedManager, StreamRecord
+from agl_core.tracer._streams import RecordedManager, StreamRecord
 from agl_testing import Reply, ScriptedModels, ToolCall
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]

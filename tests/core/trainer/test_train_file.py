@@ -8,9 +8,9 @@ import pytest
 
 from agl_core.errors import ConfigError
 from agl_core.execution import SharedMemoryExecutionStrategy
-from agl_core.trainer.datasets import load_dataset
-from agl_core.trainer.file import read_train_file
-from agl_core.trainer.references import import_reference, is_reference
+from agl_core.trainer._datasets import load_dataset
+from agl_core.trainer._file import read_train_file
+from agl_core.trainer._references import import_reference, is_reference
 
 
 @pytest.fixture(autouse=True)

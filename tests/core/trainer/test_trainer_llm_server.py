@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 import agl_core as agl
 from agl_core.errors import ConfigError, LLMServerError, PluginNotFoundError
 from agl_core.llm_server import put_behind
-from agl_core.proxy import DirectProxy
-from agl_core.trainer.file import read_train_file
+from agl_core.trainer._file import read_train_file
+from agl_proxy_direct import DirectProxy
 from agl_testing.models import Reply, ScriptedModels
 
 
@@ -187,7 +187,7 @@ class TestFile:
 
     def test_a_component_of_another_kind_is_refused(self, file):
         with pytest.raises(ConfigError, match=r"llm_server: .* is no LLMServer"):
-            read_train_file(file, ["llm_server=agl_core.proxy.direct:DirectProxy"])
+            read_train_file(file, ["llm_server=agl_proxy_direct.direct:DirectProxy"])
 
     def test_a_plugin_that_is_not_installed_is_named(self, file):
         with pytest.raises(PluginNotFoundError, match=r"llm_server: .*nobody"):

@@ -117,7 +117,7 @@ async def fill(store: Any) -> None:
 
 def export(build: Any, path: Path) -> list[dict[str, Any]]:
     from agl_core import InMemoryLightningStore
-    from agl_core.export import export_dataset, read_rows
+    from agl_export import export_dataset, read_rows
 
     async def run() -> None:
         store = InMemoryLightningStore()
@@ -129,7 +129,7 @@ def export(build: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def test_sft_trains_on_tool_calls_as_they_were_made(tiny, tmp_path):
-    from agl_core.export import SftOptions, sft_rows
+    from agl_export import SftOptions, sft_rows
     from fine_tune import to_trl, train
 
     model, tokenizer = tiny
@@ -154,7 +154,7 @@ def test_sft_trains_on_tool_calls_as_they_were_made(tiny, tmp_path):
 
 
 def test_sft_of_tokens_trains_on_what_was_sampled(tiny, tmp_path):
-    from agl_core.export import SftOptions, sft_rows
+    from agl_export import SftOptions, sft_rows
     from fine_tune import to_trl, train
 
     options = SftOptions(form="tokens", best=1)
@@ -167,7 +167,7 @@ def test_sft_of_tokens_trains_on_what_was_sampled(tiny, tmp_path):
 def test_dpo_takes_pairs(tiny, tmp_path):
     from trl import DPOConfig, DPOTrainer
 
-    from agl_core.export import DpoOptions, dpo_rows
+    from agl_export import DpoOptions, dpo_rows
     from fine_tune import to_dataset
 
     rows = export(lambda s, r: dpo_rows(s, DpoOptions(margin=0.5), r), tmp_path / "x.jsonl")

@@ -26,7 +26,7 @@ def test_a_run_writes_files_at_its_end(make_apo, fit, tmp_path: Path):
 
 
 def test_rounds_and_rejections_are_logged(make_apo, fit, caplog):
-    with caplog.at_level(logging.INFO, "agl_core.algorithm.prompt_search"):
+    with caplog.at_level(logging.INFO, "agl_prompt_search"):
         apo = make_apo()
         fit(apo)
     lines = [record.getMessage() for record in caplog.records]

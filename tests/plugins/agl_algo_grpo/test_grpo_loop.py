@@ -326,7 +326,7 @@ def test_what_a_run_needs_is_said_before_it_begins(tmp_path: Path, taught: Path)
 def test_nothing_heavy_is_imported_to_list_or_check():
     code = (
         "import sys\n"
-        "from agl_core.plugins.registry import get_registry\n"
+        "from agl_core.plugins._registry import get_registry\n"
         "from agl_core.plugins import build_component\n"
         "made = build_component('algorithm', {'type': 'grpo', 'model': 'm'})\n"
         "assert type(made).__name__ == 'GRPO'\n"

@@ -18,8 +18,8 @@ from openai import AsyncOpenAI
 
 from agl_algo_grpo import HFServer
 from agl_core.adapter import TraceToTrajectory
-from agl_core.proxy import DirectProxy
 from agl_core.store import InMemoryLightningStore
+from agl_proxy_direct import DirectProxy
 from agl_testing.tiny_model import WEATHER_TOOL
 
 

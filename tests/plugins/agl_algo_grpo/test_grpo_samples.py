@@ -13,11 +13,11 @@ from openai import APIError, AsyncOpenAI
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.samples import Reason, Sample, Step, Verdict, judge
 from agl_core.adapter import TraceToTrajectory
-from agl_core.adapter.trajectory import TrajectoryRow
+from agl_core.adapter._trajectory import TrajectoryRow
 from agl_core.algorithm import RolloutOutcome
-from agl_core.proxy import DirectProxy
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutStatus
+from agl_proxy_direct import DirectProxy
 from agl_testing.models import Reply, ScriptedModels
 
 Agent = Callable[[AsyncOpenAI], Awaitable[None]]

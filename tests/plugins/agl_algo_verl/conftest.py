@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from agl_algo_verl.cpu.settings import ENVIRONMENT
-from agl_core.proxy import DirectProxy
-from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
 from agl_core.store import InMemoryLightningStore
+from agl_proxy_direct import DirectProxy
+from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
 
 HERE = Path(__file__).parent
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agl_core.proxy import DirectProxy
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, Span
+from agl_proxy_direct import DirectProxy
 from agl_proxy_litellm import LiteLLMProxy
 from agl_testing.models import Reply, ScriptedModels
 

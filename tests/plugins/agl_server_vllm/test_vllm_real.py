@@ -23,7 +23,7 @@ from agl_core import InMemoryLightningStore
 from agl_core.adapter import TraceToTrajectory
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import put_behind
-from agl_core.proxy import DirectProxy
+from agl_proxy_direct import DirectProxy
 from agl_server_vllm import VLLMServer
 from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 

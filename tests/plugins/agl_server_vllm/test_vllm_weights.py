@@ -15,7 +15,7 @@ from vllm_parts.models import SHAPES, write_adapter, write_model
 from agl_core import InMemoryLightningStore
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import put_behind
-from agl_core.proxy import DirectProxy
+from agl_proxy_direct import DirectProxy
 from agl_server_vllm import VLLMServer
 from agl_server_vllm.weights import (
     check_adapter,

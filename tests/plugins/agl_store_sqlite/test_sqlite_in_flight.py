@@ -14,16 +14,16 @@ from asyncio.subprocess import PIPE
 
 import pytest_asyncio
 
-from agl_core.server.app import StoreApp
-from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
 from agl_core.store.request_key import current_request_key
+from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_store_http.server.app import StoreApp
 from agl_store_sqlite import SqliteLightningStore
 
 ALGORITHM = textwrap.dedent(
     """
     import asyncio, json, sys
     from agl_core.algorithm import Run
-    from agl_core.store import LightningStoreClient
+    from agl_store_http import LightningStoreClient
     from agl_core.types import EnqueueRolloutRequest
 
     async def main():

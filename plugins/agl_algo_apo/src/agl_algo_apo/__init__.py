@@ -3,6 +3,6 @@
 from agl_algo_apo.algorithm import APO
 from agl_algo_apo.config import APOConfig
 from agl_algo_apo.state import APOState, Candidate
-from agl_core.algorithm.prompt_search import Price
+from agl_prompt_search import Price
 
 __all__ = ["APO", "APOConfig", "APOState", "Candidate", "Price"]

@@ -25,8 +25,11 @@ from agl_algo_apo.proposals import Proposer, read_prompts
 from agl_algo_apo.search import BeamSearch, Settings
 from agl_algo_apo.state import APOState, Candidate
 from agl_core.algorithm import Algorithm, LLMProxyLike, Run, show_progress, with_llm_proxy
-from agl_core.algorithm.chat import ChatClient
-from agl_core.algorithm.prompt_search import (
+from agl_core.algorithm._chat import ChatClient
+from agl_core.algorithm._utils import add_llm
+from agl_core.errors import ConfigError
+from agl_core.types import Dataset, NamedResources, PromptTemplate
+from agl_prompt_search import (
     Budget,
     MeteredModel,
     Price,
@@ -39,9 +42,6 @@ from agl_core.algorithm.prompt_search import (
     require_tasks,
     write_files,
 )
-from agl_core.algorithm.utils import add_llm
-from agl_core.errors import ConfigError
-from agl_core.types import Dataset, NamedResources, PromptTemplate
 
 __all__ = ["APO"]
 
@@ -82,7 +82,7 @@ class APO(Algorithm, Generic[T]):
         seed: Makes a run repeatable, as far as agent and models are. With it, requests to the
             models carry a seed, too.
         prompts_dir: A folder with prompt files of your own, see
-            :mod:`agl_core.algorithm.prompt_search.prompt_files`.
+            :mod:`agl_prompt_search.prompt_files`.
         max_rollouts: Most rollouts; a round that may not fit is not begun.
         max_calls: Most calls of the two models; the search stops when they are made.
         max_tokens: Tokens of the two models, in and out, after which it stops.

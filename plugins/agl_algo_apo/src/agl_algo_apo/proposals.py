@@ -11,7 +11,8 @@ from random import Random
 from typing import Literal
 
 from agl_algo_apo.state import Candidate
-from agl_core.algorithm.prompt_search import (
+from agl_core.types import PromptTemplate
+from agl_prompt_search import (
     Experiment,
     MeteredModel,
     PromptFiles,
@@ -19,7 +20,6 @@ from agl_core.algorithm.prompt_search import (
     placeholders,
     unwrap,
 )
-from agl_core.types import PromptTemplate
 
 __all__ = ["Proposer", "read_prompts"]
 

@@ -14,9 +14,9 @@ from agl_algo_apo.proposals import Proposer
 from agl_algo_apo.state import APOState, Candidate
 from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset, run_batch
-from agl_core.algorithm.prompt_search import Budget, Experiment, Reporter, Snapshots, describe
 from agl_core.store.base import LightningStore
 from agl_core.types import Dataset, RolloutMode
+from agl_prompt_search import Budget, Experiment, Reporter, Snapshots, describe
 
 __all__ = ["BeamSearch", "Settings"]
 

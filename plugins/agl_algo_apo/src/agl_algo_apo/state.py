@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from agl_core.algorithm import prompt_search
-from agl_core.algorithm.prompt_search import SearchState
+import agl_prompt_search as prompt_search
+from agl_prompt_search import SearchState
 
 __all__ = ["APOState", "Candidate"]
 

@@ -3,6 +3,6 @@
 from agl_algo_gepa.algorithm import GEPA
 from agl_algo_gepa.config import GEPAConfig
 from agl_algo_gepa.state import Candidate, GEPAState
-from agl_core.algorithm.prompt_search import Price
+from agl_prompt_search import Price
 
 __all__ = ["GEPA", "Candidate", "GEPAConfig", "GEPAState", "Price"]

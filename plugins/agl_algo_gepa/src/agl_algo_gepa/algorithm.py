@@ -29,8 +29,11 @@ from agl_algo_gepa.engine import Settings, optimise
 from agl_algo_gepa.evolution import Evolution
 from agl_algo_gepa.state import Candidate, GEPAState
 from agl_core.algorithm import Algorithm, LLMProxyLike, Run, show_progress, with_llm_proxy
-from agl_core.algorithm.chat import ChatClient
-from agl_core.algorithm.prompt_search import (
+from agl_core.algorithm._chat import ChatClient
+from agl_core.algorithm._utils import add_llm
+from agl_core.errors import ConfigError
+from agl_core.types import Dataset, NamedResources, PromptTemplate
+from agl_prompt_search import (
     Budget,
     MeteredModel,
     Price,
@@ -43,9 +46,6 @@ from agl_core.algorithm.prompt_search import (
     require_tasks,
     write_files,
 )
-from agl_core.algorithm.utils import add_llm
-from agl_core.errors import ConfigError
-from agl_core.types import Dataset, NamedResources, PromptTemplate
 
 __all__ = ["GEPA"]
 

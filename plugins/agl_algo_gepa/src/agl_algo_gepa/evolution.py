@@ -16,8 +16,10 @@ import anyio
 from agl_algo_gepa.state import Candidate, GEPAState
 from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import BatchOutcome, Run, run_batch
-from agl_core.algorithm.chat import ChatReply
-from agl_core.algorithm.prompt_search import (
+from agl_core.algorithm._chat import ChatReply
+from agl_core.store.base import LightningStore
+from agl_core.types import Dataset, PromptTemplate
+from agl_prompt_search import (
     Budget,
     Experiment,
     MeteredModel,
@@ -29,8 +31,6 @@ from agl_core.algorithm.prompt_search import (
     placeholders,
     unwrap,
 )
-from agl_core.store.base import LightningStore
-from agl_core.types import Dataset, PromptTemplate
 
 __all__ = ["Evolution", "Job", "Row"]
 

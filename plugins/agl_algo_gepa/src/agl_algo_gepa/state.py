@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from agl_core.algorithm import prompt_search
-from agl_core.algorithm.chat import ChatReply
-from agl_core.algorithm.prompt_search import SearchState
+import agl_prompt_search as prompt_search
+from agl_core.algorithm._chat import ChatReply
+from agl_prompt_search import SearchState
 
 __all__ = ["Candidate", "GEPAState", "Journal"]
 

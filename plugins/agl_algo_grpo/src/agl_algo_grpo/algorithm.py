@@ -127,7 +127,7 @@ class GRPO(Algorithm):
         """Return the trainer's proxy, or one made for this run."""
         given = self.get_llm_proxy()
         if given is None:
-            from agl_core.proxy import DirectProxy
+            from agl_proxy_direct import DirectProxy
 
             return DirectProxy(store=self.get_store())
         if not isinstance(given, LLMProxy):

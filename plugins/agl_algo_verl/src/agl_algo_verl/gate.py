@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 
 from agl_core.errors import ConfigError, LLMServerError
-from agl_core.proxy import DirectProxy
-from agl_core.proxy.base import LLMProxy
+from agl_core.proxy._base import LLMProxy
 from agl_core.store.base import LightningStore
 from agl_core.types import LLM
+from agl_proxy_direct import DirectProxy
 
 __all__ = ["Gate", "model_list", "served_model"]
 

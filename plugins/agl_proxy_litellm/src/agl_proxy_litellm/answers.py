@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import httpx
 
-from agl_core.proxy.failures import error_body
-from agl_core.proxy.http import relayed
-from agl_core.proxy.upstream import Answer, UpstreamError
-from agl_core.proxy.wire import DONE, dumps
-from agl_core.server.messages import JSON
+from agl_core.genai._wire import DONE, dumps
+from agl_proxy_direct.failures import error_body
+from agl_proxy_direct.http import relayed
+from agl_proxy_direct.upstream import Answer, UpstreamError
 from agl_proxy_litellm.backends import LiteLLMBackend
 from agl_proxy_litellm.library import library
 from agl_proxy_litellm.tap import Tap
+from agl_serving.messages import JSON
 
 __all__ = ["RawStream", "TranslatedStream", "failed", "whole"]
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agl_core.errors import ConfigError
-from agl_core.proxy.backends import (
+from agl_core.genai._protocols import Protocol
+from agl_proxy_direct.backends import (
     PROVIDERS,
     Backend,
     ModelEntry,
@@ -17,7 +18,6 @@ from agl_core.proxy.backends import (
     read_entries,
     secret,
 )
-from agl_core.proxy.protocols import Protocol
 from agl_proxy_litellm.library import library
 
 __all__ = ["OPENAI_LIKE", "LiteLLMBackend", "parse_model_list"]

@@ -1,6 +1,6 @@
 """The door to the LiteLLM proxy."""
 
-from agl_core.plugins.spec import ComponentSpec, hookimpl
+from agl_core.plugins._spec import ComponentSpec, hookimpl
 
 
 @hookimpl
@@ -9,7 +9,7 @@ def agl_proxy() -> ComponentSpec:
         kind="proxy",
         name="litellm",
         factory="agl_proxy_litellm.proxy:LiteLLMProxy",
-        config="agl_core.proxy.config:DirectProxyConfig",
+        config="agl_proxy_direct.config:DirectProxyConfig",
         capabilities=frozenset({"streaming", "token_ids", "translation"}),
         summary="To the providers of LiteLLM, with exact capture",
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from agl_core.proxy import DirectProxy
-from agl_core.proxy.app import Provision
+from agl_proxy_direct import DirectProxy
+from agl_proxy_direct.app import Provision
 from agl_proxy_litellm.backends import parse_model_list
 from agl_proxy_litellm.upstream import LiteLLMUpstream
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 import aiohttp
 import httpx
 
-from agl_core.proxy.failures import CallError
-from agl_core.proxy.http import HttpUpstream
-from agl_core.proxy.protocols import Protocol
-from agl_core.proxy.upstream import Answer, Outgoing, Upstream
+from agl_core.genai._protocols import Protocol
+from agl_proxy_direct.failures import CallError
+from agl_proxy_direct.http import HttpUpstream
+from agl_proxy_direct.upstream import Answer, Outgoing, Upstream
 from agl_proxy_litellm.answers import RawStream, TranslatedStream, failed, whole
 from agl_proxy_litellm.arguments import arguments
 from agl_proxy_litellm.backends import Backend, LiteLLMBackend

@@ -11,13 +11,13 @@ from typing import Final
 
 from agl_core.errors import LaunchError, LLMServerError
 from agl_core.ids import generate_id
-from agl_core.server.sockets import bind_socket, is_wildcard, url_host
 from agl_server_vllm.api import Api
 from agl_server_vllm.installation import Installation, resolve_in_cache
 from agl_server_vllm.process import KeptProcess
 from agl_server_vllm.progress import show_start
 from agl_server_vllm.settings import Settings
 from agl_server_vllm.weights import tensor_shapes, write_blank_adapter
+from agl_serving.sockets import bind_socket, is_wildcard, url_host
 
 __all__ = ["Engine", "PortTakenError", "ending"]
 

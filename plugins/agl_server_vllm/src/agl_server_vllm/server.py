@@ -23,12 +23,12 @@ from typing import Any, Final
 
 from agl_core.errors import ConfigError, LLMServerError
 from agl_core.llm_server import LLMServer
-from agl_core.server.sockets import is_loopback
 from agl_server_vllm.engine import Engine, PortTakenError, ending
 from agl_server_vllm.installation import find_installation
 from agl_server_vllm.options import words_of
 from agl_server_vllm.settings import Settings
 from agl_server_vllm.weights import check_adapter, check_checkpoint, tensor_shapes
+from agl_serving.sockets import is_loopback
 
 __all__ = ["VLLMServer"]
 

@@ -30,7 +30,7 @@ from agl_core.types import (
     RolloutConfig,
     Worker,
 )
-from agl_core.types.copying import attach_attempt, construct, evolve
+from agl_core.types._copying import attach_attempt, construct, evolve
 
 __all__ = [
     "WITHOUT_INPUT",

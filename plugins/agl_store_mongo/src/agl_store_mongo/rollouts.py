@@ -23,7 +23,7 @@ from agl_core.types import (
     Rollout,
     Worker,
 )
-from agl_core.types.copying import attach_attempt
+from agl_core.types._copying import attach_attempt
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import (
     WITHOUT_INPUT,

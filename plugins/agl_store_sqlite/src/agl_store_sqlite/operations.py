@@ -21,7 +21,7 @@ from agl_core.types import (
     Rollout,
     Worker,
 )
-from agl_core.types.copying import attach_attempt, construct, copy_attempt, copy_worker, evolve
+from agl_core.types._copying import attach_attempt, construct, copy_attempt, copy_worker, evolve
 from agl_store_sqlite.records import joined, rollout_from
 from agl_store_sqlite.tables import StoredRollout
 from agl_store_sqlite.transaction import Transaction

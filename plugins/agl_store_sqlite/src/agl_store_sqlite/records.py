@@ -22,7 +22,7 @@ from agl_core.types import (
     RolloutConfig,
     Worker,
 )
-from agl_core.types.copying import construct
+from agl_core.types._copying import construct
 from agl_store_sqlite.errors import damaged
 
 __all__ = [

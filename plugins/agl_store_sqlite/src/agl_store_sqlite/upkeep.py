@@ -11,7 +11,7 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.store.encoded import encode_span
 from agl_core.store.transfer import Record
 from agl_core.types import Attempt, ResourcesUpdate, Rollout, Span, Worker
-from agl_core.types.rollout import QUEUING_STATUSES
+from agl_core.types._rollout import QUEUING_STATUSES
 from agl_store_sqlite.transaction import Transaction
 
 __all__ = ["forget_rollouts", "restore"]

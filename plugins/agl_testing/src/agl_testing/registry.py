@@ -15,8 +15,9 @@ from typing import NoReturn
 
 import pytest
 
-from agl_core.plugins import Registry, add_listener, events, reset_registry
-from agl_core.plugins.records import CORE_DISTRIBUTION, PluginRecord, split_name
+from agl_core.plugins import Registry, add_listener, reset_registry
+from agl_core.plugins import _events as events
+from agl_core.plugins._records import CORE_DISTRIBUTION, PluginRecord, split_name
 
 __all__ = ["Plugins", "agl_registry"]
 

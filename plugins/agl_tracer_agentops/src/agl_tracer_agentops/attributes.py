@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from agl_core.proxy import gen_ai
-from agl_core.proxy.codec import translate_request
-from agl_core.proxy.protocols import Protocol
-from agl_core.tracer.payload import Json
+from agl_core.genai import _spans as gen_ai
+from agl_core.genai._protocols import Protocol
+from agl_core.genai.codec import translate_request
+from agl_core.tracer._payload import Json
 
 __all__ = ["request_attributes", "response_attributes", "tool_calls"]
 

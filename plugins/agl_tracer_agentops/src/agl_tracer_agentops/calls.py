@@ -16,12 +16,12 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from agl_core.otel.later import set_attributes_later
-from agl_core.proxy.codec import translate_response
-from agl_core.proxy.protocols import Protocol
-from agl_core.tracer.current import live_context
-from agl_core.tracer.payload import Json, dumped, plain
-from agl_core.tracer.streams import RecordedManager, StreamRecord
+from agl_core.genai._protocols import Protocol
+from agl_core.genai.codec import translate_response
+from agl_core.otel._later import set_attributes_later
+from agl_core.tracer._current import live_context
+from agl_core.tracer._payload import Json, dumped, plain
+from agl_core.tracer._streams import RecordedManager, StreamRecord
 from agl_tracer_agentops.attributes import request_attributes, response_attributes, tool_calls
 
 __all__ = ["wrap_calls"]

@@ -15,8 +15,8 @@ from uuid import UUID
 from langchain_core.callbacks.base import BaseCallbackHandler
 from opentelemetry import trace
 
-from agl_core.tracer.current import EnteredSpan, enter_span, live_context
-from agl_core.tracer.payload import plain
+from agl_core.tracer._current import EnteredSpan, enter_span, live_context
+from agl_core.tracer._payload import plain
 
 __all__ = ["LangChainHandler"]
 

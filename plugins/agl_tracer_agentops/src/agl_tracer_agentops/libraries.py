@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.tracer.imports import on_import
-from agl_core.tracer.instrument import InstrumentationReport, Instrumentor, acquire, release
+from agl_core.tracer._imports import on_import
+from agl_core.tracer._instrument import InstrumentationReport, Instrumentor, acquire, release
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.otel.attributes import flatten_attributes
-from agl_core.proxy.codec import CodecError, translate_request, translate_response
-from agl_core.proxy.protocols import Protocol
-from agl_core.tracer.payload import Json, dumped, plain
-from agl_core.tracer.streams import StreamRecord
+from agl_core.genai._protocols import Protocol
+from agl_core.genai.codec import CodecError, translate_request, translate_response
+from agl_core.otel._attributes import flatten_attributes
+from agl_core.tracer._payload import Json, dumped, plain
+from agl_core.tracer._streams import StreamRecord
 
 __all__ = [
     "agent_name",

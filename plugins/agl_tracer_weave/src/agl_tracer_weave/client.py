@@ -15,10 +15,10 @@ from weave.trace.op_protocol import Op
 from weave.utils.attributes_dict import AttributesDict
 
 from agl_core import semconv
-from agl_core.otel.later import set_attributes_later
-from agl_core.tracer.current import EnteredSpan, enter_span, live_context
-from agl_core.tracer.payload import plain
-from agl_core.tracer.processor import current_recording
+from agl_core.otel._later import set_attributes_later
+from agl_core.tracer._current import EnteredSpan, enter_span, live_context
+from agl_core.tracer._payload import plain
+from agl_core.tracer._processor import current_recording
 from agl_tracer_weave.attributes import (
     agent_name,
     input_attributes,

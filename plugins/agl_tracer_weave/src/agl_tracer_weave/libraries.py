@@ -14,8 +14,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agl_core.tracer.imports import on_import
-from agl_core.tracer.streams import RecordedManager, StreamRecord
+from agl_core.tracer._imports import on_import
+from agl_core.tracer._streams import RecordedManager, StreamRecord
 from agl_tracer_weave.attributes import protocol_of
 
 __all__ = ["patched_on_import"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.proxy import DirectProxy
-from agl_core.proxy.app import ProxyApp
 from agl_core.store import LightningStoreThreaded
+from agl_proxy_direct import DirectProxy
+from agl_proxy_direct.app import ProxyApp
 
 
 class Base(DirectProxy):

@@ -6,7 +6,7 @@ import contextlib
 import pickle
 
 from agl_core.tracer import OtelTracer
-from agl_core.tracer.active import _active
+from agl_core.tracer._active import _active
 from agl_core.types import TraceStatus
 
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import agl_core as agl
 from agl_core.algorithm import Run, run_batch
-from agl_core.algorithm import run as run_module
+from agl_core.algorithm import _run as run_module
 from agl_core.emitter import emit_message
-from agl_core.server.app import StoreApp, StoreAppOptions
-from agl_core.server.launcher import PythonServerLauncher, PythonServerLauncherArgs
-from agl_core.store import LightningStoreClient
-from agl_core.store.client.transport import Transport
+from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_store_http import LightningStoreClient
+from agl_store_http.client.transport import Transport
+from agl_store_http.server.app import StoreApp, StoreAppOptions
 from agl_testing.crashes.stores import StoreSpec
 
 ROUNDS = 3

@@ -1,0 +1,104 @@
+"""The contract: an adapter turns the spans of an attempt into what an algorithm trains on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from agl_core.adapter._report import AdapterReport
+from agl_core.emitter import get_reward_value
+from agl_core.types import Span, SpanLike, Triplet
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+else:
+    ReadableSpan = Any  # naming it at run time would import the SDK
+
+__all__ = [
+    "Adapter",
+    "OtelTraceAdapter",
+    "TraceAdapter",
+    "TraceToTripletBase",
+    "as_spans",
+    "read_reward",
+]
+
+T_from = TypeVar("T_from")
+T_to = TypeVar("T_to")
+
+
+class Adapter(Generic[T_from, T_to]):
+    """Converts data from one form to another; calling it is :meth:`adapt`.
+
+    An adapter holds its configuration and nothing else that :meth:`adapt` changes, except
+    :attr:`report`. It may therefore be shared between threads: results are independent, and
+    :attr:`report` is that of whichever adaptation finished last. Who shares one and needs the
+    report of a particular adaptation asks for both with :meth:`adapt_with_report`.
+
+    Subclasses override either :meth:`adapt`, or :meth:`adapt_with_report` if they count what they
+    leave out. Nothing may be left out without being counted.
+    """
+
+    report: AdapterReport = AdapterReport()
+    """What the last :meth:`adapt` left out and why; empty before the first."""
+
+    def adapt(self, source: T_from, /) -> T_to:
+        """Convert ``source``, which is not changed.
+
+        Raises:
+            ValueError: ``source`` cannot be converted at all.
+        """
+        base: Any = Adapter
+        if type(self).adapt_with_report is base.adapt_with_report:
+            raise NotImplementedError(f"{type(self).__name__} implements no adapt()")
+        result, self.report = self.adapt_with_report(source)
+        return result
+
+    def adapt_with_report(self, source: T_from, /) -> tuple[T_to, AdapterReport]:
+        """Convert ``source``; return the result and what was left out of it."""
+        result = self.adapt(source)
+        return result, self.report
+
+    def __call__(self, source: T_from, /) -> T_to:
+        return self.adapt(source)
+
+
+class TraceAdapter(Adapter[Sequence[Span], T_to], Generic[T_to]):
+    """An adapter of the spans of one attempt, given in the order they were stored.
+
+    The built-in ones take OpenTelemetry's SDK spans as well.
+    """
+
+
+class OtelTraceAdapter(Adapter[Sequence[ReadableSpan], T_to], Generic[T_to]):
+    """An adapter of OpenTelemetry's own span objects."""
+
+
+class TraceToTripletBase(TraceAdapter[list[Triplet]]):
+    """Marks the adapters that produce triplets, which is what reinforcement learning asks for."""
+
+
+def as_spans(source: Sequence[SpanLike]) -> Sequence[Span]:
+    """Return ``source`` with every OpenTelemetry span converted; as it is if there is none."""
+    if all(isinstance(span, Span) for span in source):
+        return cast("Sequence[Span]", source)
+    return [
+        span
+        if isinstance(span, Span)
+        else Span.from_opentelemetry(span, "rollout-dummy", "attempt-dummy", index)
+        for index, span in enumerate(source)
+    ]
+
+
+def read_reward(span: Span) -> float | None:
+    """Return the primary reward of a span, or None if it carries none.
+
+    A reward that is no finite number gives NaN: a span can come from any program, and one that
+    cannot be read must neither stop an adapter nor reach a gradient.
+    """
+    try:
+        reward = get_reward_value(span)
+    except (TypeError, ValueError):
+        return math.nan
+    return reward if reward is None or math.isfinite(reward) else math.nan

@@ -1,0 +1,196 @@
+"""One model call, read from a span's attributes in whichever dialect wrote them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from agl_core.adapter._dialects import FIELDS, Dialect, FieldTable, split_root
+from agl_core.adapter._report import Repair
+from agl_core.otel._attributes import unflatten_attributes
+
+__all__ = ["ModelCall", "at", "parse_literal"]
+
+
+class ModelCall:
+    """A view of a span's attributes as a call to a model; reads what is asked for, once.
+
+    Args:
+        attributes: Attributes of the span; not changed and not copied.
+        table: The paths to try per field, as :func:`~agl_core.adapter._dialects.compile_fields`
+            returns them.
+
+    Attributes:
+        problems: What was found but could not be used.
+    """
+
+    __slots__ = ("_attributes", "_below", "_nested", "_table", "problems")
+
+    def __init__(self, attributes: Mapping[str, Any], table: FieldTable = FIELDS) -> None:
+        self._attributes = attributes
+        self._table = table
+        self._below: dict[str, dict[str, Any]] | None = None
+        self._nested: dict[str, Any] = {}
+        self.problems: list[Repair] = []
+
+    @property
+    def response_id(self) -> str | None:
+        """The id that the server gave to its response."""
+        return self._text("response_id")
+
+    @property
+    def model(self) -> str | None:
+        return self._text("model")
+
+    @property
+    def model_version(self) -> str | None:
+        """Version of the weights that answered."""
+        return self._text("model_version")
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the response ended: ``stop``, ``length``, ``tool_calls``, …"""
+        return self._text("finish_reason")
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the prompt as the model saw them; empty if they were not captured."""
+        return self._token_ids("prompt_ids")
+
+    @property
+    def response_ids(self) -> list[int]:
+        """Token ids that the model sampled; empty if they were not captured."""
+        return self._token_ids("response_ids")
+
+    @property
+    def logprobs(self) -> list[Any] | None:
+        """One entry per response token in OpenAI's form (``{"token", "logprob", …}``), or None."""
+        value, _ = self.find("logprobs")
+        if value is None:
+            return None
+        parsed = parse_literal(value)
+        if isinstance(parsed, list):
+            return cast("list[Any]", parsed)
+        self.problems.append(Repair.BAD_LOGPROBS)
+        return None
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The request's parameters without its messages."""
+        return self._parameters("request")
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """What the response says besides its choices and tokens."""
+        return self._parameters("response")
+
+    def structure(self, field: str) -> tuple[Any, Dialect | None]:
+        """Return a field's value with JSON text parsed, and the row it was found by."""
+        value, row = self.find(field)
+        return parse_literal(value), row
+
+    def find(self, field: str) -> tuple[Any, Dialect | None]:
+        """Return a field's value as it is stored, and the row of the dialect it was found by."""
+        attributes = self._attributes
+        below = self._below
+        if below is None:
+            below = self._below = _below_roots(attributes)
+        for key, root, steps, row in self._table[field]:
+            value = attributes.get(key)
+            if value is None:
+                if root in below:
+                    if root not in self._nested:
+                        self._nested[root] = unflatten_attributes(below[root])
+                    value = self._nested[root]
+                else:
+                    value = attributes.get(root)
+                if value is None:
+                    continue
+                value = at(value, steps)
+            if value is not None:
+                return value, row
+        return None, None
+
+    def _text(self, field: str) -> str | None:
+        value, _ = self.find(field)
+        return None if value is None else str(value)
+
+    def _token_ids(self, field: str) -> list[int]:
+        value, _ = self.find(field)
+        if value is None:
+            return []
+        ids = _integers(parse_literal(value))
+        if ids is None:
+            self.problems.append(Repair.BAD_TOKEN_IDS)
+            return []
+        return ids
+
+    def _parameters(self, field: str) -> dict[str, Any]:
+        value, row = self.structure(field)
+        if row is None or not isinstance(value, dict):
+            return {}
+        without = row.request_without if field == "request" else row.response_without
+        found = cast("dict[str, Any]", value)
+        return {key: item for key, item in found.items() if key not in without}
+
+
+def _below_roots(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What lies below each root of the table, under its shortened key."""
+    below: dict[str, dict[str, Any]] = {}
+    for key, value in attributes.items():
+        split = split_root(key)
+        if split is not None:
+            root, rest = split
+            if root in below:
+                below[root][rest] = value
+            else:
+                below[root] = {rest: value}
+    return below
+
+
+def at(value: Any, steps: Sequence[str]) -> Any:
+    """Walk into nested lists and dicts; text on the way is parsed. None if a step leads nowhere."""
+    for step in steps:
+        value = parse_literal(value)
+        if isinstance(value, Mapping):
+            value = cast("Mapping[str, Any]", value).get(step)
+        elif isinstance(value, (list, tuple)) and step.isdigit():
+            items = cast("Sequence[Any]", value)
+            value = items[int(step)] if int(step) < len(items) else None
+        else:
+            return None
+    return value
+
+
+def parse_literal(value: Any) -> Any:
+    """Parse text that holds a list or mapping, in JSON or in Python's notation.
+
+    LiteLLM writes some attributes as the ``str`` of a Python object. Anything else, and text that
+    turns out to be neither, is returned as it is.
+    """
+    if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{", "("}:
+        return value
+    for parse in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return parse(value)
+    return value
+
+
+def _integers(value: Any) -> list[int] | None:
+    """``value`` as a list of token ids, or None: whole numbers that fit 32 bits, none negative."""
+    if not isinstance(value, (list, tuple)):
+        return None
+    items = cast("Sequence[Any]", value)
+    types = set(map(type, items))
+    if not types <= {int, float} or (items and not 0 <= min(items) <= max(items) < 2**31):
+        return None
+    if types <= {int}:
+        return list(items)
+    # Numbers that passed through JavaScript or a float column come back as floats.
+    if all(math.isfinite(item) and item == int(item) for item in items):
+        return [int(item) for item in items]
+    return None

@@ -1,0 +1,97 @@
+"""Triplets from what an LLM proxy recorded; order comes from the store, never from clocks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from agl_core.adapter._base import TraceToTripletBase, as_spans, read_reward
+from agl_core.adapter._call import ModelCall
+from agl_core.adapter._dialects import PROXY_DIALECTS, compile_fields
+from agl_core.adapter._report import AdapterReport, Reason
+from agl_core.types import Span, SpanLike, Triplet
+
+__all__ = ["LlmProxyTraceToTriplet"]
+
+_logger = logging.getLogger(__name__)
+
+
+class LlmProxyTraceToTriplet(TraceToTripletBase):
+    """Turns a proxy's spans into triplets of token ids, in order of their sequence ids.
+
+    A call is a span named ``raw_gen_ai_request`` or ``litellm_request`` with token ids of both
+    prompt and response; of calls with one response id the first counts. A reward goes to the latest
+    call of a smaller sequence id that has none yet. Clocks of the proxy's machine and the agent's
+    may differ, so times are not compared.
+
+    ``prompt`` and ``response`` are ``{"token_ids": list[int]}``, ``metadata`` is
+    ``{"response_id": str | None}``.
+    """
+
+    def adapt_with_report(
+        self, source: Sequence[SpanLike], /
+    ) -> tuple[list[Triplet], AdapterReport]:
+        """Convert the spans of one attempt; no spans give no triplets."""
+        spans = sorted(as_spans(source), key=_order)
+        report = AdapterReport(spans=len(spans))
+        triplets: list[Triplet] = []
+        seen: set[str] = set()
+        kept: set[int] = set()  # sequence ids
+        empty: list[tuple[str | None, int]] = []
+        waiting: list[tuple[int, Triplet]] = []
+        pending: list[tuple[int, Triplet]] = []  # calls of the sequence id being read
+        for span in spans:
+            if pending and pending[0][0] < span.sequence_id:
+                waiting += pending
+                pending.clear()
+            table = _table(span.name)
+            if table is not None:
+                call = ModelCall(span.attributes, table)
+                prompt_ids, response_ids = call.prompt_ids, call.response_ids
+                response_id = call.response_id
+                for problem in call.problems:
+                    _logger.warning("span %s (%s): %s", span.span_id, span.name, problem)
+                    report.repair("call", problem)
+                if not prompt_ids or not response_ids:
+                    empty.append((response_id, span.sequence_id))
+                elif response_id is not None and response_id in seen:
+                    report.leave_out("call", Reason.DUPLICATE_RESPONSE)
+                else:
+                    triplet = Triplet(
+                        prompt={"token_ids": prompt_ids},
+                        response={"token_ids": response_ids},
+                        metadata={"response_id": response_id},
+                    )
+                    triplets.append(triplet)
+                    pending.append((span.sequence_id, triplet))
+                    kept.add(span.sequence_id)
+                    if response_id is not None:
+                        seen.add(response_id)
+            reward = read_reward(span)
+            if reward is not None:
+                if math.isnan(reward):
+                    report.leave_out("reward", Reason.NOT_A_NUMBER)
+                elif waiting:
+                    waiting.pop()[1].reward = reward
+                else:
+                    report.leave_out("reward", Reason.NO_CALL)
+        # A proxy writes several spans per call under one sequence id, of which one has the ids.
+        for response_id, sequence_id in empty:
+            twin = response_id in seen or sequence_id in kept
+            report.leave_out("call", Reason.DUPLICATE_RESPONSE if twin else Reason.NO_TOKEN_IDS)
+        report.produce("triplets", len(triplets))
+        return triplets, report
+
+
+@lru_cache(maxsize=64)
+def _table(span_name: str) -> Any:
+    rows = PROXY_DIALECTS.get(span_name)
+    return None if rows is None else compile_fields(rows)
+
+
+def _order(span: Span) -> tuple[int, bool, float]:
+    start = span.start_time
+    return (span.sequence_id, start is None, 0.0 if start is None else start)

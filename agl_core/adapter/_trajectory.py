@@ -1,0 +1,334 @@
+"""Trajectories: consecutive calls that continue each other token by token, as one row each.
+
+An agent's second prompt usually is its first prompt, the model's answer and something new. Trained
+call by call, the shared tokens are paid for again and again; as one row they are paid for once, and
+every token is the very one the model saw or sampled::
+
+    call 1   prompt [1 2]              response [3 4]
+    call 2   prompt [1 2 3 4 5]        response [6]
+    row      tokens [1 2 3 4 5 6]      mask [0 0 1 1 0 1]
+
+A call joins a row only if its prompt begins with *all* of the row's tokens. Otherwise it starts a
+new row, in which everything before its own response is context (mask 0), and whose certificate
+names what broke the chain.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from agl_core.adapter._base import TraceAdapter, as_spans
+from agl_core.adapter._beginnings import Beginnings
+from agl_core.adapter._breaks import BreakCause, History, why_broken
+from agl_core.adapter._call import ModelCall
+from agl_core.adapter._certificates import CertificateSummary
+from agl_core.adapter._chat import to_messages
+from agl_core.adapter._report import AdapterReport, Reason, Repair
+from agl_core.adapter._rewards import match_rewards
+from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
+from agl_core.types import RewardMatchPolicy, Span, SpanLike
+
+__all__ = ["BreakCause", "Certificate", "TraceToTrajectory", "TrajectoryRow", "read_logprobs"]
+
+
+@dataclass(slots=True)
+class Certificate:
+    """What is known about a row's tokens; an algorithm decides by it what to train on.
+
+    Attributes:
+        ids_present: No call of the same agent that was made while the row grew lacks token ids. If
+            one does, its answer is in the row as context.
+        logprobs_present: Every model token has the log-probability it was sampled with.
+        models: Names of the models that answered, without repeats.
+        model_versions: Versions of the weights that answered, without repeats, in order; several
+            mean that the row is of several policies. Empty if the proxy did not say.
+        break_cause: Why the row does not continue an earlier one; None for the first of all.
+        broken_from: Index of the row it would have continued; None if there is none of this agent.
+        broken_at: How many tokens it shares with that row.
+    """
+
+    ids_present: bool = True
+    logprobs_present: bool = True
+    models: list[str] = field(default_factory=list[str])
+    model_versions: list[str] = field(default_factory=list[str])
+    break_cause: BreakCause | None = None
+    broken_from: int | None = None
+    broken_at: int = 0
+
+
+@dataclass(slots=True)
+class TrajectoryRow:
+    """One sequence of tokens to train on; all lists are of its length T, unless said otherwise.
+
+    Attributes:
+        agent: Name of the agent; ``"*"`` outside named ones.
+        token_ids: int, what the model saw and sampled, without padding.
+        mask: int, 1 where the token was sampled in one of this row's calls, else 0. A token that
+            is sampled in one row is 0 in every other that repeats it.
+        logprobs: float, the log-probability (natural) the token was sampled with where ``mask`` is
+            1 and it was captured, else 0.0.
+        prompt_length: How many tokens come before the first response.
+        responses: Positions ``(start, end)`` of each call's response, ascending; ``end`` exclusive.
+        rewards: Reward of each call, None where it has none; as long as ``responses``.
+        span_ids: Span of each call; as long as ``responses``.
+        certificate: What is known about the row.
+    """
+
+    agent: str
+    token_ids: list[int] = field(default_factory=list[int])
+    mask: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    prompt_length: int = 0
+    responses: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    rewards: list[float | None] = field(default_factory=list[float | None])
+    span_ids: list[str] = field(default_factory=list[str])
+    certificate: Certificate = field(default_factory=Certificate)
+
+    @property
+    def reward(self) -> float | None:
+        """The last reward that a call of the row has; None if none has one."""
+        return next((reward for reward in reversed(self.rewards) if reward is not None), None)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A row that may still grow."""
+
+    row: TrajectoryRow
+    index: int
+    history: History
+
+
+class _Family:
+    """The rows of one agent and one model, by index; they share beginnings with each other only."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, _Open] = {}
+        self._beginnings = Beginnings()
+
+    def continued_by(self, prompt: bytes) -> _Open | None:
+        """The row that the prompt begins with, whole; of several the longest, then the latest."""
+        index = self._beginnings.longest_in(prompt)
+        return None if index is None else self.members[index]
+
+    def nearest_to(self, prompt: bytes) -> _Open:
+        """The row that shares most with the prompt; of several the latest."""
+        return self.members[self._beginnings.nearest_to(prompt)]
+
+    def hold(self, one: _Open, packed: bytes) -> None:
+        """Let a row, new or not, hold these tokens from now on."""
+        if one.index in self.members:
+            self._beginnings.remove(one.index, one.history.packed)
+        self.members[one.index] = one
+        one.history.packed = packed
+        self._beginnings.add(one.index, packed)
+
+
+class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
+    """Turns the spans of one attempt into rows of tokens, in order of their first calls.
+
+    Calls are read from any dialect, of tracers and proxies alike, in order of their sequence ids.
+    A row holds calls of one agent and one model. Calls without token ids are left out and counted.
+
+    Args:
+        llm_call_match: Regular expression searched in span names to find model calls. None: every
+            span that a known dialect marks as one.
+        agent_match: Regular expression searched in agent names; None: all calls.
+        exclude_llm_call_in_reward: Leave out the calls that a reward was computed with.
+        reward_match: How a reward finds its call.
+        repair_hierarchy: Move spans that lost their parent below the one that encloses them.
+    """
+
+    def __init__(
+        self,
+        llm_call_match: str | None = None,
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
+        repair_hierarchy: bool = True,
+    ) -> None:
+        self.rules = CallRules(llm_call_match, agent_match, exclude_llm_call_in_reward)
+        self.reward_match = RewardMatchPolicy(reward_match)
+        self.repair_hierarchy = repair_hierarchy
+
+    def adapt_with_report(
+        self, source: Sequence[SpanLike], /
+    ) -> tuple[list[TrajectoryRow], AdapterReport]:
+        """Convert the spans of one attempt.
+
+        Raises:
+            InvalidArgumentError: There are no spans, or they have no root.
+        """
+        spans = as_spans(source)
+        report = AdapterReport(spans=len(spans))
+        tree = TraceTree.from_spans(spans, report)
+        if self.repair_hierarchy:
+            tree.repair_hierarchy(report)
+        calls = tree.find_llm_calls(self.rules, report)
+        calls.sort(key=lambda call: _order(call.node.span))
+        tokens = [(call.call.prompt_ids, call.call.response_ids) for call in calls]
+        usable = [
+            call.node for call, (sent, got) in zip(calls, tokens, strict=True) if sent and got
+        ]
+        report.leave_out("call", Reason.NO_TOKEN_IDS, len(calls) - len(usable))
+        rewards = match_rewards(tree, usable, self.reward_match, report)
+        rows = _Rows(report)
+        for call, (prompt, response) in zip(calls, tokens, strict=True):
+            rows.add(call, prompt, response, rewards.get(call.node.id))
+            for problem in call.call.problems:
+                report.repair("call", problem)
+        report.produce("rows", len(rows.rows))
+        report.certificates = CertificateSummary.of(rows.rows)
+        return rows.rows, report
+
+
+class _Rows:
+    """The rows built so far."""
+
+    def __init__(self, report: AdapterReport) -> None:
+        self.rows: list[TrajectoryRow] = []
+        self._report = report
+        self._families: dict[tuple[str, str | None], _Family] = {}
+
+    def add(
+        self, matched: MatchedCall, prompt: list[int], response: list[int], reward: float | None
+    ) -> None:
+        """Append a call to the row it continues, or start one."""
+        call = matched.call
+        family = self._families.setdefault((matched.agent, call.model), _Family())
+        if not prompt or not response:
+            for other in family.members.values():
+                other.history.gap = True
+            return
+        packed = array("q", prompt).tobytes()
+        sent, answered = _messages(call)
+        target = family.continued_by(packed) or self._start(matched, family, packed, sent)
+        _extend(target, matched, prompt, response, reward, self._report)
+        family.hold(target, packed + array("q", response).tobytes())
+        if sent is not None and answered is not None:
+            target.history.messages = sent + answered
+        else:
+            target.history.messages = None
+
+    def _start(
+        self,
+        matched: MatchedCall,
+        family: _Family,
+        packed: bytes,
+        messages: list[dict[str, Any]] | None,
+    ) -> _Open:
+        row = TrajectoryRow(agent=matched.agent)
+        certificate = row.certificate
+        if family.members:
+            nearest = family.nearest_to(packed)
+            certificate.break_cause, certificate.broken_at = why_broken(
+                nearest.history, packed, messages
+            )
+            certificate.broken_from = nearest.index
+        elif any(
+            agent == matched.agent and rows.members for (agent, _), rows in self._families.items()
+        ):
+            certificate.break_cause = BreakCause.OTHER_MODEL
+        elif self.rows:
+            certificate.break_cause = BreakCause.OTHER_AGENT
+        self.rows.append(row)
+        return _Open(row, len(self.rows) - 1, History())
+
+
+def _extend(
+    target: _Open,
+    matched: MatchedCall,
+    prompt: list[int],
+    response: list[int],
+    reward: float | None,
+    report: AdapterReport,
+) -> None:
+    row, call = target.row, matched.call
+    certificate = row.certificate
+    inserted = prompt[len(row.token_ids) :]
+    start = len(prompt)
+    if not row.responses:
+        row.prompt_length = start
+    elif target.history.gap:
+        certificate.ids_present = False
+    target.history.gap = False
+    logprobs = _logprobs(call, len(response), report)
+    row.token_ids += inserted
+    row.token_ids += response
+    row.mask += [0] * len(inserted) + [1] * len(response)
+    row.logprobs += [0.0] * len(inserted) + (logprobs or [0.0] * len(response))
+    row.responses.append((start, start + len(response)))
+    target.history.responses = row.responses
+    row.rewards.append(reward)
+    row.span_ids.append(matched.node.id)
+    certificate.logprobs_present = certificate.logprobs_present and logprobs is not None
+    for value, seen in (
+        (call.model, certificate.models),
+        (call.model_version, certificate.model_versions),
+    ):
+        if value is not None and value not in seen:
+            seen.append(value)
+
+
+def _logprobs(call: ModelCall, length: int, report: AdapterReport) -> list[float] | None:
+    """One number per response token, or None if they were not captured or do not fit."""
+    entries = call.logprobs
+    if entries is None:
+        return None
+    numbers = read_logprobs(entries, length)
+    if numbers is None:
+        report.repair("call", Repair.BAD_LOGPROBS)
+    return numbers
+
+
+def read_logprobs(entries: Sequence[Any] | None, length: int) -> list[float] | None:
+    """Return the log-probability of each sampled token; None if one is missing.
+
+    Args:
+        entries: Numbers, or OpenAI's form with a ``logprob`` each; None if they were not captured.
+        length: How many tokens were sampled.
+    """
+    if entries is None:
+        return None
+    numbers = [
+        cast("dict[str, Any]", entry).get("logprob") if isinstance(entry, dict) else entry
+        for entry in entries
+    ]
+    if len(numbers) != length or not all(isinstance(number, (int, float)) for number in numbers):
+        return None
+    return [float(cast("float", number)) for number in numbers]
+
+
+def _messages(
+    call: ModelCall,
+) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
+    """Messages sent and answered, with the differences that mean nothing taken out."""
+    sides: list[list[dict[str, Any]] | None] = []
+    for side in ("prompt", "completion"):
+        raw, row = call.structure(side)
+        if row is None or not isinstance(raw, list):
+            sides.append(None)
+            continue
+        messages = cast("list[Any]", raw)
+        if side == "completion":
+            messages = messages[:1]  # the response's ids are those of the first choice
+        shape = row.prompt_shape if side == "prompt" else row.completion_shape
+        sides.append(
+            [
+                {
+                    "role": message.get("role"),
+                    "content": message.get("content") or "",
+                    "tool_calls": message.get("tool_calls") or [],
+                }
+                for message in to_messages(messages, shape)
+            ]
+        )
+    return sides[0], sides[1]
+
+
+def _order(span: Span) -> tuple[int, bool, float]:
+    start = span.start_time
+    return (span.sequence_id, start is None, 0.0 if start is None else start)

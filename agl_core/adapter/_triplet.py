@@ -1,0 +1,187 @@
+"""Triplets from what a tracer recorded: one per model call, with its reward."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from agl_core.adapter._base import TraceToTripletBase, as_spans
+from agl_core.adapter._chat import image_urls
+from agl_core.adapter._report import AdapterReport, Reason
+from agl_core.adapter._rewards import match_rewards
+from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
+from agl_core.types import RewardMatchPolicy, SpanLike, Triplet
+
+__all__ = ["DEFAULT_LLM_CALL_MATCH", "TracerTraceToTriplet", "tree_to_triplets"]
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_LLM_CALL_MATCH: Final = r"openai\.chat\.completion"
+
+
+class TracerTraceToTriplet(TraceToTripletBase):
+    r"""Turns the spans of an attempt into triplets, in the order of the trace's tree.
+
+    ``prompt`` is ``{"token_ids": list[int], "raw_content": list, "image_urls": list[str]}``;
+    ``response`` is ``{"token_ids": list[int], "raw_content": list}`` and, where captured,
+    ``"logprobs"``: one entry per response token in OpenAI's form. ``raw_content`` is in the shape
+    of the tracer that wrote it; token ids that were not captured are an empty list. ``metadata``
+    holds ``request``, ``response`` (parameters of each), ``response_id`` and ``agent_name``.
+
+    Args:
+        repair_hierarchy: Move spans that lost their parent below the one that encloses them in
+            time; see :meth:`TraceTree.repair_hierarchy`.
+        llm_call_match: Regular expression searched in span names to find model calls. None: every
+            span that a known dialect marks as one, whatever its name.
+        agent_match: Regular expression searched in agent names; only calls inside a matching agent
+            count. None: all calls.
+        exclude_llm_call_in_reward: Leave out the calls that a reward was computed with.
+        reward_match: How a reward finds its call.
+        skip_empty_token_spans: Leave out calls without token ids of both prompt and response, so
+            that no reward goes to them.
+        _skip_empty_token_spans: The same, as the reference spells it.
+    """
+
+    def __init__(
+        self,
+        repair_hierarchy: bool = True,
+        llm_call_match: str | None = DEFAULT_LLM_CALL_MATCH,
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
+        skip_empty_token_spans: bool = False,
+        *,
+        _skip_empty_token_spans: bool = False,
+    ) -> None:
+        self.repair_hierarchy = repair_hierarchy
+        self.rules = CallRules(llm_call_match, agent_match, exclude_llm_call_in_reward)
+        self.reward_match = RewardMatchPolicy(reward_match)
+        self.skip_empty_token_spans = skip_empty_token_spans or _skip_empty_token_spans
+
+    def adapt_with_report(
+        self, source: Sequence[SpanLike], /
+    ) -> tuple[list[Triplet], AdapterReport]:
+        """Convert the spans of one attempt.
+
+        Raises:
+            InvalidArgumentError: There are no spans, or they have no root.
+        """
+        report = AdapterReport()
+        tree = self.tree(source, report)
+        triplets = tree_to_triplets(
+            tree,
+            self.rules,
+            reward_match=self.reward_match,
+            skip_empty_token_spans=self.skip_empty_token_spans,
+            report=report,
+        )
+        return triplets, report
+
+    def tree(self, source: Sequence[SpanLike], report: AdapterReport | None = None) -> TraceTree:
+        """Return the tree that :meth:`adapt` looks at.
+
+        Raises:
+            InvalidArgumentError: There are no spans, or they have no root.
+        """
+        report = AdapterReport() if report is None else report
+        spans = as_spans(source)
+        report.spans += len(spans)
+        tree = TraceTree.from_spans(spans, report)
+        if self.repair_hierarchy:
+            tree.repair_hierarchy(report)
+        return tree
+
+    def visualize(
+        self,
+        source: Sequence[SpanLike],
+        /,
+        filename: str | Path = "trace_tree",
+        interested_span_match: str | None = None,
+    ) -> TraceTree:
+        """Draw the tree of a trace to ``<filename>.png``; see :func:`visualize_tree`.
+
+        Returns:
+            The tree drawn.
+
+        Raises:
+            MissingDependencyError: The ``graphviz`` package is not installed.
+        """
+        from agl_core.adapter._visualize import visualize_tree
+
+        tree = self.tree(source)
+        visualize_tree(tree, filename, interested_span_match)
+        return tree
+
+
+def tree_to_triplets(
+    tree: TraceTree,
+    rules: CallRules,
+    *,
+    reward_match: RewardMatchPolicy = RewardMatchPolicy.FIRST_OCCURRENCE,
+    skip_empty_token_spans: bool = False,
+    final_reward: float | None = None,
+    report: AdapterReport | None = None,
+) -> list[Triplet]:
+    """Turn the calls of a tree into triplets.
+
+    Args:
+        tree: The trace; repaired already, if it is to be.
+        rules: Which spans count as calls.
+        reward_match: How a reward finds its call.
+        skip_empty_token_spans: Leave out calls without token ids, before rewards are matched.
+        final_reward: Reward of the last triplet, whatever was matched to it.
+        report: Where to count what was left out.
+    """
+    report = AdapterReport() if report is None else report
+    found = tree.find_llm_calls(rules, report)
+    triplets: dict[str, Triplet] = {}
+    matched: list[TraceTree] = []
+    for entry in found:
+        triplet = _triplet(entry, report)
+        if skip_empty_token_spans and not (
+            triplet.prompt["token_ids"] and triplet.response["token_ids"]
+        ):
+            report.leave_out("call", Reason.NO_TOKEN_IDS)
+            continue
+        triplets[entry.node.id] = triplet
+        matched.append(entry.node)
+    for node_id, reward in match_rewards(tree, matched, reward_match, report).items():
+        triplets[node_id].reward = reward
+    result = list(triplets.values())
+    if result and final_reward is not None:
+        result[-1].reward = final_reward
+    report.produce("triplets", len(result))
+    return result
+
+
+def _triplet(entry: MatchedCall, report: AdapterReport) -> Triplet:
+    call = entry.call
+    raw_prompt, prompt_row = call.structure("prompt")
+    raw_completion, _ = call.structure("completion")
+    response: dict[str, Any] = {
+        "token_ids": call.response_ids,
+        "raw_content": [] if raw_completion is None else raw_completion,
+    }
+    logprobs = call.logprobs
+    if logprobs is not None:
+        response["logprobs"] = logprobs
+    prompt = {
+        "token_ids": call.prompt_ids,
+        "raw_content": [] if raw_prompt is None else raw_prompt,
+        "image_urls": image_urls(raw_prompt, prompt_row.prompt_shape) if prompt_row else [],
+    }
+    for problem in call.problems:
+        _logger.warning("span %s (%s): %s", entry.node.id, entry.node.span.name, problem)
+        report.repair("call", problem)
+    return Triplet(
+        prompt=prompt,
+        response=response,
+        metadata={
+            "request": call.request,
+            "response": call.response,
+            "response_id": call.response_id,
+            "agent_name": entry.agent,
+        },
+    )

@@ -1,0 +1,51 @@
+"""Telling listeners when an algorithm changes resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agl_core.plugins._events import notify
+from agl_core.store.base import LightningStore
+from agl_core.store.threaded import LightningStoreThreaded
+from agl_core.types import NamedResources, ResourcesUpdate
+
+__all__ = ["AnnouncingStore"]
+
+
+class AnnouncingStore(LightningStoreThreaded):
+    """The store as an algorithm sees it: each snapshot written is told as ``resources_changed``.
+
+    Used only where somebody listens. It travels to another process as the inner store.
+
+    Args:
+        store: The store that keeps everything.
+        origin: Name of the algorithm.
+    """
+
+    def __init__(self, store: LightningStore, origin: str) -> None:
+        super().__init__(store)
+        self._origin = origin
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        return self._announced(await super().add_resources(resources))
+
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources
+    ) -> ResourcesUpdate:
+        return self._announced(await super().update_resources(resources_id, resources))
+
+    def _announced(self, update: ResourcesUpdate) -> ResourcesUpdate:
+        notify("resources_changed", resources=update, origin=self._origin)
+        return update
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "store":  # not set yet, or never to be: there is nothing to look into
+            raise AttributeError(name)
+        return getattr(self.store, name)
+
+    def __reduce__(self) -> tuple[Any, tuple[LightningStore]]:
+        return _itself, (self.store,)
+
+
+def _itself(store: LightningStore) -> LightningStore:
+    return store

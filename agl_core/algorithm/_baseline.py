@@ -1,0 +1,224 @@
+"""Runs the datasets through the agent and tells what happened: the algorithm of ``Trainer.dev``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from agl_core.algorithm._batch import cancel_rollouts
+from agl_core.algorithm._fast import FastAlgorithm
+from agl_core.algorithm._progress import ProgressReporter, show_progress
+from agl_core.algorithm._run import Run
+from agl_core.algorithm._utils import LLMProxyLike, with_llm_proxy
+from agl_core.emitter import find_final_reward
+from agl_core.errors import InvalidArgumentError
+from agl_core.types import (
+    Dataset,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+)
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+
+__all__ = ["Baseline"]
+
+logger = logging.getLogger(__name__)
+
+_QUEUING: list[RolloutStatus] = ["queuing", "requeuing"]
+SpanVerbosity = Literal["keys", "key_values", "none"]
+
+
+class Baseline(FastAlgorithm):
+    """Sends every task to the agent, in order, and logs each rollout as it goes; learns nothing.
+
+    Initial resources are stored as the snapshot ``default``, or ``NAME/default`` in a run of a
+    name.
+
+    Args:
+        n_epochs: Passes over the datasets.
+        train_split: Accepted for compatibility; datasets are used as they are given.
+        polling_interval: Longest time between two looks at the queue, in seconds. A store that
+            tells events wakes the algorithm before that.
+        max_queue_length: Tasks that may wait in the queue before another is added.
+        span_verbosity: What to log of each span's attributes: their keys, keys and values, or
+            nothing, not even the span.
+
+    Raises:
+        InvalidArgumentError: An argument is outside its domain.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_epochs: int = 1,
+        train_split: float = 0.5,
+        polling_interval: float = 5.0,
+        max_queue_length: int = 4,
+        span_verbosity: SpanVerbosity = "keys",
+    ) -> None:
+        if not 0 < train_split < 1:
+            raise InvalidArgumentError(f"train_split must be between 0 and 1, not {train_split}")
+        if span_verbosity not in ("keys", "key_values", "none"):
+            raise InvalidArgumentError(
+                f"span_verbosity must be keys, key_values or none, not {span_verbosity!r}"
+            )
+        self.n_epochs = n_epochs
+        self.train_split = train_split
+        self.polling_interval = polling_interval
+        self.max_queue_length = max_queue_length
+        self.span_verbosity: SpanVerbosity = span_verbosity
+
+    @with_llm_proxy()
+    async def run(
+        self,
+        llm_proxy: LLMProxyLike | None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run every task ``n_epochs`` times: the training tasks, then the validation tasks."""
+        store, run = self.get_store(), self.get_run()
+        tasks = [*_tasks("train", train_dataset), *_tasks("val", val_dataset)]
+        if not tasks:
+            logger.error("The baseline has nothing to do: give it a dataset")
+            return
+        resources = self.get_initial_resources()
+        resources_id = None
+        if resources is None:
+            logger.warning("No initial resources: tasks run with the latest in the store, if any")
+        elif run.name:
+            resources_id = await run.put_resources("default", resources)
+        else:
+            resources_id = (await store.update_resources("default", resources)).resources_id
+        with show_progress("baseline", len(tasks) * self.n_epochs) as progress:
+            for epoch in range(self.n_epochs):
+                logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.n_epochs, len(tasks))
+                one = _Epoch(self, store, run, progress, done=epoch * len(tasks))
+                await one.run(tasks, resources_id, f"epoch-{epoch}")
+                self.report_step(epoch, one.metrics())
+
+    async def report(self, store: LightningStore, rollout: Rollout) -> float | None:
+        """Log what came of a finished rollout: its attempts, their spans, the adapter's view.
+
+        Returns:
+            The final reward of its latest attempt, if there is one.
+        """
+        reward = None
+        attempts = (await store.query_attempts(rollout.rollout_id)).items
+        duration = (rollout.end_time or rollout.start_time) - rollout.start_time
+        logger.info("%s: %s after %.2f s", rollout.rollout_id, rollout.status, duration)
+        for attempt in attempts:
+            spans = (await store.query_spans(rollout.rollout_id, attempt.attempt_id)).items
+            reward = find_final_reward(spans)
+            logger.info(
+                "%s | attempt %d (%s): %s by %s, %d spans, reward %s",
+                rollout.rollout_id,
+                attempt.sequence_id,
+                attempt.attempt_id,
+                attempt.status,
+                attempt.worker_id,
+                len(spans),
+                reward,
+            )
+            if self.span_verbosity != "none":
+                for span in spans:
+                    logger.info("%s |   %s", rollout.rollout_id, self._describe(span))
+            if attempt is attempts[-1]:
+                self._adapt(rollout.rollout_id, spans)
+        return reward
+
+    def _describe(self, span: Span) -> str:
+        seconds = (span.end_time or 0.0) - (span.start_time or 0.0)
+        shown = span.attributes if self.span_verbosity == "key_values" else list(span.attributes)
+        return f"#{span.sequence_id} {span.name} {seconds:.3f} s {shown}"
+
+    def _adapt(self, rollout_id: str, spans: Sequence[Span]) -> None:
+        if self._adapter is None:
+            logger.warning("%s | no adapter to look at the spans with", rollout_id)
+        elif spans:
+            adapted, report = self._adapter.adapt_with_report(spans)
+            logger.info("%s | adapted: %s", rollout_id, adapted)
+            if report.spans:  # by an adapter that counts
+                logger.info("%s | %s", rollout_id, report)
+
+
+def _tasks(mode: RolloutMode, dataset: Dataset[Any] | None) -> list[tuple[RolloutMode, Any]]:
+    return [] if dataset is None else [(mode, dataset[i]) for i in range(len(dataset))]
+
+
+class _Epoch:
+    """One pass over the tasks: fills the queue as it empties and reports rollouts as they end."""
+
+    def __init__(
+        self,
+        baseline: Baseline,
+        store: LightningStore,
+        run: Run,
+        progress: ProgressReporter,
+        done: int,
+    ) -> None:
+        self._baseline = baseline
+        self._store = store
+        self._run = run
+        self._progress = progress
+        self._done = done
+        self._rewards: list[float | None] = []
+        self._open: set[str] = set()
+        self._changed = anyio.Event()
+
+    async def run(
+        self, tasks: Sequence[tuple[RolloutMode, Any]], resources_id: str | None, name: str
+    ) -> None:
+        requests = [
+            EnqueueRolloutRequest(input=task, mode=mode, resources_id=resources_id)
+            for mode, task in tasks
+        ]
+        try:
+            async with anyio.create_task_group() as listeners:
+                if self._store.capabilities.get("events"):
+                    listeners.start_soon(self._listen)
+                async with anyio.create_task_group() as group:
+                    for index, request in enumerate(requests):
+                        await self._wait_for_room()
+                        (rollout,) = await self._run.enqueue([request], batch=name, first=index)
+                        self._open.add(rollout.rollout_id)
+                        group.start_soon(self._follow, rollout.rollout_id)
+                listeners.cancel_scope.cancel()
+        finally:
+            if not self._run.name:
+                await cancel_rollouts(self._store, self._open)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the pass; a rollout without a reward counts as 0."""
+        mean = sum(reward or 0.0 for reward in self._rewards) / len(self._rewards)
+        return {"rollouts": len(self._rewards), "reward": mean}
+
+    async def _listen(self) -> None:
+        """Wake whoever waits for the queue to move, and tell status changes."""
+        async for event in self._store.events():
+            if event.kind == "rollout" and event.rollout_id in self._open:
+                logger.debug("%s is %s", event.rollout_id, event.status)
+            self._changed.set()
+            self._changed = anyio.Event()
+
+    async def _wait_for_room(self) -> None:
+        while True:
+            changed = self._changed  # before the look, so that no change falls between
+            queuing = await self._store.query_rollouts(status_in=_QUEUING, limit=0)
+            if queuing.total <= self._baseline.max_queue_length:
+                return
+            with anyio.move_on_after(self._baseline.polling_interval):
+                await changed.wait()
+
+    async def _follow(self, rollout_id: str) -> None:
+        (rollout,) = await self._run.wait_for_rollouts([rollout_id])
+        self._open.discard(rollout_id)
+        self._rewards.append(await self._baseline.report(self._store, rollout))
+        self._done += 1
+        self._progress.update(self._done)

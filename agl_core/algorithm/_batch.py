@@ -1,0 +1,228 @@
+"""One batch of tasks, from the queue to its rewards: the inner step of most algorithms.
+
+::
+
+    batch = await run_batch(store, tasks, resources={"prompt": template}, mode="val", timeout=600)
+    print(batch.score())          # 0.875 [0.690, 0.957] (n=24)
+    for outcome in batch:
+        print(outcome.rollout.status, outcome.reward, len(outcome.spans))
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
+
+import anyio
+
+from agl_core.algorithm._progress import show_progress
+from agl_core.algorithm._run import Run
+from agl_core.algorithm._stats import Estimate, estimate_mean
+from agl_core.emitter import find_final_reward
+from agl_core.types import (
+    Dataset,
+    EnqueueRolloutRequest,
+    NamedResources,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    Span,
+)
+
+if TYPE_CHECKING:
+    from agl_core.adapter import Adapter
+    from agl_core.store.base import LightningStore
+
+__all__ = ["BatchOutcome", "RolloutOutcome", "cancel_rollouts", "run_batch"]
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_INTERVAL = 1.0  # seconds between two looks at how far a batch is
+_READERS = 16  # outcomes read from the store at a time
+_CANCEL_TIMEOUT = 10.0  # seconds to cancel what is left over
+
+
+@dataclass(frozen=True)
+class RolloutOutcome:
+    """What came of one task.
+
+    Attributes:
+        rollout: The rollout as it ended; ``cancelled`` if it did not end in time.
+        reward: Its final reward; None if it has none.
+        spans: The spans of its latest attempt, by sequence id.
+        adapted: What the adapter made of the spans; None without an adapter or without spans.
+    """
+
+    rollout: Rollout
+    reward: float | None
+    spans: Sequence[Span] = field(repr=False)
+    adapted: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class BatchOutcome(Sequence[RolloutOutcome]):
+    """What came of a batch, in the order of its tasks.
+
+    Attributes:
+        outcomes: One per task.
+        resources_id: The snapshot that the tasks ran with.
+    """
+
+    outcomes: Sequence[RolloutOutcome]
+    resources_id: str | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> RolloutOutcome: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RolloutOutcome]: ...
+    def __getitem__(self, index: int | slice) -> RolloutOutcome | Sequence[RolloutOutcome]:
+        return self.outcomes[index]
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def rewards(self, missing: float | None = 0.0) -> list[float]:
+        """Return a reward per task.
+
+        Args:
+            missing: What a task without a reward counts as (it failed, or did not end in time);
+                None leaves such tasks out.
+        """
+        found = (missing if o.reward is None else o.reward for o in self.outcomes)
+        return [reward for reward in found if reward is not None]
+
+    def score(self, missing: float | None = 0.0, confidence: float = 0.95) -> Estimate:
+        """Return the mean reward and its confidence interval; see :meth:`rewards`.
+
+        Raises:
+            InvalidArgumentError: There is no reward at all.
+        """
+        return estimate_mean(self.rewards(missing), confidence)
+
+    def statuses(self) -> dict[str, int]:
+        """Count the tasks by the status they ended with."""
+        return dict(Counter(outcome.rollout.status for outcome in self.outcomes))
+
+
+async def run_batch(
+    store: LightningStore,
+    tasks: Dataset[Any],
+    *,
+    resources: NamedResources | str | None = None,
+    mode: RolloutMode | None = None,
+    config: RolloutConfig | None = None,
+    metadata: dict[str, Any] | None = None,
+    adapter: Adapter[Any, Any] | None = None,
+    timeout: float | None = None,
+    description: str = "rollouts",
+    run: Run | None = None,
+    name: str = "",
+) -> BatchOutcome:
+    """Enqueue tasks, wait until the runners are done with them, and read what came of them.
+
+    Rollouts that are not finished at the timeout, or when the caller is cancelled, are cancelled in
+    the store: none of them is left for runners to pick up later. In a run with a name, an
+    interrupted batch is left as it is instead, and the run goes on with it when it is resumed.
+
+    Args:
+        store: Where the tasks go.
+        tasks: One rollout is made of each.
+        resources: What the tasks run with: resources, stored here as a new snapshot, or the id of a
+            snapshot. None takes the latest.
+        mode: What the rollouts are for.
+        config: Timeouts and retries of each rollout.
+        metadata: Stored with each rollout.
+        adapter: Applied to the spans of each outcome.
+        timeout: Seconds for the whole batch; None waits as long as it takes.
+        description: What the progress display calls the batch.
+        run: The run that the batch belongs to: what it enqueued before is not enqueued again.
+        name: Name of the batch, unique in the run; needed if the run has a name.
+
+    Raises:
+        InvalidArgumentError: The batch needs a name, or the run has another one of this name.
+    """
+    run = run or Run(store)
+    if resources is not None and not isinstance(resources, str):
+        resources = await run.put_resources(name, resources)
+    requests = [
+        EnqueueRolloutRequest(
+            input=tasks[i], mode=mode, resources_id=resources, config=config, metadata=metadata
+        )
+        for i in range(len(tasks))
+    ]
+    enqueued = await run.enqueue(requests, batch=name)
+    pending = {rollout.rollout_id for rollout in enqueued}
+    ended: dict[str, Rollout] = {}
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    try:
+        with show_progress(description, len(enqueued)) as progress:
+            while pending and (left := deadline - time.monotonic()) > 0:
+                # Returns the moment all are done; the slice is for the progress display.
+                done = await run.wait_for_rollouts(list(pending), min(left, _PROGRESS_INTERVAL))
+                ended.update((rollout.rollout_id, rollout) for rollout in done)
+                pending.difference_update(ended)
+                progress.update(len(ended), _failures(ended.values()))
+    except BaseException:
+        if not run.name:
+            await cancel_rollouts(store, pending)
+        raise
+    if pending:
+        cancelled = await cancel_rollouts(store, pending)
+        ended.update((rollout.rollout_id, rollout) for rollout in cancelled)
+        logger.warning("%s: %d of %d did not end in time", description, len(pending), len(enqueued))
+    return BatchOutcome(
+        await _read(store, [ended[rollout.rollout_id] for rollout in enqueued], adapter),
+        enqueued[0].resources_id if enqueued else None,
+    )
+
+
+async def cancel_rollouts(store: LightningStore, rollout_ids: Iterable[str]) -> list[Rollout]:
+    """Cancel those of these rollouts that are not finished; also from within a cancelled task.
+
+    Args:
+        store: Where they are.
+        rollout_ids: Which ones.
+
+    Returns:
+        All of them as they are now, as far as the store answered within seconds.
+    """
+    waiting = list(rollout_ids)
+    rollouts: list[Rollout] = []
+    if not waiting:
+        return rollouts
+    with anyio.CancelScope(shield=True), anyio.move_on_after(_CANCEL_TIMEOUT):
+        rollouts += await store.wait_for_rollouts(rollout_ids=waiting, timeout=0)
+        for rollout_id in set(waiting).difference(rollout.rollout_id for rollout in rollouts):
+            rollouts.append(await store.update_rollout(rollout_id, status="cancelled"))
+    return rollouts
+
+
+async def _read(
+    store: LightningStore, rollouts: Sequence[Rollout], adapter: Adapter[Any, Any] | None
+) -> list[RolloutOutcome]:
+    """Read the outcomes of finished rollouts, several at a time."""
+    outcomes: dict[str, RolloutOutcome] = {}
+    limit = anyio.CapacityLimiter(_READERS)
+
+    async def read(rollout: Rollout) -> None:
+        async with limit:
+            spans = (await store.query_spans(rollout.rollout_id, "latest")).items
+        adapted = adapter.adapt(spans) if adapter is not None and spans else None
+        outcomes[rollout.rollout_id] = RolloutOutcome(
+            rollout, find_final_reward(spans), spans, adapted
+        )
+
+    async with anyio.create_task_group() as group:
+        for rollout in rollouts:
+            group.start_soon(read, rollout)
+    return [outcomes[rollout.rollout_id] for rollout in rollouts]
+
+
+def _failures(ended: Iterable[Rollout]) -> str:
+    failed = sum(rollout.status != "succeeded" for rollout in ended)
+    return f"({failed} failed)" if failed else ""

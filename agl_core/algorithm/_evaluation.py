@@ -1,0 +1,79 @@
+"""One pass over a dataset that updates nothing: what ``agl eval`` and ``Trainer.evaluate`` run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agl_core.algorithm._batch import BatchOutcome, run_batch
+from agl_core.algorithm._fast import FastAlgorithm
+from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
+from agl_core.errors import ConfigError
+from agl_core.types import Dataset, NamedResources, RolloutMode
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+
+__all__ = ["Evaluation"]
+
+
+class Evaluation(FastAlgorithm):
+    """Measures an agent on the validation dataset, or on the training dataset if that is all.
+
+    Args:
+        resources: What to run with, or the id of a stored snapshot; by default the latest snapshot
+            in the store, or else the initial resources. Resources that are no stored snapshot get
+            the model behind the trainer's proxy besides, if they name none.
+        mode: What the rollouts are for.
+        timeout: Seconds for the whole dataset; what is not done by then is cancelled.
+
+    Attributes:
+        outcome: An outcome per task; None until the run is over.
+    """
+
+    def __init__(
+        self,
+        *,
+        resources: NamedResources | str | None = None,
+        mode: RolloutMode = "test",
+        timeout: float | None = None,
+    ) -> None:
+        self._resources = resources
+        self._mode: RolloutMode = mode
+        self._timeout = timeout
+        self.outcome: BatchOutcome | None = None
+
+    @with_llm_proxy()
+    async def run(
+        self,
+        llm_proxy: LLMProxyLike | None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run every task once.
+
+        Raises:
+            ConfigError: There is no dataset.
+        """
+        self.outcome = None
+        tasks = train_dataset if val_dataset is None else val_dataset
+        if tasks is None or not len(tasks):
+            raise ConfigError("an evaluation needs tasks", path="val_dataset")
+        store = self.get_store()
+        self.outcome = await run_batch(
+            store,
+            tasks,
+            resources=await self._choose_resources(store, llm_proxy),
+            mode=self._mode,
+            adapter=self._adapter,
+            timeout=self._timeout,
+            description="evaluation",
+        )
+
+    async def _choose_resources(
+        self, store: LightningStore, llm_proxy: LLMProxyLike | None
+    ) -> NamedResources | str | None:
+        chosen = self._resources
+        if chosen is None:
+            latest = await store.get_latest_resources()
+            chosen = self.get_initial_resources() if latest is None else latest.resources_id
+        return chosen if chosen is None or isinstance(chosen, str) else add_llm(chosen, llm_proxy)

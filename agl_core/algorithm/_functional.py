@@ -1,0 +1,93 @@
+"""``@algo``: an algorithm as a function that names what it wants."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from agl_core.algorithm._base import Algorithm
+from agl_core.errors import ConfigError
+from agl_core.types import Dataset
+
+__all__ = ["FunctionalAlgorithm", "algo"]
+
+_INJECTED: Final[dict[str, Callable[[Algorithm], Any]]] = {
+    "store": Algorithm.get_store,
+    "adapter": Algorithm.get_adapter,
+    "llm_proxy": Algorithm.get_llm_proxy,
+    "llm_server": Algorithm.get_llm_server,
+    "initial_resources": Algorithm.get_initial_resources,
+    "run": Algorithm.get_run,
+}
+_DATASETS: Final = ("train_dataset", "val_dataset")
+
+
+def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
+    """Make an algorithm of a function, sync or async.
+
+    Its parameters are filled by name: ``store``, ``adapter``, ``llm_proxy``,
+    ``llm_server``, ``initial_resources``, ``run``, ``train_dataset``, ``val_dataset``; any of them,
+    in any order::
+
+        @algo
+        async def search(*, store, train_dataset, val_dataset):
+            ...
+
+        Trainer(algorithm=search).fit(agent, train_dataset, val_dataset=held_out)
+
+    Called directly, the result is the function as it was written.
+
+    Raises:
+        ConfigError: A parameter has another name and no default.
+    """
+    return FunctionalAlgorithm(function)
+
+
+class FunctionalAlgorithm(Algorithm):
+    """The algorithm that :func:`algo` makes.
+
+    Args:
+        function: The function; see :func:`algo`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)
+        self._wanted: list[str] = []
+        unknown: list[str] = []
+        for p in inspect.signature(function).parameters.values():
+            if p.name in (*_INJECTED, *_DATASETS):
+                self._wanted.append(p.name)
+            elif p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                unknown.append(p.name)
+        if unknown:
+            raise ConfigError(
+                f"@algo cannot fill the parameter {unknown[0]!r} of {function.__qualname__}; "
+                f"it fills {', '.join((*_INJECTED, *_DATASETS))}"
+            )
+
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self._function)
+
+    def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> Any:
+        """Call the function with what it asks for.
+
+        Raises:
+            TypeError: A dataset is given that the function has no parameter for.
+        """
+        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
+        for name, dataset in datasets.items():
+            if dataset is not None and name not in self._wanted:
+                raise TypeError(
+                    f"{self._function.__qualname__} got a {name} but has no parameter {name!r}"
+                )
+        arguments = {name: get(self) for name, get in _INJECTED.items() if name in self._wanted}
+        arguments.update({k: v for k, v in datasets.items() if k in self._wanted})
+        return self._function(**arguments)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)

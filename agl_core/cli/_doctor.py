@@ -1,0 +1,105 @@
+"""``agl doctor``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agl_core.cli._output import in_terminal, print_json
+from agl_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agl_core.doctor import Finding
+    from agl_core.store.base import LightningStore
+
+__all__ = ["doctor"]
+
+_COLOURS = {"ok": "green", "info": "blue", "warning": "yellow", "error": "red"}
+
+
+@click.command(epilog="Example: agl doctor --store http://127.0.0.1:4747")
+@click.option(
+    "--store", "where", metavar="URL_OR_PATH", help="Look at the data in this store, too."
+)
+@click.option("--backend", default="sqlite", show_default=True, help="Plugin that reads a path.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--strict", is_flag=True, help="Exit with 1 on warnings, too.")
+@click.option(
+    "--silent-seconds",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Without a sign of life for so long, a runner counts as gone.",
+)
+@click.option(
+    "--max-traces",
+    type=click.IntRange(min=0),
+    default=500,
+    show_default=True,
+    help="Traces to read, newest first.",
+)
+@click.option("--no-plugin-check", is_flag=True, help="Do not load the plugins.")
+def doctor(
+    where: str | None,
+    backend: str,
+    as_json: bool,
+    strict: bool,
+    silent_seconds: float,
+    max_traces: int,
+    no_plugin_check: bool,
+) -> int:
+    """Say what is wrong with the environment, the plugins and the data, and what to do.
+
+    Exits with 1 if anything is an error.
+    """
+    from agl_core.doctor import check_environment, check_plugins, check_store
+
+    opened = None if where is None else _open(where, backend)
+    findings = check_environment()
+    if not no_plugin_check:
+        findings += check_plugins()
+    if opened is not None:
+
+        async def look(store: LightningStore) -> list[Finding]:
+            try:
+                return await check_store(
+                    store, silent_seconds=silent_seconds, max_traces=max_traces
+                )
+            finally:
+                await store.close()
+
+        findings += asyncio.run(look(opened))
+    if as_json:
+        print_json([finding.as_json() for finding in findings])
+    else:
+        _print(findings)
+    bad = ("error", "warning") if strict else ("error",)
+    return int(any(finding.severity in bad for finding in findings))
+
+
+def _open(where: str, backend: str) -> LightningStore:
+    from agl_core.plugins import build_component
+
+    if where.startswith(("http://", "https://")):
+        return build_component("store", {"type": "http", "server_address": where}, path="--store")
+    if not Path(where).exists():
+        # Most backends would make a new, empty store there.
+        raise ConfigError(f"--store {where}: no such file, and no URL")
+    return build_component("store", {"type": backend, "path": where}, path="--store")
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        word = finding.severity.ljust(8)
+        if in_terminal():
+            word = click.style(word, fg=_COLOURS[finding.severity])
+        click.echo(f"{word}{finding.check}: {finding.what}")
+        if finding.todo:
+            click.echo(f"        -> {finding.todo}")
+    counts = Counter(finding.severity for finding in findings)
+    click.echo(f"{counts['error']} errors, {counts['warning']} warnings")

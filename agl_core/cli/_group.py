@@ -1,0 +1,115 @@
+"""The root of ``agl``: a group whose subcommands are the plugins of kind ``command``.
+
+The help text needs each command's hook module; the command itself is imported when it is run. A
+plugin that is broken costs its own line in the help, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from agl_core.errors import ConfigError, PluginBrokenError, PluginError, PluginNotFoundError
+from agl_core.plugins import CommandSpec, PluginRecord, get_registry, import_object, reset_registry
+from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING
+
+__all__ = ["PluginGroup", "load_command", "root"]
+
+
+class PluginGroup(click.Group):
+    """A click group that finds its commands in the registry."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({record.name for record in get_registry().of_kind("command")})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        try:
+            return load_command(get_registry().find("command", cmd_name))
+        except PluginNotFoundError as error:
+            raise click.UsageError(str(error).replace("is installed", "exists"), ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        registry = get_registry()
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            try:
+                spec = registry.load(registry.find("command", name))
+            except PluginError:
+                rows.append((name, "(not usable, see `agl plugins doctor`)"))
+            else:
+                rows.append((name, spec.summary))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Before anything else, since --help, just like a subcommand, looks at the plugins.
+        if "--no-plugins" in args[: _first_command(args)]:
+            os.environ[DISABLE_VARIABLE] = EVERYTHING  # in the environment for child processes
+            reset_registry()
+        return super().parse_args(ctx, args)
+
+
+def load_command(record: PluginRecord) -> click.Command:
+    """Import the command that a plugin provides.
+
+    Raises:
+        PluginBrokenError: It does not import, or is no command.
+    """
+    from agl_core.plugins._loading import broken
+
+    spec = get_registry().load(record)
+    assert isinstance(spec, CommandSpec)
+    try:
+        command: Any = import_object(spec.target)
+    except ConfigError as error:
+        cause = error.__cause__ or error
+        raise broken(record, cause) from cause
+    if not isinstance(command, click.Command):
+        raise PluginBrokenError(
+            f"{record.key} of {record.origin} is broken: {spec.target} is a "
+            f"{type(command).__name__} and not a click command"
+        )
+    return command
+
+
+def _first_command(args: list[str]) -> int:
+    return next((i for i, word in enumerate(args) if not word.startswith("-")), len(args))
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from agl_core import __version__
+
+        click.echo(f"agl {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=PluginGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: agl train train.toml",
+)
+@click.option(
+    "--no-plugins",
+    is_flag=True,
+    expose_value=False,
+    help="Use the built-in components and commands only.",
+)
+@click.option(
+    "--traceback",
+    is_flag=True,
+    expose_value=False,
+    help="Show where an error came from; may stand anywhere on the line.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def root() -> None:
+    """Train any AI agent."""

@@ -1,0 +1,211 @@
+"""``agl plugins``: list, show, doctor, new."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl_core.cli._output import print_json, print_table
+from agl_core.errors import ConfigError, MissingDependencyError, PluginNotFoundError
+from agl_core.plugins import KINDS, ComponentSpec, PluginRecord, Registry, Spec, get_registry
+from agl_core.plugins._known import known_names, package_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["plugins"]
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_KIND = click.option("--kind", type=click.Choice(KINDS), help="Only plugins of this kind.")
+
+
+@click.group(epilog="Example: agl plugins list --kind store")
+def plugins() -> None:
+    """List, describe and check plugins."""
+
+
+@plugins.command("list", epilog="Example: agl plugins list --kind algorithm --all")
+@_JSON
+@_KIND
+@click.option("--all", "with_known", is_flag=True, help="Also those that could be installed.")
+def list_(as_json: bool, kind: str | None, with_known: bool) -> None:
+    """List the installed plugins and what is known to be wrong with them.
+
+    Reads metadata only and imports no plugin; see `agl plugins doctor` for the rest.
+    """
+    registry = get_registry()
+    records = [record for record in registry.records if kind in (None, record.kind)]
+    if as_json:
+        rows = [record.as_json() for record in records]
+        print_json(rows + (_known(registry, kind) if with_known else []))
+        return
+    cells = [[r.kind, r.name, r.status, r.dist, r.version, r.error] for r in records]
+    if with_known:
+        cells += [
+            [k["kind"], k["name"], k["status"], k["dist"], "", k["error"]]
+            for k in _known(registry, kind)
+        ]
+    print_table(["kind", "name", "status", "distribution", "version", "note"], cells)
+
+
+def _known(registry: Registry, kind: str | None) -> list[dict[str, Any]]:
+    """Return rows for the plugins that the project publishes and that are not installed."""
+    installed = {record.key for record in registry.records}
+    return [
+        {
+            "kind": of_kind,
+            "name": name,
+            "status": "not installed",
+            "dist": package_of(of_kind, name),
+            "error": f"pip install {package_of(of_kind, name)}",
+        }
+        for of_kind in KINDS
+        for name in known_names(of_kind)
+        if kind in (None, of_kind) and f"{of_kind}.{name}" not in installed
+    ]
+
+
+@plugins.command(epilog="Example: agl plugins show store.memory --json")
+@click.argument("name")
+@_JSON
+@_KIND
+def show(name: str, as_json: bool, kind: str | None) -> None:
+    """Describe the plugin NAME (`memory`, `store.memory` or `distribution:name`) and its options.
+
+    With --json, `config` is the JSON schema of the options.
+    """
+    registry = get_registry()
+    record = _find(registry, name, kind)
+    spec = registry.load(record)
+    model = _config_model(record, spec)
+    if as_json:
+        described = asdict(spec)
+        if isinstance(spec, ComponentSpec):
+            described["capabilities"] = sorted(spec.capabilities)
+        print_json({"plugin": record.as_json(), "spec": described, "config": _schema(model)})
+        return
+    facts = asdict(spec) | {"distribution": record.origin, "status": record.status}
+    if isinstance(spec, ComponentSpec):
+        facts["capabilities"] = ", ".join(sorted(spec.capabilities))
+    for key, value in facts.items():
+        if value:
+            click.echo(f"{key + ':':<14}{value}")
+    if model is not None:
+        click.echo("")
+        print_table(["option", "type", "default", "description"], _options(model))
+
+
+def _find(registry: Registry, name: str, kind: str | None) -> PluginRecord:
+    if kind is None and ":" not in name and "." in name:
+        kind, _, name = name.partition(".")
+    if kind is not None:
+        return registry.find(kind, name)
+    bare = name.rpartition(":")[2]
+    kinds = [k for k in KINDS if any(record.name == bare for record in registry.of_kind(k))]
+    kinds = kinds or [k for k in KINDS if bare in known_names(k)]
+    if len(kinds) > 1:
+        which = ", ".join(f"{k}.{bare}" for k in kinds)
+        raise ConfigError(f"{bare!r} could be {which}: say which, or give --kind")
+    if not kinds:
+        raise PluginNotFoundError(f"no plugin {name!r} is installed; see `agl plugins list --all`")
+    return registry.find(kinds[0], name)
+
+
+def _config_model(record: PluginRecord, spec: Spec) -> type[BaseModel] | None:
+    from agl_core.plugins import import_object
+    from agl_core.plugins._loading import broken
+
+    if not isinstance(spec, ComponentSpec) or not spec.config:
+        return None
+    try:
+        return import_object(spec.config)
+    except ConfigError as error:
+        cause = error.__cause__ or error
+        raise broken(record, cause) from cause
+
+
+def _schema(model: type[BaseModel] | None) -> dict[str, Any] | None:
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+    class Lenient(GenerateJsonSchema):
+        """Describes an option that only Python code can set (a function) as one of any type."""
+
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
+            return {}
+
+    return model.model_json_schema(schema_generator=Lenient) if model else None
+
+
+def _options(model: type[BaseModel]) -> list[list[str]]:
+    from pydantic_core import PydanticUndefined
+
+    rows: list[list[str]] = []
+    for name, field in model.model_fields.items():
+        type_name = inspect.formatannotation(field.annotation).replace("typing.", "")
+        if field.default_factory is not None:
+            default = "(made anew)"
+        elif field.default is PydanticUndefined:
+            default = "(required)"
+        else:
+            default = repr(field.default)
+        rows.append([name, type_name, default, " ".join((field.description or "").split())])
+    return rows
+
+
+@plugins.command(epilog="Example: agl plugins doctor --strict")
+@_JSON
+@_KIND
+@click.option("--strict", is_flag=True, help="Exit with 1 if anything is wrong.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds each plugin may take.",
+)
+@click.option("--no-build", is_flag=True, help="Import the components without building them.")
+def doctor(as_json: bool, kind: str | None, strict: bool, timeout: float, no_build: bool) -> int:
+    """Load each plugin in a process of its own and say what is wrong with it.
+
+    Components that need no options are also built, in an empty directory.
+    """
+    from agl_core.plugins._doctor import examine
+
+    records = [record for record in get_registry().records if kind in (None, record.kind)]
+    findings = examine(records, timeout=timeout, build=not no_build)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        rows = [[f.key, f.status, f.dist, f.version, f"{f.seconds:.2f}", f.note] for f in findings]
+        print_table(["plugin", "status", "distribution", "version", "seconds", "note"], rows)
+    return int(strict and any(f.status not in ("ok", "disabled") for f in findings))
+
+
+@plugins.command(epilog="Example: agl plugins new store json-file")
+@click.argument("kind")
+@click.argument("name")
+@click.option(
+    "--path",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder to make the package's folder in; the current one by default.",
+)
+def new(kind: str, name: str, path: Path) -> None:
+    """Write a package with a working plugin of KIND called NAME, and the tests it has to pass.
+
+    Kinds: store, tracer, adapter, algorithm, proxy, execution, llm_server, command, app, hook.
+    """
+    try:
+        scaffold = import_module("agl_testing.scaffold")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError("agl plugins new", pip="agl-testing") from error
+    folder = scaffold.create_plugin(scaffold.PluginName(kind, name), path)
+    click.echo(f"{folder} is ready. Next:")
+    click.echo(f"  cd {folder}")
+    click.echo("  pip install -e '.[test]'")
+    click.echo("  pytest")

@@ -1,0 +1,172 @@
+"""What ``agl train`` and ``agl eval`` share: their options, their errors, and the run's record."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from agl_core.cli._output import print_json
+from agl_core.errors import AglError, ConfigError, MissingDependencyError
+from agl_core.plugins import add_listener, hookimpl, remove_listener
+from agl_core.types import RolloutStatus
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+    from agl_core.trainer._file import TrainPlan
+    from agl_core.trainer._trainer import Trainer
+
+__all__ = [
+    "INTERRUPTED",
+    "RunRecord",
+    "blame",
+    "finite",
+    "listening",
+    "report_failure",
+    "run_options",
+    "say_store",
+    "set_up_logging",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ENDINGS: Final[tuple[RolloutStatus, ...]] = ("succeeded", "failed", "cancelled")
+INTERRUPTED: Final = 130
+"""Exit code of a run that Ctrl+C ended, as shells have it."""
+
+
+def run_options(command: F) -> F:
+    """Add the argument FILE and the options that both commands take."""
+    options = [
+        click.argument("file", type=click.Path(path_type=Path)),
+        click.option(
+            "--set",
+            "overrides",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="Override a key of FILE, e.g. --set trainer.n_runners=4; may be repeated.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def blame(file: Path) -> Generator[None]:
+    """Let what is wrong with a train file be said with the file's name."""
+    try:
+        yield
+    except ConfigError as error:
+        if str(error).startswith(str(file)):
+            raise
+        raise ConfigError(f"{file}: {error}") from error
+    except MissingDependencyError:
+        raise  # that is wrong with the environment
+    except AglError as error:
+        raise type(error)(f"{file}: {error}") from error
+
+
+def set_up_logging(plan: TrainPlan) -> None:
+    from agl_core.logs import setup_logging
+
+    table = plan.content.logging
+    setup_logging(
+        table.level,
+        color=sys.stderr.isatty() if table.color is None else table.color,
+        files=table.files,
+        submodule_levels=table.submodule_levels,
+    )
+
+
+def say_store(trainer: Trainer, plan: TrainPlan, as_json: bool) -> None:
+    """Say which store is used, before anything else is said."""
+    from agl_core.store.default import describe_store
+
+    click.echo(describe_store(trainer.store, plan.store_name), err=as_json)
+
+
+@dataclass
+class RunRecord:
+    """What is known of a run; as a listener it fills itself in while the run goes on."""
+
+    file: str
+    run_id: str = ""
+    name: str = ""
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    started: float = field(default_factory=time.time)
+    steps: int = 0
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+
+    @hookimpl
+    def run_started(self, run_id: str) -> None:
+        self.run_id = run_id
+
+    @hookimpl
+    def algorithm_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.steps = step + 1
+        self.metrics.update(metrics)
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start."""
+        return time.time() - self.started
+
+    async def count(self, store: LightningStore) -> dict[str, int]:
+        """Count the rollouts in the store, in all and by how they ended."""
+        counts = {"rollouts": (await store.query_rollouts(limit=1)).total}
+        for status in _ENDINGS:
+            counts[status] = (await store.query_rollouts(status_in=[status], limit=1)).total
+        return counts
+
+    async def count_run(self, store: LightningStore, run: str) -> dict[str, int]:
+        """Count the rollouts of one run, likewise."""
+        from agl_core.algorithm import count_rollouts
+
+        counts = await count_rollouts(store, run)
+        return {"rollouts": counts.total(), **{status: counts[status] for status in _ENDINGS}}
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.run_id,
+            **({"name": self.name} if self.name else {}),
+            "file": self.file,
+            "started": self.started,
+            "seconds": round(self.seconds, 3),
+            "parts": self.parts,
+        }
+
+
+@contextmanager
+def report_failure(record: RunRecord, as_json: bool) -> Generator[None]:
+    """With ``--json``, print what is known of a run also when it fails."""
+    try:
+        yield
+    except Exception as error:
+        if as_json:
+            kind = type(error).__name__
+            said = {"type": kind, "message": str(error)}
+            print_json({"run": record.as_json(), "status": "failed", "error": said})
+        raise
+
+
+@contextmanager
+def listening(record: RunRecord) -> Generator[None]:
+    """Let a record listen while the context is open."""
+    name = add_listener(record)
+    try:
+        yield
+    finally:
+        remove_listener(name)
+
+
+def finite(value: float) -> float | None:
+    """Return a number that JSON can say: None for an infinite or undefined one."""
+    return value if math.isfinite(value) else None

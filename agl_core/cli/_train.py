@@ -1,0 +1,182 @@
+"""``agl train``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl_core.cli._output import print_json, print_table
+from agl_core.cli._runs import (
+    INTERRUPTED,
+    RunRecord,
+    blame,
+    listening,
+    report_failure,
+    run_options,
+    say_store,
+    set_up_logging,
+)
+from agl_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agl_core.trainer._file import TrainPlan
+    from agl_core.trainer._trainer import Trainer
+    from agl_core.types import ResourcesUpdate
+
+__all__ = ["train"]
+
+
+@click.command(epilog="Example: agl train train.toml --set trainer.n_runners=8 --json")
+@run_options
+@click.option(
+    "--run",
+    "name",
+    metavar="NAME",
+    help="Name of the run; by default that of FILE, with a number if there is one already.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the run of --run, or else with the last one of FILE.",
+)
+@click.option("--check", is_flag=True, help="Check everything in FILE and run nothing.")
+def train(
+    file: Path,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    name: str | None,
+    resume: bool,
+    check: bool,
+) -> int:
+    """Train the agent that FILE (TOML, YAML or JSON) describes.
+
+    Ctrl+C stops the run in good order, and --resume goes on with it, as it does after a crash. The
+    best resources are the latest in the store.
+    """
+    from agl_core.trainer._file import read_train_file
+
+    record = RunRecord(str(file))
+    with report_failure(record, as_json):
+        with blame(file):
+            plan = read_train_file(file, overrides)
+            record.parts = plan.describe()
+            if check:
+                _print_check(record, as_json)
+                return 0
+            set_up_logging(plan)
+            trainer = plan.build_trainer()
+        say_store(trainer, plan, as_json)
+        counts, latest = _fit(trainer, plan, record, name, resume)
+    status = "interrupted" if trainer.interrupted else "succeeded"
+    if as_json:
+        print_json(
+            {
+                "run": record.as_json(),
+                "status": status,
+                "metrics": {**record.metrics, **counts, "steps": record.steps},
+                "best_resources": _public(latest) if latest else None,
+            }
+        )
+    else:
+        _print_run(record, status, counts, latest)
+    return INTERRUPTED if trainer.interrupted else 0
+
+
+def _fit(
+    trainer: Trainer, plan: TrainPlan, record: RunRecord, name: str | None, resume: bool
+) -> tuple[dict[str, int], ResourcesUpdate | None]:
+    """Run, and return how the rollouts of this run ended and the best resources."""
+    from agl_core.algorithm import stored_runs
+
+    store = trainer.store
+
+    async def look() -> tuple[dict[str, int], ResourcesUpdate | None]:
+        return await record.count(store), await store.get_latest_resources()
+
+    async def look_at_run() -> tuple[dict[str, int], ResourcesUpdate | None]:
+        checkpoint = (await stored_runs(store))[trainer.run]
+        record.metrics = {**checkpoint.metrics, **record.metrics}
+        best = checkpoint.resources_id
+        return (
+            await record.count_run(store, trainer.run),
+            await (store.get_resources_by_id(best) if best else store.get_latest_resources()),
+        )
+
+    try:
+        trainer.run = record.name = _choose_run(
+            asyncio.run(stored_runs(store)), Path(record.file).stem, name, resume
+        )
+        before, earlier = asyncio.run(look())
+        if earlier is None and trainer.initial_resources is None:
+            trainer.initial_resources = {}  # neither file nor store has any: none are needed
+        with listening(record):
+            trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
+        if resume:
+            return asyncio.run(look_at_run())
+        after, latest = asyncio.run(look())
+    finally:
+        asyncio.run(store.close())
+    # A durable store holds the rollouts of earlier runs too.
+    return {key: after[key] - before[key] for key in after}, latest
+
+
+def _choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bool) -> str:
+    """Return the name of the run to begin or to go on with."""
+    if name is None:
+        stem = re.sub(r"[^\w.-]", "-", stem)
+        of_file = [run for run in runs if re.fullmatch(rf"{re.escape(stem)}(-\d+)?", run)]
+        if resume and of_file:
+            return of_file[-1]
+        name, number = stem, 1
+        while name in runs:
+            number += 1
+            name = f"{stem}-{number}"
+    elif name in runs and not resume:
+        raise ConfigError(
+            f"there is a run {name!r} already: --resume goes on with it, another name begins one",
+            path="--run",
+        )
+    if resume and name not in runs:
+        known = f"the store has {', '.join(runs)}" if runs else "the store has none"
+        raise ConfigError(f"there is no run {name!r} to go on with; {known}", path="--resume")
+    return name
+
+
+def _public(latest: ResourcesUpdate) -> dict[str, Any]:
+    """Return a snapshot without the keys in it: output ends up in logs."""
+    snapshot = latest.model_dump(mode="json")
+    for resource in snapshot["resources"].values():
+        resource.pop("api_key", None)
+    return snapshot
+
+
+def _print_check(record: RunRecord, as_json: bool) -> None:
+    if as_json:
+        print_json({"file": record.file, "status": "ok", "parts": record.parts})
+        return
+    print_table(["part", "what"], [[key, value] for key, value in record.parts.items()])
+    click.echo(f"{record.file} is in order")
+
+
+def _print_run(
+    record: RunRecord, status: str, counts: dict[str, int], latest: ResourcesUpdate | None
+) -> None:
+    rows = [["run", record.name], ["status", status], ["seconds", f"{record.seconds:.1f}"]]
+    rows += [[name, str(count)] for name, count in counts.items()]
+    rows += [[name, f"{value:.4g}"] for name, value in record.metrics.items()]
+    if latest is not None:
+        rows.append(["best resources", f"{latest.resources_id} (version {latest.version})"])
+        rows += [[f"  {name}", _in_short(it)] for name, it in latest.resources.items()]
+    print_table(["", ""], rows)
+    if status == "interrupted":
+        click.echo(f"go on with it: agl train {record.file} --run {record.name} --resume")
+
+
+def _in_short(resource: Any) -> str:
+    fields = resource.model_dump(mode="json", exclude={"resource_type", "api_key"})
+    return str(fields.get("template") or fields)

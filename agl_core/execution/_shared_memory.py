@@ -1,0 +1,144 @@
+"""``shm``: algorithm and runners as threads of this process, over one store object.
+
+Each runner has a thread and an event loop of its own, so an agent that blocks its loop never stops
+its siblings. Right for agents that wait for models most of the time, for debugging, and for tests;
+agents that compute want processes (``cs``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Literal
+
+from agl_core.env import LightningEnvVar, resolve_bool_env_var
+from agl_core.errors import InvalidArgumentError
+from agl_core.execution._base import (
+    AlgorithmBundle,
+    ExecutionStrategy,
+    RunnerBundle,
+    keep_watch,
+)
+from agl_core.execution._claims import ClaimTracker
+from agl_core.execution._events import ThreadingEvent
+from agl_core.execution._supervise import BundleThread, supervise
+from agl_core.store.base import LightningStore
+
+__all__ = ["SharedMemoryExecutionStrategy"]
+
+logger = logging.getLogger(__name__)
+
+_HURRIED_JOIN = 1.0  # seconds left to threads that were cancelled by a second Ctrl+C
+
+
+class SharedMemoryExecutionStrategy(ExecutionStrategy):
+    """Run everything in this process.
+
+    Args:
+        n_runners: Number of runner threads, at least 1.
+        main_thread: Which side the main thread runs (debuggers and some GUI and CUDA code want
+            it); the default is the algorithm's, or the runner's if there is only one.
+        join_timeout: Longest wait for the threads after the stop event, in seconds.
+        graceful_delay: Seconds a bundle has to return after the stop event before it is cancelled,
+            and again after that before it is abandoned. Abandoned threads are daemons.
+        poll_interval: Accepted for compatibility; nothing here polls.
+        managed_store: Whether to hand out a facade of the store that is thread-safe and leaves no
+            attempt open, and to run the store's watchdog. None asks ``AGL_MANAGED_STORE``, else
+            True.
+
+    Raises:
+        InvalidArgumentError: Several runners cannot share the main thread.
+    """
+
+    injects: ClassVar[frozenset[str]] = frozenset({"n_runners"})
+
+    def __init__(
+        self,
+        n_runners: int = 1,
+        main_thread: Literal["algorithm", "runner"] | None = None,
+        join_timeout: float = 15.0,
+        graceful_delay: float = 5.0,
+        poll_interval: float = 0.05,
+        managed_store: bool | None = None,
+    ) -> None:
+        if n_runners < 1:
+            raise InvalidArgumentError(f"n_runners must be at least 1, not {n_runners}")
+        if main_thread not in (None, "algorithm", "runner"):
+            raise InvalidArgumentError(
+                f"main_thread must be 'algorithm' or 'runner', not {main_thread!r}"
+            )
+        if main_thread == "runner" and n_runners != 1:
+            raise InvalidArgumentError("main_thread='runner' needs n_runners=1")
+        self.n_runners = n_runners
+        self.main_thread = main_thread or ("runner" if n_runners == 1 else "algorithm")
+        self.join_timeout = join_timeout
+        self.graceful_delay = graceful_delay
+        self.managed_store = resolve_bool_env_var(
+            LightningEnvVar.AGL_MANAGED_STORE, override=managed_store, fallback=True
+        )
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        self.interrupted = False
+        tracker = ClaimTracker(store) if self.managed_store else None
+        if tracker is not None:
+            store = tracker
+        stop, hurry = ThreadingEvent(), ThreadingEvent()
+        thread = partial(BundleThread, stop=stop, grace=self.graceful_delay, hurry=hurry)
+        lead = partial(algorithm, store, stop)
+        runners = [partial(runner, store, i, stop) for i in range(self.n_runners)]
+
+        if self.main_thread == "algorithm":
+            main = lead
+            threads = [thread(f"runner-{i}", work) for i, work in enumerate(runners)]
+        else:
+            main = runners[0]
+            threads = [thread("algorithm", lead, ends_run=True)]
+        if self.managed_store:
+            threads.append(thread("watchdog", partial(keep_watch, store, stop)))
+
+        for started in threads:
+            started.start()
+        errors: list[BaseException] = []
+        try:
+            asyncio.run(supervise(main, stop, self.graceful_delay, hurry))
+            if self.main_thread == "runner":
+                threads[0].join()
+        except KeyboardInterrupt:
+            self.interrupted = True
+            logger.warning("Stopping. Press Ctrl+C again to stop at once")
+        except BaseException as error:
+            errors.append(error)
+        stop.set()
+        self._join(threads, hurry)
+        if tracker is not None:
+            tracker.close_open_attempts("the run ended before the attempt did")
+        errors.extend(thread.error for thread in threads if thread.error is not None)
+        if self.main_thread == "runner":
+            errors.reverse()  # the algorithm's error comes first
+        for error in errors if self.interrupted else errors[1:]:
+            logger.error("A part of the run failed while it was ending", exc_info=error)
+        if errors and not self.interrupted:
+            raise errors[0]
+
+    def _join(self, threads: Sequence[BundleThread], hurry: ThreadingEvent) -> None:
+        """Wait for threads that were told to stop; abandon those that do not."""
+        try:
+            _join_all(threads, self.join_timeout)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            hurry.set()
+            _join_all(threads, _HURRIED_JOIN)
+        for thread in threads:
+            if thread.is_alive():
+                logger.warning("Abandoned %s: it ignores that it was cancelled", thread.name)
+
+
+def _join_all(threads: Sequence[BundleThread], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,99 @@
+"""Running one bundle to its end: grace after the stop event, then cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+from agl_core.execution._events import ExecutionEvent, ThreadingEvent
+
+__all__ = ["BundleThread", "supervise"]
+
+_SHORTEST_GRACE = 0.05  # seconds between two cancellations, at least
+
+
+async def supervise(
+    work: Callable[[], Awaitable[None]],
+    stop: ExecutionEvent,
+    grace: float,
+    hurry: ExecutionEvent | None = None,
+) -> None:
+    """Await ``work()``; once the stop event is set it has a grace period, then it is cancelled.
+
+    The cancellation is asyncio's, so clean-up may await; work that goes on all the same is
+    cancelled again after each further grace period. Returns normally if the work ends by it.
+
+    Args:
+        work: Makes the awaitable, in the loop that runs it.
+        stop: Tells the work to end.
+        grace: Seconds between the stop event and the cancellation.
+        hurry: Ends the grace period early, if there is one.
+
+    Raises:
+        Exception: What the work raised.
+        CancelledError: The caller was cancelled; the event is set, and the work ended too.
+    """
+    task = asyncio.ensure_future(work())
+    stopped = asyncio.ensure_future(stop.wait_async())
+    hurried = asyncio.ensure_future((hurry or ThreadingEvent()).wait_async())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait((task, hurried), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        ended_by_itself = task.done()
+    except asyncio.CancelledError:
+        stop.set()  # Ctrl+C: the others need not wait for our clean-up to learn of it
+        raise
+    finally:
+        stopped.cancel()
+        hurried.cancel()
+        while not task.done():
+            task.cancel()
+            await asyncio.wait((task,), timeout=max(grace, _SHORTEST_GRACE))
+        if not task.cancelled():
+            task.exception()  # seen: asyncio complains about errors that nobody looked at
+    if ended_by_itself or not task.cancelled():
+        await task
+
+
+class BundleThread(threading.Thread):
+    """A bundle in a daemon thread with an event loop of its own.
+
+    Whatever the bundle raises is kept in :attr:`error` and sets the stop event.
+
+    Args:
+        name: Name of the thread.
+        work: Makes the bundle's awaitable.
+        stop: The stop event of the run.
+        grace: Seconds between the stop event and the cancellation.
+        hurry: Ends the grace period early.
+        ends_run: Whether the run ends when this bundle returns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        stop: ExecutionEvent,
+        *,
+        grace: float,
+        hurry: ExecutionEvent,
+        ends_run: bool = False,
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self.error: BaseException | None = None
+        self._work = work
+        self._stop_event = stop
+        self._grace = grace
+        self._hurry = hurry
+        self._ends_run = ends_run
+
+    def run(self) -> None:
+        try:
+            asyncio.run(supervise(self._work, self._stop_event, self._grace, self._hurry))
+        except BaseException as error:
+            self.error = error  # the main thread raises it
+        finally:
+            if self.error is not None or self._ends_run:
+                self._stop_event.set()

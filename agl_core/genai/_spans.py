@@ -1,0 +1,174 @@
+"""Requests and responses as attributes of OpenTelemetry's GenAI conventions.
+
+Shapes: opentelemetry.io/docs/specs/semconv/gen-ai, "gen-ai-input-messages.json" and
+"gen-ai-output-messages.json". Everything is made from OpenAI's chat protocol (or from text
+completions); the other protocols are translated to it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from agl_core.genai._wire import dumps
+from agl_core.genai.streams import Json
+
+__all__ = [
+    "input_messages",
+    "message_parts",
+    "output_messages",
+    "request_attributes",
+    "response_attributes",
+    "usage_attributes",
+]
+
+_NAMES: Final = {
+    "max_completion_tokens": "max_tokens",
+    "n": "choice.count",
+    "stop": "stop_sequences",
+}
+_ELSEWHERE: Final = frozenset({"model", "messages", "prompt", "input", "stream", "tools"})
+
+
+def request_attributes(request: Json) -> Json:
+    """Return the request's parameters; what is no primitive is written as JSON."""
+    attributes: Json = {}
+    for key, value in request.items():
+        if value is None or key in _ELSEWHERE:
+            continue
+        if not isinstance(value, (str, bool, int, float)):
+            value = dumps(value).decode()
+        attributes[f"gen_ai.request.{_NAMES.get(key, key)}"] = value
+    if request.get("tools"):
+        attributes["gen_ai.tool.definitions"] = dumps(request["tools"]).decode()
+    return attributes
+
+
+def response_attributes(response: Json) -> Json:
+    """Return what came back, token ids and log-probabilities included."""
+    choices: list[Json] = response.get("choices") or []
+    attributes: Json = {
+        "gen_ai.response.id": response.get("id"),
+        "gen_ai.response.model": response.get("model"),
+        "gen_ai.output.messages": dumps(output_messages(choices)).decode(),
+        "gen_ai.response.finish_reasons": [str(c.get("finish_reason") or "") for c in choices],
+        "gen_ai.response.system_fingerprint": response.get("system_fingerprint"),
+        "prompt_token_ids": response.get("prompt_token_ids"),
+    }
+    for position, choice in enumerate(choices):
+        # Adapters read the first choice; the ids of the others stand beside it.
+        suffix = f".{position}" if position else ""
+        attributes["response_token_ids" + suffix] = choice.get("token_ids")
+        content = _logprobs(choice.get("logprobs"))
+        if content is not None:
+            attributes["logprobs.content" + suffix] = dumps(content).decode()
+        prompt_ids = choice.get("prompt_token_ids")
+        if prompt_ids is not None:
+            attributes["prompt_token_ids" + suffix] = prompt_ids
+    attributes |= usage_attributes(response)
+    return {key: value for key, value in attributes.items() if value is not None}
+
+
+def usage_attributes(response: Json) -> Json:
+    """Return how many tokens went in and came out."""
+    usage: Json = response.get("usage") or {}
+    prompt: Json = usage.get("prompt_tokens_details") or {}
+    completion: Json = usage.get("completion_tokens_details") or {}
+    attributes = {
+        "gen_ai.usage.input_tokens": usage.get("prompt_tokens"),
+        "gen_ai.usage.output_tokens": usage.get("completion_tokens"),
+        "gen_ai.usage.cache_read.input_tokens": prompt.get("cached_tokens"),
+        "gen_ai.usage.reasoning.output_tokens": completion.get("reasoning_tokens"),
+    }
+    return {key: value for key, value in attributes.items() if value is not None}
+
+
+def _logprobs(logprobs: Json | None) -> list[Json] | None:
+    """Return one entry per token, as chat has them; completions have parallel lists."""
+    if not logprobs:
+        return None
+    content = logprobs.get("content")
+    if content is not None:
+        return [
+            {key: value for key, value in entry.items() if key != "bytes" and value != []}
+            for entry in content
+        ]
+    if logprobs.get("token_logprobs") is None:
+        return None
+    pairs = zip(logprobs.get("tokens") or (), logprobs["token_logprobs"], strict=False)
+    return [{"token": token, "logprob": logprob} for token, logprob in pairs]
+
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+def input_messages(request: Json) -> list[Json]:
+    """Return the prompt of a chat or completion request."""
+    messages = request.get("messages")
+    if messages is None:
+        prompt = request.get("prompt")
+        text = prompt if isinstance(prompt, str) else dumps(prompt).decode()
+        return [{"role": "user", "parts": [{"type": "text", "content": text}]}]
+    return [_message(message) for message in cast("list[Json]", messages)]
+
+
+def output_messages(choices: Iterable[Json]) -> list[Json]:
+    """Return what the model said in each choice."""
+    found: list[Json] = []
+    for choice in choices:
+        said = choice.get("message") or {"role": "assistant", "content": choice.get("text")}
+        found.append({**_message(said), "finish_reason": choice.get("finish_reason") or ""})
+    return found
+
+
+def _message(message: Json) -> Json:
+    found = {"role": message.get("role"), "parts": message_parts(message)}
+    if message.get("name") is not None:
+        found["name"] = message["name"]
+    return found
+
+
+def message_parts(message: Json) -> list[Json]:
+    """Return the parts of a chat message."""
+    content: Any = message.get("content")
+    if message.get("role") == "tool":
+        return [
+            {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}
+        ]
+    parts: list[Json] = []
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if reasoning:
+        parts.append({"type": "reasoning", "content": reasoning})
+    if isinstance(content, str):
+        if content or not message.get("tool_calls"):
+            parts.append({"type": "text", "content": content})
+    elif isinstance(content, list):
+        parts += [_part(part) for part in cast("list[Any]", content)]
+    if message.get("refusal"):
+        parts.append({"type": "refusal", "content": message["refusal"]})
+    for call in message.get("tool_calls") or ():
+        function: Json = call.get("function") or call.get("custom") or {}
+        parts.append(
+            {
+                "type": "tool_call",
+                "id": call.get("id"),
+                "name": function.get("name"),
+                # As the model wrote them, which need not be JSON.
+                "arguments": function.get("arguments", function.get("input")),
+            }
+        )
+    return parts
+
+
+def _part(part: Any) -> Json:
+    if not isinstance(part, dict):
+        return {"type": "text", "content": str(part)}
+    found = cast("Json", part)
+    kind = found.get("type")
+    if kind == "text":
+        return {"type": "text", "content": found.get("text")}
+    if kind == "image_url":
+        image: Any = found.get("image_url")
+        url = cast("Json", image).get("url") if isinstance(image, dict) else image
+        return {"type": "uri", "modality": "image", "uri": url}
+    return found

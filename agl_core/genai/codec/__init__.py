@@ -1,0 +1,143 @@
+"""Between the protocols of agents and those of models: chat, Responses and Messages.
+
+Pure functions over parsed JSON, no I/O. Chat is the hub: Responses to Messages goes through it, so
+every other protocol needs two functions per direction and one class per direction of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from agl_core.genai._protocols import Protocol
+from agl_core.genai.codec._base import CodecError, StreamTranslator
+from agl_core.genai.codec._losses import request_losses, response_losses
+from agl_core.genai.codec._messages_request import request_from_messages, request_to_messages
+from agl_core.genai.codec._messages_response import response_from_messages, response_to_messages
+from agl_core.genai.codec._messages_stream import ChatToMessages, MessagesToChat
+from agl_core.genai.codec._responses_request import request_from_responses, request_to_responses
+from agl_core.genai.codec._responses_response import response_from_responses, response_to_responses
+from agl_core.genai.codec._responses_stream import ChatToResponses, ResponsesToChat
+from agl_core.genai.streams import Json
+
+__all__ = [
+    "TRANSLATABLE",
+    "CodecError",
+    "StreamTranslator",
+    "lost_in_request",
+    "lost_in_response",
+    "stream_translator",
+    "translate_request",
+    "translate_response",
+]
+
+_Pair = tuple[Protocol, Protocol]
+_REQUESTS: Final[dict[_Pair, Callable[[Json], Json]]] = {
+    ("messages", "chat"): request_from_messages,
+    ("chat", "messages"): request_to_messages,
+    ("responses", "chat"): request_from_responses,
+    ("chat", "responses"): request_to_responses,
+}
+_RESPONSES: Final[dict[_Pair, Callable[[Json], Json]]] = {
+    ("messages", "chat"): response_from_messages,
+    ("chat", "messages"): response_to_messages,
+    ("responses", "chat"): response_from_responses,
+    ("chat", "responses"): response_to_responses,
+}
+_STREAMS: Final[dict[_Pair, type[StreamTranslator]]] = {
+    ("messages", "chat"): MessagesToChat,
+    ("chat", "messages"): ChatToMessages,
+    ("responses", "chat"): ResponsesToChat,
+    ("chat", "responses"): ChatToResponses,
+}
+TRANSLATABLE: Final[frozenset[Protocol]] = frozenset(name for pair in _REQUESTS for name in pair)
+
+
+def translate_request(source: Protocol, target: Protocol, request: Json) -> Json:
+    """Return a request in another protocol; the original is not changed.
+
+    Raises:
+        CodecError: The target cannot say it.
+    """
+    return _translate(_REQUESTS, source, target, request)
+
+
+def translate_response(source: Protocol, target: Protocol, response: Json) -> Json:
+    """Return a response in another protocol; the original is not changed.
+
+    Raises:
+        CodecError: The target cannot say it.
+    """
+    return _translate(_RESPONSES, source, target, response)
+
+
+def lost_in_request(source: Protocol, target: Protocol, request: Json) -> list[str]:
+    """Return the names of what the translation of a request leaves out."""
+    return _lost(request_losses, _REQUESTS, source, target, request)
+
+
+def lost_in_response(source: Protocol, target: Protocol, response: Json) -> list[str]:
+    """Return the names of what the translation of a response leaves out."""
+    return _lost(response_losses, _RESPONSES, source, target, response)
+
+
+def stream_translator(
+    source: Protocol, target: Protocol, *, usage: bool = False
+) -> StreamTranslator:
+    """Return what turns the events of one protocol's stream into another's.
+
+    Args:
+        source: What comes in.
+        target: What goes out.
+        usage: Whether a chat stream ends with a chunk of usage.
+    """
+    if source in TRANSLATABLE and target in TRANSLATABLE and "chat" not in (source, target):
+        first = stream_translator(source, "chat", usage=True)
+        return _Chain(first, stream_translator("chat", target))
+    made = _STREAMS.get((source, target))
+    if made is None:
+        raise CodecError(f"{source} streams cannot be turned into {target} streams")
+    return made(usage=usage)
+
+
+class _Chain(StreamTranslator):
+    def __init__(self, first: StreamTranslator, second: StreamTranslator) -> None:
+        self._first, self._second = first, second
+
+    def feed(self, event: Json) -> list[Json]:
+        return [made for chunk in self._first.feed(event) for made in self._second.feed(chunk)]
+
+    def close(self) -> list[Json]:
+        rest = [made for chunk in self._first.close() for made in self._second.feed(chunk)]
+        return rest + self._second.close()
+
+
+def _translate(
+    table: dict[_Pair, Callable[[Json], Json]],
+    source: Protocol,
+    target: Protocol,
+    value: Json,
+) -> Json:
+    if source == target:
+        return value
+    direct = table.get((source, target))
+    if direct is not None:
+        return direct(value)
+    if (source, "chat") in table and ("chat", target) in table:
+        return table["chat", target](table[source, "chat"](value))
+    raise CodecError(f"{source} calls cannot be turned into {target} calls")
+
+
+def _lost(
+    named: Callable[[Protocol, Protocol, Json], list[str]],
+    table: dict[_Pair, Callable[[Json], Json]],
+    source: Protocol,
+    target: Protocol,
+    value: Json,
+) -> list[str]:
+    if source == target:
+        return []
+    if "chat" in (source, target):
+        return named(source, target, value)
+    first = named(source, "chat", value)
+    return sorted({*first, *named("chat", target, table[source, "chat"](value))})

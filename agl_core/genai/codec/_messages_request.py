@@ -1,0 +1,360 @@
+"""Requests between Anthropic's Messages and OpenAI's chat.
+
+Formats: Anthropic API reference, "Create a Message"; OpenAI API reference, "Create chat
+completion".
+Fields that neither knows (a server's own, as ``top_k`` or ``chat_template_kwargs`` of vLLM) pass on
+the way to chat, whose servers take such; Anthropic's API refuses what it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from agl_core.genai.codec._base import CodecError
+from agl_core.genai.codec._parts import (
+    as_list,
+    as_part,
+    copy_keys,
+    data_url,
+    inner,
+    parse_arguments,
+    signed_blocks,
+    simplest,
+    split_data_url,
+    text_of,
+    write_arguments,
+)
+from agl_core.genai.streams import Json
+
+__all__ = [
+    "UNSAID_BY_CHAT",
+    "request_from_messages",
+    "request_to_messages",
+    "said_by_messages",
+]
+
+_DEFAULT_MAX_TOKENS: Final = 4096
+"""Messages requires a limit, chat does not."""
+
+_SAME: Final = {name: name for name in ("model", "temperature", "top_p", "top_k", "stream")}
+_TO_CHAT: Final = {**_SAME, "max_tokens": "max_tokens", "stop_sequences": "stop"}
+_NOT_FOR_CHAT: Final = frozenset(
+    {
+        "anthropic_version",
+        "betas",
+        "container",
+        "context_management",
+        "cache_control",
+        "inference_geo",
+        "mcp_servers",
+        "messages",
+        "metadata",
+        "output_config",
+        "output_format",
+        "service_tier",
+        "speed",
+        "system",
+        "thinking",
+        "tool_choice",
+        "tools",
+    }
+)
+UNSAID_BY_CHAT: Final = ("context_management", "thinking")
+"""Parameters that change answers and that chat has no word for."""
+_AT_ANTHROPIC: Final = ("container", "mcp_servers")
+_SAID_OTHERWISE: Final = frozenset(
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "parallel_tool_calls",
+        "response_format",
+        "stop",
+        "tool_choice",
+        "tools",
+        "user",
+    }
+)
+_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+_CHOICES_BACK: Final = {value: key for key, value in _CHOICES.items()}
+
+
+# -- to chat -------------------------------------------------------------------------------------
+
+
+def request_from_messages(request: Json) -> Json:
+    """Return a Messages request as a chat request.
+
+    Raises:
+        CodecError: It uses a tool that runs at Anthropic, or content that chat has no form of.
+    """
+    for key in _AT_ANTHROPIC:
+        if request.get(key):
+            raise CodecError(f"{key!r} is what runs at Anthropic and nowhere else")
+    chat = {
+        key: value
+        for key, value in request.items()
+        if key not in _NOT_FOR_CHAT and key not in _TO_CHAT and value is not None
+    }
+    chat |= copy_keys(request, _TO_CHAT)
+    messages: list[Json] = []
+    system = simplest([_text(part) for part in as_list(request.get("system"))])
+    if system:
+        messages.append({"role": "system", "content": system})
+    for message in as_list(request.get("messages")):
+        messages += _message_to_chat(message)
+    chat["messages"] = messages
+    if request.get("tools"):
+        chat["tools"] = [_tool_to_chat(tool) for tool in request["tools"]]
+    choice: Json | None = request.get("tool_choice")
+    if choice is not None:
+        name = choice.get("name")
+        chat["tool_choice"] = (
+            {"type": "function", "function": {"name": name}}
+            if choice.get("type") == "tool"
+            else _CHOICES.get(str(choice.get("type")), "auto")
+        )
+        if choice.get("disable_parallel_tool_use"):
+            chat["parallel_tool_calls"] = False
+    user = inner(request, "metadata").get("user_id")
+    if user is not None:
+        chat["user"] = user
+    schema = inner(request, "output_config").get("format") or request.get("output_format")
+    if schema:
+        named = {"name": "output", "schema": schema.get("schema"), "strict": True}
+        chat["response_format"] = {"type": "json_schema", "json_schema": named}
+    if request.get("stream"):
+        chat["stream_options"] = {"include_usage": True}  # a Messages stream always tells
+    return chat
+
+
+def _text(part: Any) -> Json:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "text", "text": text_of(part, "the system prompt")}
+
+
+def _message_to_chat(message: Json) -> list[Json]:
+    content = message.get("content")
+    if message.get("role") == "assistant":
+        return [_assistant_to_chat(content)]
+    if isinstance(content, str):
+        return [{"role": message.get("role"), "content": content}]
+    messages: list[Json] = []
+    parts: list[Json] = []
+
+    def close() -> None:
+        if parts:
+            messages.append({"role": "user", "content": simplest([*parts])})
+            parts.clear()
+
+    for block in as_list(content):
+        if block.get("type") == "tool_result":
+            close()
+            messages.append(_tool_result_to_chat(block))
+        else:
+            parts.append(_part_to_chat(block))
+    close()
+    return messages
+
+
+def _tool_result_to_chat(block: Json) -> Json:
+    parts = [_part_to_chat(as_part(part)) for part in as_list(block.get("content"))]
+    content = simplest(parts)
+    return {
+        "role": "tool",
+        "tool_call_id": block.get("tool_use_id"),
+        "content": "" if content is None else content,
+    }
+
+
+def _part_to_chat(block: Json) -> Json:
+    kind, source = block.get("type"), cast("Json", block.get("source") or {})
+    if kind == "text":
+        return {"type": "text", "text": block.get("text", "")}
+    if kind == "image":
+        return {"type": "image_url", "image_url": {"url": _source_url(source)}}
+    if kind == "document" and source.get("type") == "text":
+        return {"type": "text", "text": source.get("data", "")}
+    if kind == "document" and source.get("type") == "base64":
+        file: Json = {"file_data": data_url(source["media_type"], source["data"])}
+        if block.get("title"):
+            file["filename"] = block["title"]
+        return {"type": "file", "file": file}
+    raise CodecError(f"chat has no form of a content block of type {kind!r}")
+
+
+def _source_url(source: Json) -> str:
+    if source.get("type") == "base64":
+        return data_url(source.get("media_type", ""), source.get("data", ""))
+    if source.get("type") == "url":
+        return str(source.get("url"))
+    raise CodecError(f"chat takes no images by {source.get('type')!r}; send a URL or the bytes")
+
+
+def _assistant_to_chat(content: Any) -> Json:
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    parts: list[Json] = []
+    calls: list[Json] = []
+    thoughts: list[str] = []
+    for block in as_list(content):
+        kind = block.get("type")
+        if kind == "text":
+            parts.append({"type": "text", "text": block.get("text", "")})
+        elif kind == "tool_use":
+            function = {"name": block["name"], "arguments": write_arguments(block.get("input"))}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "thinking":
+            thoughts.append(block.get("thinking", ""))
+        elif kind != "redacted_thinking":  # which only Anthropic can read
+            raise CodecError(f"chat has no form of an assistant's block of type {kind!r}")
+    message: Json = {"role": "assistant", "content": simplest(parts)}
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _tool_to_chat(tool: Json) -> Json:
+    if tool.get("type") not in (None, "custom"):
+        raise CodecError(f"the tool {tool['type']!r} runs at Anthropic and nowhere else")
+    names = {name: name for name in ("name", "description", "strict")}
+    names["input_schema"] = "parameters"
+    return {"type": "function", "function": copy_keys(tool, names)}
+
+
+# -- from chat -----------------------------------------------------------------------------------
+
+
+def request_to_messages(request: Json) -> Json:
+    """Return a chat request as a Messages request.
+
+    Raises:
+        CodecError: It asks for several choices, or has content that Messages has no form of.
+    """
+    if (request.get("n") or 1) != 1:
+        raise CodecError("Messages gives one answer per call: n must be 1")
+    made = copy_keys(request, _SAME)
+    made["max_tokens"] = (
+        request.get("max_completion_tokens") or request.get("max_tokens") or _DEFAULT_MAX_TOKENS
+    )
+    if request.get("stop"):
+        made["stop_sequences"] = as_list(request["stop"])
+    system: list[Json] = []
+    messages: list[Json] = []
+    for message in as_list(request.get("messages")):
+        if message.get("role") in ("system", "developer"):
+            system += [_text(part) for part in as_list(message.get("content"))]
+        else:
+            _append(messages, _message_from_chat(message))
+    if system:
+        made["system"] = simplest(system)
+    made["messages"] = messages
+    if request.get("tools"):
+        made["tools"] = [_tool_from_chat(tool) for tool in request["tools"]]
+    choice = _choice_from_chat(request.get("tool_choice"))
+    if request.get("parallel_tool_calls") is False and made.get("tools"):
+        choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+    if choice is not None:
+        made["tool_choice"] = choice
+    if request.get("user") is not None:
+        made["metadata"] = {"user_id": request["user"]}
+    wanted: Json = request.get("response_format") or {}
+    if wanted.get("type") == "json_schema":
+        schema = {"type": "json_schema", "schema": wanted["json_schema"].get("schema")}
+        made["output_config"] = {"format": schema}
+    return made
+
+
+def said_by_messages(key: str) -> bool:
+    """Whether Messages can say a parameter of a chat request."""
+    return key in _SAME or key in _SAID_OTHERWISE
+
+
+def _append(messages: list[Json], message: Json) -> None:
+    """Add a message; the answers of tools and what the user says after them are one message."""
+    last = messages[-1] if messages else None
+    if last is None or last["role"] != "user" or message["role"] != "user" or not _answers(last):
+        messages.append(message)
+        return
+    last["content"] = [*last["content"], *_blocks(message["content"])]
+
+
+def _answers(message: Json) -> bool:
+    blocks = _blocks(message["content"])
+    return bool(blocks) and blocks[0].get("type") == "tool_result"
+
+
+def _blocks(content: Any) -> list[Json]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _message_from_chat(message: Json) -> Json:
+    role, content = message.get("role"), message.get("content")
+    if role in ("tool", "function"):
+        answer: Json = {"type": "tool_result", "tool_use_id": message.get("tool_call_id")}
+        found = content if isinstance(content, str) else [_block(part) for part in as_list(content)]
+        return {"role": "user", "content": [{**answer, "content": found}]}
+    if role == "user":
+        if isinstance(content, str):
+            return {"role": "user", "content": content}
+        return {"role": "user", "content": [_block(part) for part in as_list(content)]}
+    if role != "assistant":
+        raise CodecError(f"Messages has no role {role!r}")
+    calls = [
+        {
+            "type": "tool_use",
+            "id": call.get("id"),
+            "name": call["function"]["name"],
+            "input": parse_arguments(call["function"].get("arguments")),
+        }
+        for call in as_list(message.get("tool_calls"))
+    ]
+    signed = signed_blocks(message)
+    if isinstance(content, str) and not calls and not signed:
+        return {"role": "assistant", "content": content}
+    blocks = [_block(part) for part in as_list(content) if part != ""]
+    return {"role": "assistant", "content": [*signed, *blocks, *calls]}
+
+
+def _block(part: Any) -> Json:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        return {"type": "text", "text": part.get(kind, "")}
+    if kind == "image_url":
+        image = part["image_url"]
+        url = image if isinstance(image, str) else image["url"]
+        data = split_data_url(url)
+        source: Json = {"type": "url", "url": url}
+        if data is not None:
+            source = {"type": "base64", "media_type": data[0], "data": data[1]}
+        return {"type": "image", "source": source}
+    data = split_data_url(part["file"].get("file_data") or "") if kind == "file" else None
+    if data is None:
+        raise CodecError(f"Messages has no form of a content part of type {kind!r}")
+    source = {"type": "base64", "media_type": data[0], "data": data[1]}
+    title = part["file"].get("filename")
+    return {"type": "document", "source": source, **({"title": title} if title else {})}
+
+
+def _tool_from_chat(tool: Json) -> Json:
+    function = tool.get("function")
+    if tool.get("type") != "function" or function is None:
+        raise CodecError(f"Messages has no form of a tool of type {tool.get('type')!r}")
+    made = copy_keys(function, {"name": "name", "description": "description", "strict": "strict"})
+    made["input_schema"] = function.get("parameters") or {"type": "object", "properties": {}}
+    return made
+
+
+def _choice_from_chat(choice: Any) -> Json | None:
+    if isinstance(choice, str):
+        return {"type": _CHOICES_BACK.get(choice, "auto")}
+    if choice is None:
+        return None
+    if choice.get("type") != "function":
+        raise CodecError(f"Messages has no form of the tool choice {choice!r:.80}")
+    return {"type": "tool", "name": choice["function"]["name"]}

@@ -1,0 +1,163 @@
+"""Responses between Anthropic's Messages and OpenAI's chat."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from agl_core.genai.codec._parts import (
+    as_list,
+    first_choice,
+    is_signed,
+    parse_arguments,
+    signed_blocks,
+    write_arguments,
+)
+from agl_core.genai.streams import Json
+
+__all__ = [
+    "finish_reason_of",
+    "response_from_messages",
+    "response_to_messages",
+    "stop_of",
+    "usage_from_messages",
+    "usage_to_messages",
+]
+
+_STOP_REASONS: Final = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+_FINISH_REASONS: Final = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+def stop_of(choice: Json) -> Json:
+    """Return ``stop_reason`` and ``stop_sequence`` of a chat choice that is finished."""
+    reason = choice.get("finish_reason")
+    matched = choice.get("stop_reason")  # vLLM: the stop string that ended the text
+    if reason == "stop" and isinstance(matched, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+    known = None if reason is None else _STOP_REASONS.get(reason, "end_turn")
+    return {"stop_reason": known, "stop_sequence": None}
+
+
+def finish_reason_of(message: Json) -> Json:
+    """Return ``finish_reason`` (and vLLM's ``stop_reason``) of a message that is finished."""
+    reason = message.get("stop_reason")
+    found: Json = {"finish_reason": None if reason is None else _FINISH_REASONS.get(reason, "stop")}
+    if reason == "stop_sequence" and message.get("stop_sequence") is not None:
+        found["stop_reason"] = message["stop_sequence"]
+    return found
+
+
+def usage_to_messages(usage: Json | None) -> Json:
+    """Return Messages usage, whose input tokens leave out those read from a cache."""
+    usage = usage or {}
+    details: Json = usage.get("prompt_tokens_details") or {}
+    cached: int = details.get("cached_tokens") or 0
+    made: Json = {
+        "input_tokens": (usage.get("prompt_tokens") or 0) - cached,
+        "output_tokens": usage.get("completion_tokens") or 0,
+    }
+    if cached:
+        made["cache_read_input_tokens"] = cached
+    return made
+
+
+def usage_from_messages(usage: Json | None) -> Json:
+    """Return chat usage, whose prompt tokens are all of them."""
+    usage = usage or {}
+    cached: int = usage.get("cache_read_input_tokens") or 0
+    written: int = usage.get("cache_creation_input_tokens") or 0
+    prompt: int = (usage.get("input_tokens") or 0) + cached + written
+    completion: int = usage.get("output_tokens") or 0
+    made: Json = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    if cached:
+        made["prompt_tokens_details"] = {"cached_tokens": cached}
+    return made
+
+
+def response_to_messages(response: Json) -> Json:
+    """Return a chat completion as a message; of several choices, the first."""
+    choice = first_choice(response)
+    said: Json = choice.get("message") or {}
+    content: list[Json] = []
+    thoughts = said.get("reasoning_content") or said.get("reasoning")
+    signed = signed_blocks(said)
+    if signed:
+        content += signed
+    elif thoughts:
+        content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
+    text = said.get("content") or said.get("refusal")
+    if text:
+        content.append({"type": "text", "text": text})
+    for call in as_list(said.get("tool_calls")):
+        function = call["function"]
+        content.append(
+            {
+                "type": "tool_use",
+                "id": call.get("id"),
+                "name": function["name"],
+                "input": parse_arguments(function.get("arguments")),
+            }
+        )
+    return {
+        "id": response.get("id"),
+        "type": "message",
+        "role": "assistant",
+        "model": response.get("model"),
+        "content": content,
+        **stop_of(choice),
+        "usage": usage_to_messages(response.get("usage")),
+    }
+
+
+def response_from_messages(message: Json) -> Json:
+    """Return a message as a chat completion."""
+    text: list[str] = []
+    thoughts: list[str] = []
+    signed: list[Json] = []
+    calls: list[Json] = []
+    for block in as_list(message.get("content")):
+        if is_signed(block):
+            signed.append(block)
+        kind = block.get("type")
+        if kind == "text":
+            text.append(block["text"])
+        elif kind == "thinking":
+            thoughts.append(block["thinking"])
+        elif kind == "tool_use":
+            function = {"name": block["name"], "arguments": write_arguments(block.get("input"))}
+            calls.append({"id": block["id"], "type": "function", "function": function})
+        # What Anthropic's own tools did is no part of what a model said.
+    said: Json = {"role": "assistant", "content": "".join(text) if text else None}
+    if thoughts:
+        said["reasoning_content"] = "".join(thoughts)
+    if signed:
+        said["thinking_blocks"] = signed
+    if calls:
+        said["tool_calls"] = calls
+    choice: dict[str, Any] = {"index": 0, "message": said, "logprobs": None}
+    return {
+        "id": message.get("id"),
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": message.get("model"),
+        "choices": [{**choice, **finish_reason_of(message)}],
+        "usage": usage_from_messages(message.get("usage")),
+    }

@@ -1,0 +1,211 @@
+"""Streams between Anthropic's Messages and OpenAI's chat."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from agl_core.genai.codec._base import StreamTranslator
+from agl_core.genai.codec._messages_response import (
+    finish_reason_of,
+    stop_of,
+    usage_from_messages,
+    usage_to_messages,
+)
+from agl_core.genai.codec._parts import as_list, is_signed
+from agl_core.genai.streams import Json, MessagesAssembler, error_of
+
+__all__ = ["ChatToMessages", "MessagesToChat"]
+
+
+class ChatToMessages(StreamTranslator):
+    """Chunks of the first choice of a chat stream to the events of a Messages stream.
+
+    Messages has one content block open at a time, chat may weave them: a block ends where another
+    kind of content begins.
+    """
+
+    def __init__(self, *, usage: bool = False) -> None:
+        super().__init__(usage=usage)
+        self._begun = False
+        self._index = -1
+        self._open: Any = None
+        """What the open block is of: ``text``, ``thinking``, or the number of a tool call."""
+        self._choice: Json = {}
+        self._counted: Json | None = None
+
+    def feed(self, event: Json) -> list[Json]:
+        if event.get("error") is not None:
+            return [{"type": "error", "error": {"type": "api_error", "message": error_of(event)}}]
+        events: list[Json] = []
+        if not self._begun:
+            self._begun = True
+            events.append(_message_start(event))
+        if event.get("usage") is not None:
+            self._counted = event["usage"]
+        for choice in event.get("choices") or ():
+            if choice.get("index", 0) == 0:
+                events += self._delta(choice.get("delta") or {})
+                if choice.get("finish_reason") is not None:
+                    self._choice = choice
+        return events
+
+    def _delta(self, delta: Json) -> list[Json]:
+        events: list[Json] = []
+        thoughts = delta.get("reasoning_content") or delta.get("reasoning")
+        if thoughts:
+            events += self._into("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            events.append(self._piece({"type": "thinking_delta", "thinking": thoughts}))
+        for block in as_list(delta.get("thinking_blocks")):
+            if is_signed(block):
+                events += self._sign(block)
+        text = delta.get("content") or delta.get("refusal")
+        if text:
+            events += self._into("text", {"type": "text", "text": ""})
+            events.append(self._piece({"type": "text_delta", "text": text}))
+        for call in as_list(delta.get("tool_calls")):
+            function: Json = call.get("function") or {}
+            head = {"type": "tool_use", "id": call.get("id"), "name": function.get("name")}
+            events += self._into(call.get("index", 0), {**head, "input": {}})
+            if function.get("arguments"):
+                piece = {"type": "input_json_delta", "partial_json": function["arguments"]}
+                events.append(self._piece(piece))
+        return events
+
+    def _sign(self, block: Json) -> list[Json]:
+        """Return the events of a signed block, whose text may have been streamed before."""
+        if block["type"] == "redacted_thinking":
+            return [*self._into("redacted", block), *self._close_block()]
+        events: list[Json] = []
+        if self._open != "thinking":
+            empty = {"type": "thinking", "thinking": "", "signature": ""}
+            events += self._into("thinking", empty)
+            thoughts = block.get("thinking") or ""
+            events.append(self._piece({"type": "thinking_delta", "thinking": thoughts}))
+        signature = {"type": "signature_delta", "signature": block["signature"]}
+        return [*events, self._piece(signature), *self._close_block()]
+
+    def _into(self, kind: Any, block: Json) -> list[Json]:
+        """Return the events that make a block of this kind the open one."""
+        if self._open == kind:
+            return []
+        events = self._close_block()
+        self._index += 1
+        self._open = kind
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return [*events, start]
+
+    def _piece(self, delta: Json) -> Json:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+    def _close_block(self) -> list[Json]:
+        if self._open is None:
+            return []
+        self._open = None
+        return [{"type": "content_block_stop", "index": self._index}]
+
+    def close(self) -> list[Json]:
+        if not self._choice:
+            return []  # it broke off; nothing says that it is whole
+        return [
+            *self._close_block(),
+            {
+                "type": "message_delta",
+                "delta": stop_of(self._choice),
+                "usage": usage_to_messages(self._counted),
+            },
+            {"type": "message_stop"},
+        ]
+
+
+def _message_start(chunk: Json) -> Json:
+    message: Json = {
+        "id": chunk.get("id"),
+        "type": "message",
+        "role": "assistant",
+        "model": chunk.get("model"),
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage_to_messages(chunk.get("usage")),
+    }
+    return {"type": "message_start", "message": message}
+
+
+class MessagesToChat(StreamTranslator):
+    """Events of a Messages stream to the chunks of a chat stream."""
+
+    def __init__(self, *, usage: bool = False) -> None:
+        super().__init__(usage=usage)
+        self._head: Json = {}
+        self._calls: dict[int, int] = {}
+        """Numbers of tool calls by the index of their block."""
+        self._silent: set[int] = set()
+        """Tool calls without arguments so far."""
+        self._whole = MessagesAssembler()
+
+    def feed(self, event: Json) -> list[Json]:
+        self._whole.feed(event)
+        kind = event.get("type")
+        if kind == "message_start":
+            message = event["message"]
+            self._head = {
+                "id": message.get("id"),
+                "object": "chat.completion.chunk",
+                "created": int(time.time()),
+                "model": message.get("model"),
+            }
+            return [self._chunk({"role": "assistant", "content": ""})]
+        if kind == "content_block_start":
+            return self._start(event["index"], event["content_block"])
+        if kind == "content_block_delta":
+            return self._delta(event["index"], event["delta"])
+        if kind == "content_block_stop":
+            return self._stop(event["index"])
+        if kind == "error":
+            return [{"error": event["error"]}]
+        return []
+
+    def _start(self, index: int, block: Json) -> list[Json]:
+        if block.get("type") == "text" and block.get("text"):
+            return [self._chunk({"content": block["text"]})]
+        if block.get("type") != "tool_use":
+            return []
+        number = self._calls[index] = len(self._calls)
+        self._silent.add(index)
+        function = {"name": block["name"], "arguments": ""}
+        call = {"index": number, "id": block["id"], "type": "function", "function": function}
+        return [self._chunk({"tool_calls": [call]})]
+
+    def _stop(self, index: int) -> list[Json]:
+        if index in self._silent:
+            return self._delta(index, {"type": "input_json_delta", "partial_json": "{}"})
+        block = self._whole.block(index)
+        return [self._chunk({"thinking_blocks": [dict(block)]})] if is_signed(block) else []
+
+    def _delta(self, index: int, delta: Json) -> list[Json]:
+        kind = delta.get("type")
+        if kind == "text_delta":
+            return [self._chunk({"content": delta["text"]})]
+        if kind == "thinking_delta":
+            return [self._chunk({"reasoning_content": delta["thinking"]})]
+        if kind == "input_json_delta" and index in self._calls and delta["partial_json"]:
+            self._silent.discard(index)
+            function = {"arguments": delta["partial_json"]}
+            call = {"index": self._calls[index], "function": function}
+            return [self._chunk({"tool_calls": [call]})]
+        return []
+
+    def close(self) -> list[Json]:
+        message = self._whole.result()
+        if message.get("stop_reason") is None:
+            return []  # it broke off
+        end = self._chunk({}, finish_reason_of(message))
+        if not self._usage:
+            return [end]
+        counted = usage_from_messages(message.get("usage"))
+        return [end, {**self._head, "choices": [], "usage": counted}]
+
+    def _chunk(self, delta: Json, end: Json | None = None) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return {**self._head, "choices": [{**choice, **(end or {})}]}

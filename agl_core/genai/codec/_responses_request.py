@@ -1,0 +1,310 @@
+"""Requests between OpenAI's Responses and chat.
+
+Format: OpenAI API reference, "Create a model response" and "Create chat completion". Responses can
+keep the conversation at the server, and can run tools there; chat can do neither, and such requests
+are refused instead of being answered as if they had said less.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from agl_core.genai.codec._base import CodecError
+from agl_core.genai.codec._parts import as_list, as_part, copy_keys, inner, simplest
+from agl_core.genai.streams import Json
+
+__all__ = [
+    "UNSAID_BY_CHAT",
+    "request_from_responses",
+    "request_to_responses",
+    "said_by_responses",
+]
+
+_SAME: Final = {
+    "model": "model",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "stream": "stream",
+    "parallel_tool_calls": "parallel_tool_calls",
+    "user": "user",
+    "top_logprobs": "top_logprobs",
+}
+_TO_CHAT: Final = {**_SAME, "max_output_tokens": "max_tokens"}
+_NOT_FOR_CHAT: Final = frozenset(
+    {
+        "client_metadata",
+        "include",
+        "input",
+        "instructions",
+        "max_tool_calls",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "text",
+        "tool_choice",
+        "tools",
+        "truncation",
+    }
+)
+_AT_THE_SERVER: Final = ("previous_response_id", "conversation", "prompt", "background")
+UNSAID_BY_CHAT: Final = ("max_tool_calls", "truncation")
+"""Parameters that change answers and that chat has no word for."""
+_SAID_OTHERWISE: Final = frozenset(
+    {
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "reasoning_effort",
+        "response_format",
+        "tool_choice",
+        "tools",
+        "verbosity",
+    }
+)
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+# -- to chat -------------------------------------------------------------------------------------
+
+
+def request_from_responses(request: Json) -> Json:
+    """Return a Responses request as a chat request.
+
+    Raises:
+        CodecError: It relies on what a server keeps or runs, or on content chat has no form of.
+    """
+    for key in _AT_THE_SERVER:
+        if request.get(key):
+            raise CodecError(
+                f"{key!r} needs a backend that speaks Responses itself; send the input"
+            )
+    chat = {
+        key: value
+        for key, value in request.items()
+        if key not in _NOT_FOR_CHAT
+        and key not in _TO_CHAT
+        and key not in _AT_THE_SERVER
+        and value is not None
+    }
+    chat |= copy_keys(request, _TO_CHAT)
+    messages: list[Json] = []
+    if request.get("instructions"):
+        messages.append({"role": "system", "content": request["instructions"]})
+    given = request.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
+    for item in items:
+        _add_item(messages, item)
+    chat["messages"] = messages
+    if request.get("tools"):
+        chat["tools"] = [_tool_to_chat(tool) for tool in request["tools"]]
+    choice = request.get("tool_choice")
+    if choice is not None:
+        chat["tool_choice"] = choice if isinstance(choice, str) else _choice_to_chat(choice)
+    effort = inner(request, "reasoning").get("effort")
+    if effort is not None:
+        chat["reasoning_effort"] = effort
+    text: Json = request.get("text") or {}
+    if text.get("verbosity") is not None:
+        chat["verbosity"] = text["verbosity"]
+    wanted: Json = text.get("format") or {"type": "text"}
+    if wanted["type"] == "json_schema":
+        schema = {key: value for key, value in wanted.items() if key != "type"}
+        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif wanted["type"] != "text":
+        chat["response_format"] = wanted
+    if _LOGPROBS in (request.get("include") or ()):
+        chat["logprobs"] = True
+    if request.get("stream"):
+        chat["stream_options"] = {"include_usage": True}  # a Responses stream always tells
+    return chat
+
+
+def _add_item(messages: list[Json], item: Json) -> None:
+    """Add an item of the input; what one turn of the model consists of becomes one message."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        message = {"role": item.get("role"), "content": _content_to_chat(item.get("content"))}
+        last = messages[-1] if messages else None
+        if message["role"] == "assistant" and last is not None and _only_reasons(last):
+            last["content"] = message["content"]
+        else:
+            messages.append(message)
+    elif kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        turn = _turn(messages)
+        turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
+    elif kind == "function_call_output":
+        output = item.get("output")
+        content = output if isinstance(output, str) else _content_to_chat(output)
+        answer = {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
+        messages.append(answer)
+    elif kind == "reasoning":
+        thoughts = "".join(part.get("text", "") for part in _thoughts(item))
+        if thoughts:  # what is encrypted only OpenAI can read
+            messages.append({"role": "assistant", "content": None, "reasoning_content": thoughts})
+    else:
+        raise CodecError(f"chat has no form of an input item of type {kind!r}")
+
+
+def _only_reasons(message: Json) -> bool:
+    return set(message) == {"role", "content", "reasoning_content"} and message["content"] is None
+
+
+def _turn(messages: list[Json]) -> Json:
+    """Return the assistant's message that a tool call belongs to."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _thoughts(item: Json) -> list[Json]:
+    return as_list(item.get("content")) or as_list(item.get("summary"))
+
+
+def _content_to_chat(content: Any) -> Any:
+    if isinstance(content, str) or content is None:
+        return content
+    return simplest([_part_to_chat(as_part(part)) for part in as_list(content)])
+
+
+def _part_to_chat(part: Json) -> Json:
+    kind = part.get("type")
+    if kind in ("input_text", "output_text", "text"):
+        return {"type": "text", "text": part.get("text", "")}
+    if kind == "refusal":
+        return {"type": "text", "text": part.get("refusal", "")}
+    if kind == "input_image" and part.get("image_url"):
+        image = copy_keys(part, {"image_url": "url", "detail": "detail"})
+        return {"type": "image_url", "image_url": image}
+    if kind == "input_file" and part.get("file_data"):
+        names = {"file_data": "file_data", "filename": "filename"}
+        return {"type": "file", "file": copy_keys(part, names)}
+    raise CodecError(f"chat has no form of a content part of type {kind!r}")
+
+
+def _tool_to_chat(tool: Json) -> Json:
+    if tool.get("type") != "function":
+        raise CodecError(f"the tool {tool.get('type')!r} runs at OpenAI and nowhere else")
+    return {"type": "function", "function": _function(tool)}
+
+
+def _function(tool: Json) -> Json:
+    names = ("name", "description", "parameters", "strict")
+    return copy_keys(tool, {name: name for name in names})
+
+
+def _choice_to_chat(choice: Json) -> Json:
+    if choice.get("type") != "function":
+        raise CodecError(f"chat has no form of the tool choice {choice!r:.80}")
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _choice_from_chat(choice: Json) -> Json:
+    if choice.get("type") != "function":
+        raise CodecError(f"Responses has no form of the tool choice {choice!r:.80}")
+    return {"type": "function", "name": choice["function"]["name"]}
+
+
+# -- from chat -----------------------------------------------------------------------------------
+
+
+def request_to_responses(request: Json) -> Json:
+    """Return a chat request as a Responses request.
+
+    Raises:
+        CodecError: It asks for several choices, or has content that Responses has no form of.
+    """
+    if (request.get("n") or 1) != 1:
+        raise CodecError("Responses gives one answer per call: n must be 1")
+    made = copy_keys(request, _SAME)
+    limit = request.get("max_completion_tokens") or request.get("max_tokens")
+    if limit is not None:
+        made["max_output_tokens"] = limit
+    items: list[Json] = []
+    for message in as_list(request.get("messages")):
+        items += _items(message)
+    made["input"] = items
+    made["store"] = False  # a chat call leaves nothing behind
+    if request.get("tools"):
+        made["tools"] = [_tool_from_chat(tool) for tool in request["tools"]]
+    choice = request.get("tool_choice")
+    if choice is not None:
+        made["tool_choice"] = choice if isinstance(choice, str) else _choice_from_chat(choice)
+    if request.get("reasoning_effort") is not None:
+        made["reasoning"] = {"effort": request["reasoning_effort"]}
+    text: Json = copy_keys(request, {"verbosity": "verbosity"})
+    wanted: Json = request.get("response_format") or {}
+    if wanted.get("type") == "json_schema":
+        text["format"] = {"type": "json_schema", **wanted["json_schema"]}
+    elif wanted:
+        text["format"] = wanted
+    if text:
+        made["text"] = text
+    if request.get("logprobs"):
+        made["include"] = [_LOGPROBS]
+    return made
+
+
+def said_by_responses(key: str) -> bool:
+    """Whether Responses can say a parameter of a chat request."""
+    return key in _SAME or key in _SAID_OTHERWISE
+
+
+def _items(message: Json) -> list[Json]:
+    role, content = message.get("role"), message.get("content")
+    if role == "tool":
+        output = content if isinstance(content, str) else _content_from_chat(content, "input_text")
+        called = message.get("tool_call_id")
+        return [{"type": "function_call_output", "call_id": called, "output": output}]
+    items: list[Json] = []
+    if message.get("reasoning_content"):
+        part = {"type": "reasoning_text", "text": message["reasoning_content"]}
+        items.append({"type": "reasoning", "summary": [], "content": [part]})
+    if content is not None:
+        kind = "output_text" if role == "assistant" else "input_text"
+        found = content if isinstance(content, str) else _content_from_chat(content, kind)
+        items.append({"type": "message", "role": role, "content": found})
+    for call in as_list(message.get("tool_calls")):
+        function: Json = call["function"]
+        items.append(
+            {
+                "type": "function_call",
+                "call_id": call.get("id"),
+                "name": function["name"],
+                "arguments": function.get("arguments", ""),
+            }
+        )
+    return items
+
+
+def _content_from_chat(content: Any, text: str) -> list[Json]:
+    parts: list[Json] = []
+    for part in map(as_part, as_list(content)):
+        kind = part.get("type")
+        if kind == "text":
+            parts.append({"type": text, "text": part["text"]})
+        elif kind == "refusal":
+            parts.append({"type": "refusal", "refusal": part["refusal"]})
+        elif kind == "image_url":
+            image = inner(part, "image_url") or {"url": part["image_url"]}
+            names = {"url": "image_url", "detail": "detail"}
+            parts.append({"type": "input_image", **copy_keys(image, names)})
+        elif kind == "file":
+            names = {"file_data": "file_data", "file_id": "file_id", "filename": "filename"}
+            parts.append({"type": "input_file", **copy_keys(part["file"], names)})
+        else:
+            raise CodecError(f"Responses has no form of a content part of type {kind!r}")
+    return parts
+
+
+def _tool_from_chat(tool: Json) -> Json:
+    if tool.get("type") != "function":
+        raise CodecError(f"Responses has no form of a tool of type {tool.get('type')!r}")
+    return {"type": "function", **_function(tool["function"])}

@@ -1,0 +1,200 @@
+"""Responses between OpenAI's Responses and chat."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from agl_core.genai.codec._parts import as_list, first_choice, inner
+from agl_core.genai.streams import Json
+
+__all__ = [
+    "finish_of",
+    "output_items",
+    "response_from_responses",
+    "response_head",
+    "response_to_responses",
+    "usage_from_responses",
+    "usage_to_responses",
+]
+
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_FINISH: Final = {value: key for key, value in _INCOMPLETE.items()}
+
+
+def usage_to_responses(usage: Json | None) -> Json | None:
+    """Return Responses usage."""
+    if usage is None:
+        return None
+    prompt: Json = usage.get("prompt_tokens_details") or {}
+    completion: Json = usage.get("completion_tokens_details") or {}
+    return {
+        "input_tokens": usage.get("prompt_tokens") or 0,
+        "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens") or 0},
+        "output_tokens": usage.get("completion_tokens") or 0,
+        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens") or 0},
+        "total_tokens": usage.get("total_tokens") or 0,
+    }
+
+
+def usage_from_responses(usage: Json | None) -> Json | None:
+    """Return chat usage."""
+    if usage is None:
+        return None
+    made: Json = {
+        "prompt_tokens": usage.get("input_tokens") or 0,
+        "completion_tokens": usage.get("output_tokens") or 0,
+        "total_tokens": usage.get("total_tokens") or 0,
+    }
+    cached = inner(usage, "input_tokens_details").get("cached_tokens")
+    if cached:
+        made["prompt_tokens_details"] = {"cached_tokens": cached}
+    reasoning = inner(usage, "output_tokens_details").get("reasoning_tokens")
+    if reasoning:
+        made["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return made
+
+
+def response_head(response: Json, status: str) -> Json:
+    """Return a response without its output."""
+    return {
+        "id": response.get("id"),
+        "object": "response",
+        "created_at": response.get("created") or int(time.time()),
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "model": response.get("model"),
+        "output": [],
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "usage": None,
+    }
+
+
+def response_to_responses(response: Json) -> Json:
+    """Return a chat completion as a response; of several choices, the first."""
+    choice = first_choice(response)
+    reason = _INCOMPLETE.get(choice.get("finish_reason") or "")
+    head = response_head(response, "incomplete" if reason else "completed")
+    return {
+        **head,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "output": output_items(response, choice),
+        "usage": usage_to_responses(response.get("usage")),
+    }
+
+
+def output_items(response: Json, choice: Json) -> list[Json]:
+    """Return what a chat choice says as output items; their ids follow from the response's."""
+    said: Json = choice.get("message") or {}
+    name = response.get("id")
+    items: list[Json] = []
+    thoughts = said.get("reasoning_content") or said.get("reasoning")
+    if thoughts:
+        items.append(
+            {
+                "type": "reasoning",
+                "id": f"rs_{name}",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": thoughts}],
+            }
+        )
+    content: list[Json] = []
+    if said.get("content"):
+        logprobs: Json = choice.get("logprobs") or {}
+        content.append(
+            {
+                "type": "output_text",
+                "text": said["content"],
+                "annotations": [],
+                "logprobs": logprobs.get("content") or [],
+            }
+        )
+    if said.get("refusal"):
+        content.append({"type": "refusal", "refusal": said["refusal"]})
+    calls = as_list(said.get("tool_calls"))
+    if content or not calls:
+        items.append(
+            {
+                "type": "message",
+                "id": f"msg_{name}",
+                "role": "assistant",
+                "status": "completed",
+                "content": content,
+            }
+        )
+    for number, call in enumerate(calls):
+        items.append(
+            {
+                "type": "function_call",
+                "id": f"fc_{name}_{number}",
+                "call_id": call.get("id"),
+                "name": call["function"]["name"],
+                "arguments": call["function"].get("arguments", ""),
+                "status": "completed",
+            }
+        )
+    return items
+
+
+def finish_of(response: Json) -> str | None:
+    """Return the finish reason of a response that is over; None for one that is not."""
+    if response.get("status") not in ("completed", "incomplete"):
+        return None
+    details: Json = response.get("incomplete_details") or {}
+    if details:
+        return _FINISH.get(details.get("reason") or "", "length")
+    calls = any(item.get("type") == "function_call" for item in as_list(response.get("output")))
+    return "tool_calls" if calls else "stop"
+
+
+def response_from_responses(response: Json) -> Json:
+    """Return a response as a chat completion."""
+    text: list[str] = []
+    refusals: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Json] = []
+    logprobs: list[Any] = []
+    for item in as_list(response.get("output")):
+        kind = item.get("type")
+        if kind == "message":
+            for part in as_list(item.get("content")):
+                if part.get("type") == "refusal":
+                    refusals.append(part["refusal"])
+                else:
+                    text.append(part.get("text", ""))
+                    logprobs += part.get("logprobs") or ()
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
+            calls.append({"id": item.get("call_id"), "type": "function", "function": function})
+        elif kind == "reasoning":
+            parts = as_list(item.get("content")) or as_list(item.get("summary"))
+            thoughts += [part.get("text", "") for part in parts]
+        # What OpenAI's own tools did is no part of what a model said.
+    said: Json = {"role": "assistant", "content": "".join(text) if text else None}
+    if refusals:
+        said["refusal"] = "".join(refusals)
+    if thoughts:
+        said["reasoning_content"] = "".join(thoughts)
+    if calls:
+        said["tool_calls"] = calls
+    choice = {
+        "index": 0,
+        "message": said,
+        "finish_reason": finish_of(response),
+        "logprobs": {"content": logprobs} if logprobs else None,
+    }
+    return {
+        "id": response.get("id"),
+        "object": "chat.completion",
+        "created": int(response.get("created_at") or time.time()),
+        "model": response.get("model"),
+        "choices": [choice],
+        "usage": usage_from_responses(response.get("usage")),
+    }

@@ -1,0 +1,33 @@
+"""Streamed responses, put together while they are relayed."""
+
+from __future__ import annotations
+
+from agl_core.genai._protocols import Protocol
+from agl_core.genai.streams._base import Assembler, Json, error_of
+from agl_core.genai.streams._named import MessagesAssembler, ResponsesAssembler
+from agl_core.genai.streams._openai import ChatAssembler, CompletionAssembler
+
+__all__ = [
+    "Assembler",
+    "ChatAssembler",
+    "CompletionAssembler",
+    "Json",
+    "MessagesAssembler",
+    "ResponsesAssembler",
+    "assembler_for",
+    "error_of",
+]
+
+
+def assembler_for(protocol: Protocol, choices: int = 1) -> Assembler:
+    """Return an assembler of a protocol's streams.
+
+    Args:
+        protocol: Which; embeddings are not streamed.
+        choices: How many choices the request asked for.
+    """
+    if protocol == "messages":
+        return MessagesAssembler()
+    if protocol == "responses":
+        return ResponsesAssembler()
+    return (CompletionAssembler if protocol == "completions" else ChatAssembler)(choices)

@@ -1,0 +1,49 @@
+"""A server behind a proxy: what the proxy has to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from agl_core.llm_server._base import LLMServer
+
+if TYPE_CHECKING:
+    from agl_core.proxy._base import LLMProxy
+
+__all__ = ["put_behind", "serving_behind"]
+
+
+def put_behind(proxy: LLMProxy, server: LLMServer) -> None:
+    """Let a proxy answer with what a server serves, and stamp its version on spans.
+
+    To be called again when the server serves other models, at another place or with other weights.
+    Backends of other models stay.
+
+    Raises:
+        LLMServerError: The server does not run.
+    """
+    entries = server.model_list()
+    served = {entry["model_name"] for entry in entries}
+    others = [entry for entry in proxy.get_model_list() if entry["model_name"] not in served]
+    proxy.update_model_list([*entries, *others])
+    for name in served:
+        proxy.set_model_version(server.model_version, name)
+
+
+@asynccontextmanager
+async def serving_behind(proxy: LLMProxy | None, server: LLMServer | None) -> AsyncGenerator[None]:
+    """Run a server, if there is one, behind a proxy, if there is one.
+
+    A proxy that does not run yet learns of it before its start.
+
+    Raises:
+        LLMServerError: The server does not become ready.
+    """
+    if server is None:
+        yield
+        return
+    async with server:
+        if proxy is not None:
+            put_behind(proxy, server)
+        yield

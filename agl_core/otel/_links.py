@@ -1,0 +1,111 @@
+"""Tags and links: attributes that mark a span, and attributes that point at another one.
+
+A link is a set of conditions; the spans it points at are those that meet them all. A reward that
+should count for one particular model call carries a link to it::
+
+    emit_reward(1.0, attributes=make_link_attributes({"gen_ai.response.id": response.id}))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from agl_core import semconv
+from agl_core.otel._attributes import filter_and_unflatten_attributes
+from agl_core.semconv import LinkPydanticModel
+from agl_core.types import Attributes, SpanLike
+
+__all__ = [
+    "extract_links_from_attributes",
+    "extract_tags_from_attributes",
+    "make_link_attributes",
+    "make_tag_attributes",
+    "query_linked_spans",
+]
+
+T = TypeVar("T", bound=SpanLike)
+
+
+def make_tag_attributes(tags: Iterable[str]) -> Attributes:
+    """Return the attributes that give a span these tags."""
+    return {f"{semconv.TAG}.{index}": tag for index, tag in enumerate(tags)}
+
+
+def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
+    """Return the tags of a span, in order.
+
+    Raises:
+        ValueError: The tags are not numbered from 0, or one is not a string.
+    """
+    tags = filter_and_unflatten_attributes(attributes, semconv.TAG)
+    if not tags:
+        return []
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise ValueError(f"{semconv.TAG}.<i> must number strings from 0")
+    return tags
+
+
+def make_link_attributes(links: Mapping[str, str]) -> Attributes:
+    """Return the attributes that link a span to those where every key has the value given.
+
+    Args:
+        links: Attribute keys and the values they must have; ``trace_id`` and ``span_id`` are the
+            ids of the span.
+
+    Raises:
+        ValueError: A key or value is not a string.
+    """
+    attributes: Attributes = {}
+    for index, (key, value) in enumerate(links.items()):
+        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"a link needs a string for key and value, not {key!r}: {value!r}")
+        attributes[f"{semconv.LINK}.{index}.key_match"] = key
+        attributes[f"{semconv.LINK}.{index}.value_match"] = value
+    return attributes
+
+
+def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkPydanticModel]:
+    """Return the links of a span, in order.
+
+    Raises:
+        ValueError: The links are not numbered from 0, or one lacks its key or value.
+    """
+    links = filter_and_unflatten_attributes(attributes, semconv.LINK)
+    if not links:
+        return []
+    if not isinstance(links, list):
+        raise ValueError(f"{semconv.LINK}.<i> must number links from 0")
+    return [LinkPydanticModel.model_validate(link) for link in links]
+
+
+def query_linked_spans(spans: Sequence[T], links: Sequence[LinkPydanticModel]) -> list[T]:
+    """Return the spans that meet every link; all of them if there is no link.
+
+    Args:
+        spans: Spans of ours or of the OpenTelemetry SDK.
+        links: Conditions; an attribute must be equal to the value, not just look like it.
+    """
+    return [span for span in spans if all(_meets(span, link) for link in links)]
+
+
+def _meets(span: SpanLike, link: LinkPydanticModel) -> bool:
+    if link.key_match == "trace_id":
+        return _trace_id(span) == link.value_match
+    if link.key_match == "span_id":
+        return _span_id(span) == link.value_match
+    return (span.attributes or {}).get(link.key_match) == link.value_match
+
+
+def _trace_id(span: SpanLike) -> str | None:
+    own = getattr(span, "trace_id", None)
+    return own if own is not None else _hex(span.context, "trace_id", 32)
+
+
+def _span_id(span: SpanLike) -> str | None:
+    own = getattr(span, "span_id", None)
+    return own if own is not None else _hex(span.context, "span_id", 16)
+
+
+def _hex(context: Any, field: str, digits: int) -> str | None:
+    return None if context is None else f"{getattr(context, field):0{digits}x}"

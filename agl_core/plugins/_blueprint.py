@@ -1,0 +1,139 @@
+"""A component that was found and whose options were checked, but that is not built yet."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from agl_core.errors import AglError, ConfigError, InvalidArgumentError
+from agl_core.plugins._config import check_config, validate_config
+from agl_core.plugins._imports import import_object
+from agl_core.plugins._registry import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from agl_core.plugins._records import PluginRecord
+
+__all__ = ["Blueprint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """Everything needed to build one component.
+
+    Attributes:
+        factory: What builds it, or a plugin's dotted path to that, imported by :meth:`build`.
+        path: Where the component stands in a configuration, for messages.
+        options: What the user set.
+        inject: What the program can supply; see :mod:`agl_core.plugins._build`.
+        model: Config model of the options; None passes them on unchecked.
+        record: The plugin it comes from, if it was asked for by name.
+    """
+
+    factory: Callable[..., object] | str
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inject: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    model: type[BaseModel] | None = None
+    record: PluginRecord | None = None
+
+    @property
+    def source(self) -> str:
+        """Who provides the component, for messages."""
+        return self.record.origin if self.record else _name_of(self.factory)
+
+    def check(self) -> None:
+        """Check the options without importing the factory.
+
+        Raises:
+            ConfigError: An option is unknown, missing or of the wrong type.
+        """
+        if self.model is None:
+            if self.record is not None and self.options:
+                raise ConfigError(
+                    f"{self.record.name!r} takes no options",
+                    path=f"{self.path}.{next(iter(self.options))}",
+                )
+            return
+        # The factory, not imported yet, may want any of these.
+        check_config(self.model, self.options, path=self.path, absent=self.inject)
+
+    def build(self) -> object:
+        """Build the component.
+
+        Raises:
+            ConfigError: The factory refuses its arguments.
+            PluginBrokenError: A plugin's factory does not import or failed in any other way.
+        """
+        factory = self._import()
+        arguments = self._arguments(factory)
+        self._check_signature(factory, arguments)
+        try:
+            return factory(**arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, AglError) and not isinstance(error, InvalidArgumentError):
+                raise
+            if isinstance(error, ValueError):
+                message = " ".join(str(error).split()) or type(error).__name__
+                raise ConfigError(message, path=self.path) from error
+            if self.record is None:
+                error.add_note(f"while building {self.path} with {_name_of(factory)}")
+                raise
+            from agl_core.plugins._loading import broken
+
+            raise broken(self.record, error, doing="start") from error
+
+    def _import(self) -> Callable[..., object]:
+        if not isinstance(self.factory, str):
+            return self.factory
+        try:
+            return import_object(self.factory)
+        except ConfigError as error:
+            if self.record is None:
+                raise
+            from agl_core.plugins._loading import broken
+
+            cause = error.__cause__ or error
+            raise broken(self.record, cause) from cause
+
+    def _arguments(self, factory: Callable[..., object]) -> dict[str, Any]:
+        wanted = _injects(self.model) | _injects(factory)
+        supplied = {name: value for name, value in self.inject.items() if name in wanted}
+        if self.model is None:
+            return supplied | dict(self.options)
+        fields = self.model.model_fields
+        in_config = {name: value for name, value in supplied.items() if name in fields}
+        config = validate_config(self.model, in_config | dict(self.options), path=self.path)
+        return supplied | {name: getattr(config, name) for name in fields}
+
+    def _check_signature(self, factory: Callable[..., object], arguments: dict[str, Any]) -> None:
+        try:
+            signature = inspect.signature(factory)
+        except (TypeError, ValueError):
+            return  # a class written in C has none; its own complaint will have to do
+        try:
+            signature.bind(**arguments)
+        except TypeError as error:
+            surplus = next((name for name in arguments if name not in signature.parameters), "")
+            hint = did_you_mean(surplus, signature.parameters)
+            raise ConfigError(
+                f"{_name_of(factory)} does not take these options: {error}{hint}",
+                path=f"{self.path}.{surplus}" if surplus else self.path,
+            ) from error
+
+
+def _injects(declaring: object) -> frozenset[str]:
+    return frozenset(cast("frozenset[str]", getattr(declaring, "injects", ())))
+
+
+def _name_of(factory: object) -> str:
+    if isinstance(factory, str):
+        return factory
+    module = getattr(factory, "__module__", "")
+    name = getattr(factory, "__qualname__", None) or type(factory).__qualname__
+    return f"{module}.{name}" if module else name

@@ -1,0 +1,206 @@
+"""Making a component from whatever the user wrote.
+
+All of these mean the same::
+
+    SqliteStore(path="runs.db")                              # an instance
+    {"type": "sqlite", "path": "runs.db"}                    # a name and options
+    {"type": "agl_store_sqlite:SqliteStore", "path": ...}    # a dotted path and options
+    "store.toml"                                             # a file that holds such a table
+
+and without options ``"sqlite"``, ``"agl_store_sqlite:SqliteStore"``, the class itself, or a
+function that takes nothing and returns the component. A name that two distributions provide is
+pinned as ``"agl-store-sqlite:sqlite"``. A dotted path may also lead to an instance, such as an
+``@algo`` function.
+
+Options are checked by a pydantic model: the one named in the plugin's
+:class:`~agl_core.plugins._spec.ComponentSpec`, or the attribute ``Config`` of a class reached
+otherwise. Its fields are passed to the factory as keyword arguments. A class without one gets the
+options as they are.
+
+What only the running program can supply (the store a proxy writes to, the number of runners) is
+*injected*: a factory or its config model says by name what it wants ::
+
+    class Strategy:
+        injects: ClassVar[frozenset[str]] = frozenset({"store", "n_runners"})
+
+and is passed those of them that there are and that the user did not set. Nothing is guessed from
+constructor signatures.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeGuard, cast
+
+from agl_core.errors import ComponentTypeError, ConfigError
+from agl_core.plugins._blueprint import Blueprint
+from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
+from agl_core.plugins._imports import import_object, is_dotted_path
+from agl_core.plugins._registry import get_registry
+from agl_core.plugins._spec import COMPONENT_KINDS
+
+__all__ = ["CONTRACTS", "build_component", "contract_of", "resolve_component"]
+
+CONTRACTS: Final[Mapping[str, str]] = {
+    "store": "agl_core.store:LightningStore",
+    "tracer": "agl_core.tracer:Tracer",
+    "adapter": "agl_core.adapter:Adapter",
+    "algorithm": "agl_core.algorithm:Algorithm",
+    "proxy": "agl_core.proxy:LLMProxy",
+    "execution": "agl_core.execution:ExecutionStrategy",
+    "llm_server": "agl_core.llm_server:LLMServer",
+}
+"""The class that a component of each kind has to be an instance of."""
+
+
+def build_component(
+    kind: str,
+    spec: object,
+    *,
+    inject: Mapping[str, Any] | None = None,
+    expected: type | None = None,
+    default: object = None,
+    path: str = "",
+) -> Any:
+    """Return the component that ``spec`` describes.
+
+    Args:
+        kind: Kind of the component; names are looked up only for
+            :data:`~agl_core.plugins._spec.COMPONENT_KINDS`.
+        spec: See the module's docstring.
+        inject: What the program can supply, by parameter name.
+        expected: What the result has to be an instance of; the kind's contract by default.
+        default: A spec that stands in for None, and for the type of a table that has none.
+        path: Where ``spec`` stands in a configuration, for messages; the kind by default.
+
+    Raises:
+        ConfigError: The spec has no known form, or its options are wrong (a ``ValueError``).
+        ComponentTypeError: What was made is no component of this kind (a ``TypeError``).
+        PluginError: The plugin asked for is missing, ambiguous, off, incompatible or broken.
+    """
+    contract = contract_of(kind) if expected is None else expected
+    for candidate in (spec, default if spec is None else None):
+        if contract is not None and isinstance(candidate, contract):
+            return candidate
+    blueprint = resolve_component(kind, spec, inject=inject, default=default, path=path)
+    made = blueprint.build()
+    if contract is not None and not isinstance(made, contract):
+        raise ComponentTypeError(
+            f"{blueprint.path}: {blueprint.source} made {_article(type(made).__name__)}, which is "
+            f"not {_article(contract.__name__)}"
+        )
+    return made
+
+
+def resolve_component(
+    kind: str,
+    spec: object,
+    *,
+    inject: Mapping[str, Any] | None = None,
+    default: object = None,
+    path: str = "",
+) -> Blueprint:
+    """Find what ``spec`` describes and check its options, short of building it.
+
+    Of a plugin, the hook module and the config model are imported, not the implementation. The
+    arguments are those of :func:`build_component`, except that ``spec`` is no instance.
+
+    Raises:
+        ConfigError: The spec has no known form, or its options are wrong (a ``ValueError``).
+        PluginError: The plugin asked for is missing, ambiguous, off, incompatible or broken.
+    """
+    path = path or kind
+    spec = default if spec is None else spec
+    if spec is None:
+        raise ConfigError(f"no {kind} was given, and there is no default", path=path)
+    if isinstance(spec, Path) or (isinstance(spec, str) and spec.lower().endswith(CONFIG_SUFFIXES)):
+        spec = read_config_file(spec, path=path)
+    target, options = spec, dict[str, Any]()
+    if isinstance(spec, Mapping):
+        options = {str(key): value for key, value in cast("Mapping[object, Any]", spec).items()}
+        target = _take_type(kind, options, default, path)
+    if isinstance(target, str):
+        blueprint = _from_text(kind, target, options, inject or {}, path)
+    elif _is_factory(target):
+        blueprint = _from_factory(target, options, inject or {}, path)
+    else:
+        raise ConfigError(
+            f"cannot make a component of kind {kind} from {_article(type(target).__name__)}: give "
+            "an instance, a name, a table with a 'type', a dotted path, a class, or the path of a "
+            "TOML or YAML file",
+            path=path,
+        )
+    blueprint.check()
+    return blueprint
+
+
+def _take_type(kind: str, options: dict[str, Any], default: object, path: str) -> object:
+    # Strategies alone had names before every kind did, and called the key "name".
+    for key in ("type", "name") if kind == "execution" else ("type",):
+        if key in options:
+            return options.pop(key)
+    if default is None or isinstance(default, Mapping):
+        installed = "none"
+        if kind in COMPONENT_KINDS:
+            names = [record.name for record in get_registry().usable(kind)]
+            installed = ", ".join(names) or installed
+        raise ConfigError(
+            f"has no 'type' to say which {kind} is meant (installed: {installed})", path=path
+        )
+    return default
+
+
+def _from_text(
+    kind: str, text: str, options: dict[str, Any], inject: Mapping[str, Any], path: str
+) -> Blueprint:
+    registry = get_registry()
+    dist, colon, _ = text.rpartition(":")
+    # A distribution may be called like a module; then the plugin it provides is meant.
+    pinned = bool(colon) and registry.provides(kind, dist)
+    if is_dotted_path(text) and not pinned:
+        found = import_object(text, path=path)
+        if _is_factory(found):
+            return _from_factory(found, options, inject, path)
+        if options:
+            raise ConfigError(f"{text} is made already and takes no options", path=path)
+        return Blueprint(functools.partial(_the, found), path)
+    record, spec = registry.component(kind, text)
+    model = None
+    if spec.config:
+        try:
+            model = import_object(spec.config)
+        except ConfigError as error:
+            from agl_core.plugins._loading import broken
+
+            cause = error.__cause__ or error
+            raise broken(record, cause) from cause
+    return Blueprint(spec.factory, path, options, inject, model, record)
+
+
+def _from_factory(
+    factory: Callable[..., object], options: dict[str, Any], inject: Mapping[str, Any], path: str
+) -> Blueprint:
+    model = getattr(factory, "Config", None) if isinstance(factory, type) else None
+    return Blueprint(factory, path, options, inject, model)
+
+
+def _the(component: object) -> object:
+    return component
+
+
+def _is_factory(target: object) -> TypeGuard[Callable[..., object]]:
+    """Tell a class or function from a component that happens to be callable."""
+    return isinstance(target, (type, functools.partial)) or inspect.isroutine(target)
+
+
+def contract_of(kind: str) -> type | None:
+    """Return the class a component of this kind has to be an instance of, if there is one."""
+    dotted = CONTRACTS.get(kind)
+    return import_object(dotted) if dotted else None
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"

@@ -1,0 +1,165 @@
+"""Finding plugins: entry-point names in, records out, no plugin imported.
+
+A record needs more than the lookup of :mod:`stevedore` keeps (which distribution an entry point
+came from, its version and requirements), and one malformed ``entry_points.txt`` must not hide the
+others, so the distributions on ``sys.path`` are read one by one here. Loading what was found is
+stevedore's part (:mod:`agl_core.plugins._loading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import Distribution, EntryPoint, distributions
+from itertools import groupby
+from typing import Final
+
+from agl_core.plugins._records import (
+    CORE_DISTRIBUTION,
+    PluginRecord,
+    canonical_name,
+    split_name,
+)
+from agl_core.plugins._spec import ENTRY_POINT_GROUP
+from agl_core.plugins._switches import Switches
+
+__all__ = ["discover"]
+
+_HEADER: Final = f"[{ENTRY_POINT_GROUP}]"
+
+
+def discover(switches: Switches) -> tuple[PluginRecord, ...]:
+    """Return a record of every entry point in the group, sorted by kind, name and distribution.
+
+    Never raises because of what is installed, and imports none of it.
+    """
+    found: dict[str, list[PluginRecord]] = {}
+    for distribution in distributions():
+        try:
+            records = list(_records_of(distribution))
+        except Exception as error:  # metadata is whatever an installer left there
+            records = [_unreadable(distribution, error)]
+        if records:
+            # The first copy of a distribution on the path is the one that would be imported.
+            found.setdefault(records[0].dist, records)
+    judged = [_judge(record, switches) for records in found.values() for record in records]
+    judged.sort(key=lambda record: (record.kind, record.name, record.dist))
+    return tuple(_settle_conflicts(judged))
+
+
+def _records_of(distribution: Distribution) -> Iterator[PluginRecord]:
+    text = distribution.read_text("entry_points.txt")
+    if text is None or _HEADER not in text:
+        return
+    metadata = distribution.metadata
+    dist = canonical_name(metadata["Name"])
+    requires = tuple(metadata.get_all("Requires-Dist") or ())
+    seen: set[tuple[str, str]] = set()
+    for entry in distribution.entry_points:
+        if entry.group != ENTRY_POINT_GROUP or (entry.name, entry.value) in seen:
+            continue
+        seen.add((entry.name, entry.value))
+        kind, name, problem = split_name(entry.name)
+        yield PluginRecord(
+            kind=kind,
+            name=name,
+            dist=dist,
+            version=metadata["Version"],
+            status="broken" if problem else "ok",
+            error=problem,
+            value=entry.value,
+            requires=requires,
+            builtin=dist == CORE_DISTRIBUTION,
+        )
+
+
+def _unreadable(distribution: Distribution, error: Exception) -> PluginRecord:
+    location = str(getattr(distribution, "_path", distribution))
+    return PluginRecord(
+        kind="?",
+        name="?",
+        dist=canonical_name(location.replace("\\", "/").rsplit("/", 1)[-1].split("-", 1)[0]),
+        version="?",
+        status="broken",
+        error=f"metadata in {location} cannot be read: {type(error).__name__}: {error}",
+        value="",
+    )
+
+
+def _judge(record: PluginRecord, switches: Switches) -> PluginRecord:
+    """Return the record with what can be said of it alone."""
+    if verdict := switches.verdict(record):
+        return replace(record, status="disabled", error=verdict)
+    if record.status != "ok":
+        return record
+    if problem := _bad_value(record):
+        return replace(record, status="broken", error=problem)
+    if not record.builtin and (problem := _wrong_core(record)):
+        return replace(record, status="incompatible", error=problem)
+    return record
+
+
+def _bad_value(record: PluginRecord) -> str:
+    parts = record.value.split(".")
+    if all(part.isidentifier() for part in parts):
+        return ""
+    entry = EntryPoint(record.key, record.value, ENTRY_POINT_GROUP)
+    if entry.pattern.match(record.value) and ":" in record.value:
+        return f"entry point value {record.value!r} has to name a module, not something in it"
+    return f"entry point value {record.value!r} is not the name of a module"
+
+
+def _wrong_core(record: PluginRecord) -> str:
+    """Say which requirement on the core is not met; empty if all are."""
+    concerning = [text for text in record.requires if text.lower().startswith("agl")]
+    if not concerning:
+        return ""
+    # Costs 20 ms, and a bare core has no need of it.
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    from agl_core import __version__
+
+    for text in concerning:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            return f"requirement {text!r} cannot be read: {error}"
+        if canonical_name(requirement.name) != CORE_DISTRIBUTION:
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if not requirement.specifier.contains(__version__, prereleases=True):
+            return (
+                f"requires {CORE_DISTRIBUTION}{requirement.specifier}, and {__version__} is "
+                f"running: pip install --upgrade {record.dist} {CORE_DISTRIBUTION}"
+            )
+    return ""
+
+
+def _settle_conflicts(records: list[PluginRecord]) -> Iterator[PluginRecord]:
+    """Mark those that want the same name; ``records`` is sorted by kind and name."""
+    for _, group in groupby(records, key=lambda record: (record.kind, record.name)):
+        rivals = list(group)
+        usable = [record for record in rivals if record.status == "ok"]
+        owned = any(record.builtin for record in rivals)
+        for record in rivals:
+            if record.status != "ok" or record.builtin or (len(usable) == 1 and not owned):
+                yield record
+            elif owned:
+                yield replace(
+                    record,
+                    status="conflict",
+                    error=f"the name belongs to a built-in; ask for {record.pin!r} to use this one",
+                )
+            elif sum(other.dist == record.dist for other in usable) > 1:
+                yield replace(
+                    record, status="broken", error=f"{record.dist} declares {record.key} twice"
+                )
+            else:
+                others = ", ".join(o.origin for o in usable if o.dist != record.dist)
+                yield replace(
+                    record,
+                    status="conflict",
+                    error=f"{others} provides {record.key} too; pin one, e.g. {record.pin!r}, or "
+                    "switch one off",
+                )

@@ -1,0 +1,218 @@
+"""Every hook there is.
+
+Two families:
+
+* **What a plugin is.** One hook per kind. A hook module implements the one of its entry point's
+  kind; the registry calls it once per process, the first time the plugin is looked at, and expects
+  one spec back, or a list of specs if the distribution has several things of that kind. The hook
+  must be cheap: it says where the implementation is and imports none of it.
+* **What happens.** Life-cycle events, called for every listener (kind ``hook``) in the process in
+  which the event happens. A listener takes the parameters it wants by name. It runs inside the
+  caller, often on its event loop, so it must return at once; one that raises is logged and changes
+  nothing (:mod:`agl_core.plugins._events`).
+
+Hooks are called with keyword arguments only. A parameter may be added to an event at any time;
+removing or renaming one raises :data:`~agl_core.plugins._spec.PLUGIN_API_VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from agl_core.plugins._spec import (
+    AppSpec,
+    CommandSpec,
+    ComponentSpec,
+    HookSpec,
+    hookspec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agl_core.types import AttemptedRollout, AttemptStatus, ResourcesUpdate, Rollout, Span
+
+__all__ = [
+    "EVENTS",
+    "EventName",
+    "KindHooks",
+    "LifecycleEvents",
+]
+
+EventName = Literal[
+    "run_started",
+    "run_finished",
+    "rollout_started",
+    "rollout_finished",
+    "attempt_started",
+    "attempt_finished",
+    "trace_finished",
+    "resources_changed",
+    "algorithm_step",
+]
+EVENTS: Final[tuple[EventName, ...]] = get_args(EventName)
+
+
+class KindHooks:
+    """One hook per kind; ``agl_<kind>`` answers for the entry point ``<kind>.<name>``."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_store() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a store: where tasks, spans and resources are kept."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_tracer() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a tracer: what turns an agent's calls into spans."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_adapter() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe an adapter: what turns spans into an algorithm's data."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_algorithm() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe an algorithm: what improves a resource."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_proxy() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a proxy: what stands between agents and LLM servers."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_execution() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe an execution strategy: where algorithm and runners run."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_llm_server() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe an LLM server: what serves a model and takes new weights."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_command() -> CommandSpec | Sequence[CommandSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a subcommand of ``agl``; called for the help text and to run the command."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_app() -> AppSpec | Sequence[AppSpec]:  # pyright: ignore[reportReturnType]
+        """Describe an ASGI app; called when a store server starts, which then mounts it."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_hook() -> HookSpec | Sequence[HookSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a listener; called in each process before the first event happens in it."""
+
+
+class LifecycleEvents:
+    """The 1:N events a listener may implement."""
+
+    @staticmethod
+    @hookspec
+    def run_started(run_id: str, mode: str, config: Mapping[str, Any]) -> None:
+        """A trainer starts ``fit``, ``dev`` or an evaluation; called by the trainer.
+
+        Args:
+            run_id: Identifies the run in its ``run_finished``.
+            mode: ``"fit"``, ``"dev"`` or ``"eval"``.
+            config: What the run is made of, for display: component names and counts.
+        """
+
+    @staticmethod
+    @hookspec
+    def run_finished(run_id: str, mode: str, error: BaseException | None) -> None:
+        """A trainer is done and everything it started has stopped; called by the trainer.
+
+        Args:
+            run_id: As in ``run_started``.
+            mode: As in ``run_started``.
+            error: What ended the run, or None if it ended by itself.
+        """
+
+    @staticmethod
+    @hookspec
+    def rollout_started(rollout: AttemptedRollout, worker_id: str | None) -> None:
+        """A runner takes up the first attempt of a rollout; called by the runner.
+
+        Args:
+            rollout: The rollout and the attempt the runner holds.
+            worker_id: The runner's id in the store, if it has one.
+        """
+
+    @staticmethod
+    @hookspec
+    def rollout_finished(rollout: Rollout, worker_id: str | None) -> None:
+        """A rollout reached a final status with the attempt just written; called by the runner.
+
+        Not called by a runner whose attempt will be retried, nor for a rollout that the watchdog
+        or a cancellation ended; for those listen to the store's events.
+
+        Args:
+            rollout: The rollout as the store has it, final status included.
+            worker_id: The runner's id in the store, if it has one.
+        """
+
+    @staticmethod
+    @hookspec
+    def attempt_started(rollout: AttemptedRollout, worker_id: str | None) -> None:
+        """A runner is about to run the agent; called by the runner, once per attempt.
+
+        Args:
+            rollout: The rollout and the attempt the runner holds.
+            worker_id: The runner's id in the store, if it has one.
+        """
+
+    @staticmethod
+    @hookspec
+    def attempt_finished(
+        rollout: AttemptedRollout,
+        worker_id: str | None,
+        status: AttemptStatus,
+        reward: float | None,
+        duration: float,
+        error: BaseException | None,
+    ) -> None:
+        """An attempt's verdict is written; called by the runner, once per attempt.
+
+        Args:
+            rollout: The rollout and attempt as the runner took them up.
+            worker_id: The runner's id in the store, if it has one.
+            status: What the runner wrote: ``"succeeded"`` or ``"failed"``.
+            reward: The final reward among the attempt's spans, if any.
+            duration: Seconds from the start of the agent to its end.
+            error: What the agent raised, if anything.
+        """
+
+    @staticmethod
+    @hookspec
+    def trace_finished(rollout: AttemptedRollout, spans: Sequence[Span]) -> None:
+        """All spans of an attempt are in the store; called by the runner.
+
+        Args:
+            rollout: The rollout and the attempt the spans belong to.
+            spans: The spans the runner's process recorded; not to be changed.
+        """
+
+    @staticmethod
+    @hookspec
+    def resources_changed(resources: ResourcesUpdate, origin: str) -> None:
+        """A snapshot of resources was written; called by the algorithm that wrote it.
+
+        Args:
+            resources: The snapshot, with its id and version.
+            origin: Name of the algorithm.
+        """
+
+    @staticmethod
+    @hookspec
+    def algorithm_step(algorithm: str, step: int, metrics: Mapping[str, float]) -> None:
+        """An algorithm finished a step: a batch, a candidate, an epoch; called by the algorithm.
+
+        Args:
+            algorithm: Name of the algorithm.
+            step: Counts from 0 within a run.
+            metrics: Figures of this step by name.
+        """

@@ -1,0 +1,73 @@
+"""Importing something by its dotted path: ``pkg.mod:Class``, ``pkg.mod:Outer.Inner`` or
+``pkg.mod.Class``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from agl_core.errors import ConfigError
+from agl_core.plugins._registry import did_you_mean
+
+__all__ = ["import_object", "is_dotted_path"]
+
+
+def is_dotted_path(text: str) -> bool:
+    """Tell whether ``text`` has the form of a dotted path; nothing is imported."""
+    module, colon, attribute = text.partition(":")
+    if colon:
+        return _is_dotted(module) and _is_dotted(attribute)
+    return "." in text and _is_dotted(text)
+
+
+def import_object(dotted: str, *, path: str = "") -> Any:
+    """Import a module and return something in it.
+
+    Args:
+        dotted: ``package.module:attribute``; the last dot may stand for the colon.
+        path: Where in a configuration the dotted path was written, for messages.
+
+    Raises:
+        ConfigError: It is no dotted path, the module is not there or does not import, or it has no
+            such attribute.
+    """
+    if not is_dotted_path(dotted):
+        raise ConfigError(f"{dotted!r} is not of the form 'package.module:Name'", path=path)
+    separator = ":" if ":" in dotted else "."
+    module_name, _, attributes = dotted.rpartition(separator)
+    module = _import_module(module_name, path)
+    found: Any = module
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            names = [name for name in dir(found) if not name.startswith("_")]
+            hint = did_you_mean(attribute, names)
+            raise ConfigError(f"{module_name} has no {attributes!r}{hint}", path=path) from error
+    return found
+
+
+def _import_module(name: str, path: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also a module that calls sys.exit() when it is imported
+        missing = getattr(error, "name", None)
+        if isinstance(error, ModuleNotFoundError) and missing and _is_within(name, missing):
+            raise ConfigError(
+                f"there is no module {missing!r} on the import path", path=path
+            ) from error
+        text = " ".join(str(error).split())
+        raise ConfigError(
+            f"module {name!r} does not import: {type(error).__name__}: {text}", path=path
+        ) from error
+
+
+def _is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def _is_dotted(text: str) -> bool:
+    return bool(text) and all(part.isidentifier() for part in text.split("."))

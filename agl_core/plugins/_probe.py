@@ -1,0 +1,123 @@
+"""Looks at one plugin in a process of its own: ``python -m agl_core.plugins._probe REPORT PLUGIN``.
+
+``PLUGIN`` is the plugin's record as JSON; what is found goes to the file ``REPORT`` as JSON. The
+caller (:mod:`agl_core.plugins._doctor`) sets the deadline and makes of a missing report that the
+plugin ended the process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from agl_core.errors import AglError, ConfigError, PluginBrokenError, PluginIncompatibleError
+from agl_core.plugins._blueprint import Blueprint
+from agl_core.plugins._build import contract_of
+from agl_core.plugins._hookspecs import LifecycleEvents
+from agl_core.plugins._imports import import_object
+from agl_core.plugins._loading import broken, hook_manager, load_spec, one_line
+from agl_core.plugins._records import PluginRecord
+from agl_core.plugins._spec import AppSpec, CommandSpec, ComponentSpec, HookSpec
+
+__all__ = ["probe"]
+
+
+def probe(record: PluginRecord, *, build: bool) -> str:
+    """Load everything a plugin provides.
+
+    Args:
+        record: The plugin.
+        build: Whether to build the component too, if it needs no options.
+
+    Returns:
+        A note, mostly empty.
+
+    Raises:
+        AglError: What is wrong with it.
+    """
+    spec = load_spec(record)
+    if isinstance(spec, ComponentSpec):
+        return _probe_component(record, spec, build)
+    if isinstance(spec, HookSpec):
+        try:
+            module = importlib.import_module(spec.module)
+            hook_manager(LifecycleEvents, module, record.name)
+        except Exception as error:
+            raise broken(record, error) from error
+        return ""
+    target = spec.target if isinstance(spec, CommandSpec) else spec.factory
+    found = _import(record, target)
+    if isinstance(spec, AppSpec):
+        if not callable(found):
+            raise PluginBrokenError(f"{target} is a {type(found).__name__} and not a function")
+        return ""
+    import click
+
+    if not isinstance(found, click.Command):
+        raise PluginBrokenError(f"{target} is a {type(found).__name__} and not a click command")
+    return ""
+
+
+def _probe_component(record: PluginRecord, spec: ComponentSpec, build: bool) -> str:
+    from pydantic import BaseModel
+
+    contract = contract_of(spec.kind)
+    model: Any = _import(record, spec.config) if spec.config else None
+    if model is not None:
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise PluginBrokenError(f"{spec.config} is not a pydantic model")
+        if model.model_config.get("extra") != "forbid":
+            raise PluginBrokenError(
+                f'{spec.config} lets unknown options pass: set extra="forbid" in its model_config'
+            )
+    factory = _import(record, spec.factory)
+    if not callable(factory):
+        raise PluginBrokenError(f"{spec.factory} is a {type(factory).__name__} and not a class")
+    if isinstance(factory, type) and contract and not issubclass(factory, contract):
+        raise PluginBrokenError(f"{spec.factory} is not a {contract.__name__}")
+    if not build:
+        return ""
+    blueprint = Blueprint(spec.factory, record.key, model=model, record=record)
+    try:
+        blueprint.check()
+    except ConfigError as error:
+        return f"not built, as it needs options ({error})"
+    made = blueprint.build()
+    if contract and not isinstance(made, contract):
+        raise PluginBrokenError(
+            f"{spec.factory} made a {type(made).__name__}, not a {contract.__name__}"
+        )
+    return ""
+
+
+def _import(record: PluginRecord, dotted: str) -> Any:
+    try:
+        return import_object(dotted)
+    except ConfigError as error:
+        cause = error.__cause__ or error
+        raise broken(record, cause) from cause
+
+
+def main(report: str, plugin: str, build: str) -> None:
+    fields = json.loads(plugin)
+    record = PluginRecord(**fields | {"requires": tuple(fields["requires"])})
+    start = time.perf_counter()
+    status, note = "ok", ""
+    try:
+        note = probe(record, build=build == "build")
+    except PluginIncompatibleError as error:
+        status, note = "incompatible", str(error)
+    except AglError as error:
+        status, note = "broken", str(error)
+    except BaseException as error:
+        status, note = "broken", one_line(error)
+    found = {"status": status, "note": note, "seconds": time.perf_counter() - start}
+    Path(report).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,96 @@
+"""What is known about an installed plugin without importing any of it.
+
+Problems are data: whatever is wrong with a plugin stands in its :class:`PluginRecord`. Only asking
+for a plugin by name raises.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from agl_core.plugins._spec import KINDS
+
+__all__ = ["CORE_DISTRIBUTION", "PluginRecord", "PluginStatus", "canonical_name", "split_name"]
+
+CORE_DISTRIBUTION: Final = "agl-core"
+
+PluginStatus = Literal["ok", "disabled", "incompatible", "conflict", "broken"]
+"""How a plugin stands:
+
+* ``ok``: nothing known against it (it may yet turn out broken when it is loaded);
+* ``disabled``: switched off by the user;
+* ``incompatible``: written for another version of the core;
+* ``conflict``: another distribution provides the same name, and the user has to choose;
+* ``broken``: its entry point is malformed, or it failed when it was loaded.
+"""
+
+_NAME: Final = re.compile(r"(?P<kind>[^.]+)\.(?P<name>[a-z0-9]+(?:[-_][a-z0-9]+)*)")
+_SEPARATORS: Final = re.compile(r"[-_.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRecord:
+    """One entry point of the group ``agl``.
+
+    Attributes:
+        kind: The kind, or whatever stood before the dot if that is no kind.
+        name: The name users write.
+        dist: Distribution that provides it, in canonical spelling.
+        version: Version of that distribution.
+        status: How the plugin stands.
+        error: One line on what is wrong, and what to do; empty if nothing is.
+        value: Target of the entry point, the hook module.
+        requires: What the distribution requires, as its metadata puts it.
+        builtin: Whether the core itself provides it.
+    """
+
+    kind: str
+    name: str
+    dist: str
+    version: str
+    status: PluginStatus
+    error: str
+    value: str
+    requires: tuple[str, ...] = ()
+    builtin: bool = False
+
+    @property
+    def key(self) -> str:
+        """Name of the entry point: ``store.sqlite``."""
+        return f"{self.kind}.{self.name}"
+
+    @property
+    def pin(self) -> str:
+        """How a user asks for this one and no other: ``agl-store-foo:sqlite``."""
+        return f"{self.dist}:{self.name}"
+
+    @property
+    def origin(self) -> str:
+        """Distribution and version, for messages: ``agl-store-foo 1.2``."""
+        return f"{self.dist} {self.version}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"requires": list(self.requires)}
+
+
+def canonical_name(distribution: str) -> str:
+    """Return the one spelling of a distribution's name (PEP 503)."""
+    return _SEPARATORS.sub("-", distribution).lower()
+
+
+def split_name(entry_point: str) -> tuple[str, str, str]:
+    """Split ``kind.name`` and say what is wrong with it.
+
+    Returns:
+        Kind, name, and a message that is empty if both are good.
+    """
+    match = _NAME.fullmatch(entry_point)
+    if match is None:
+        kind, _, name = entry_point.partition(".")
+        return kind, name, f"entry point {entry_point!r} is not named 'kind.name' in lower case"
+    kind, name = match["kind"], match["name"]
+    if kind not in KINDS:
+        return kind, name, f"entry point {entry_point!r} names no kind (kinds: {', '.join(KINDS)})"
+    return kind, name, ""

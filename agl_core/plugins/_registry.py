@@ -1,0 +1,182 @@
+"""The registry: which plugins there are, and the one that a name means.
+
+Reading the records never raises; asking for one by name raises the error that fits, and that error
+says what to do. There is no falling back to another component.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import threading
+from collections.abc import Iterable
+
+from agl_core.errors import (
+    PluginBrokenError,
+    PluginConflictError,
+    PluginDisabledError,
+    PluginError,
+    PluginIncompatibleError,
+    PluginNotFoundError,
+)
+from agl_core.plugins._known import known_names, package_of
+from agl_core.plugins._records import PluginRecord, PluginStatus, canonical_name
+from agl_core.plugins._spec import KINDS, ComponentSpec, Spec
+from agl_core.plugins._switches import Switches
+
+__all__ = ["Registry", "did_you_mean", "get_registry", "reset_registry"]
+
+logger = logging.getLogger(__name__)
+
+_ERRORS: dict[PluginStatus, type[PluginError]] = {
+    "disabled": PluginDisabledError,
+    "incompatible": PluginIncompatibleError,
+    "conflict": PluginConflictError,
+    "broken": PluginBrokenError,
+}
+
+
+class Registry:
+    """The plugins of this process.
+
+    Thread-safe. Not shared between processes: a child discovers for itself, under the switches it
+    inherits.
+
+    Args:
+        records: What was discovered, sorted.
+        warnings: What was odd about the switches, one line each.
+    """
+
+    def __init__(self, records: Iterable[PluginRecord], warnings: Iterable[str] = ()) -> None:
+        self.records = tuple(records)
+        self.warnings = tuple(warnings)
+        self._specs: dict[PluginRecord, Spec] = {}
+        self._lock = threading.RLock()
+
+    @classmethod
+    def discover(cls, switches: Switches | None = None) -> Registry:
+        """Read the metadata of everything installed; imports no plugin and never raises.
+
+        Args:
+            switches: What is off; read from the environment by default.
+        """
+        from agl_core.plugins._discovery import discover
+
+        switches = Switches.read() if switches is None else switches
+        records = discover(switches)
+        return cls(records, (*switches.problems, *switches.unknown(records)))
+
+    def of_kind(self, kind: str) -> tuple[PluginRecord, ...]:
+        """Return the records of one kind, whatever their status."""
+        return tuple(record for record in self.records if record.kind == kind)
+
+    def usable(self, kind: str) -> tuple[PluginRecord, ...]:
+        """Return the records of one kind against which nothing is known."""
+        return tuple(record for record in self.of_kind(kind) if record.status == "ok")
+
+    def provides(self, kind: str, distribution: str) -> bool:
+        """Tell whether a distribution has plugins of this kind."""
+        return any(r.dist == canonical_name(distribution) for r in self.of_kind(kind))
+
+    def find(self, kind: str, name: str) -> PluginRecord:
+        """Return the plugin that a name means.
+
+        Args:
+            kind: One of :data:`~agl_core.plugins._spec.KINDS`.
+            name: A name, or a pin: ``distribution:name``.
+
+        Raises:
+            PluginNotFoundError: None of that name is installed.
+            PluginConflictError: Several are, and the name is no pin.
+            PluginDisabledError: It is switched off.
+            PluginIncompatibleError: It needs another version of the core.
+            PluginBrokenError: Its entry point is malformed.
+        """
+        if kind not in KINDS:
+            raise PluginNotFoundError(f"there is no kind {kind!r} (kinds: {', '.join(KINDS)})")
+        dist, colon, bare = name.rpartition(":")
+        candidates = [r for r in self.of_kind(kind) if r.name == bare]
+        if colon:
+            candidates = [r for r in candidates if r.dist == canonical_name(dist)]
+            if candidates and candidates[0].status == "conflict":
+                return candidates[0]  # pinned: that is how the user settles it
+        for record in candidates:
+            if record.status == "ok":
+                return record
+        if not candidates:
+            raise PluginNotFoundError(self._not_found(kind, bare, dist))
+        # A conflict can be settled by the user at once, so it is the most helpful to report.
+        candidates.sort(key=lambda r: r.status != "conflict")
+        record = candidates[0]
+        raise _ERRORS[record.status](f"{record.key} of {record.origin}: {record.error}")
+
+    def load(self, record: PluginRecord) -> Spec:
+        """Return the plugin's spec, importing its hook module the first time.
+
+        Raises:
+            PluginBrokenError: The plugin fails or returns no proper spec.
+            PluginIncompatibleError: The spec is of a newer plugin API.
+        """
+        with self._lock:
+            spec = self._specs.get(record)
+            if spec is None:
+                from agl_core.plugins._loading import load_spec
+
+                spec = self._specs[record] = load_spec(record)
+            return spec
+
+    def component(self, kind: str, name: str) -> tuple[PluginRecord, ComponentSpec]:
+        """Return record and spec of a component by name; raises as find and load do."""
+        record = self.find(kind, name)
+        spec = self.load(record)
+        if not isinstance(spec, ComponentSpec):
+            raise PluginNotFoundError(f"{record.key} is a {record.kind}, not a component")
+        return record, spec
+
+    def _not_found(self, kind: str, name: str, dist: str) -> str:
+        if dist:
+            return (
+                f"{dist} provides no {kind} {name!r}: pip install {dist}, or see `agl plugins list`"
+            )
+        message = f"no {kind} {name!r} is installed"
+        if package := package_of(kind, name):
+            return f"{message}: pip install {package}"
+        installed = [record.name for record in self.usable(kind)]
+        if guess := did_you_mean(name, installed):
+            return f"{message}{guess} (installed: {', '.join(installed)})"
+        for close in difflib.get_close_matches(name, known_names(kind), n=1):
+            return f"{message}; did you mean {close!r}? pip install {package_of(kind, close)}"
+        if not installed:
+            return f"{message}, nor any other {kind}; see `agl plugins list --all`"
+        return f"{message} (installed: {', '.join(installed)})"
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the choice nearest to ``word``, or nothing."""
+    for close in difflib.get_close_matches(word, list(choices), n=1):
+        return f"; did you mean {close!r}?"
+    return ""
+
+
+_registry: Registry | None = None
+_registry_lock = threading.Lock()
+
+
+def get_registry() -> Registry:
+    """Return the registry of this process, discovering on the first call."""
+    global _registry
+    if _registry is None:
+        with _registry_lock:
+            if _registry is None:
+                registry = Registry.discover()
+                for warning in registry.warnings:
+                    logger.warning("%s", warning)
+                _registry = registry
+    return _registry
+
+
+def reset_registry(registry: Registry | None = None) -> None:
+    """Put ``registry`` in place of the process's; None discovers anew when next asked."""
+    global _registry
+    with _registry_lock:
+        _registry = registry

@@ -1,0 +1,246 @@
+"""One attempt, from its claim to its final status.
+
+The order: hook ``on_rollout_start``, resources, trace context, hook ``on_trace_start``, the agent,
+hook ``on_trace_end``, end of the trace context, the agent's result, hook ``on_rollout_end``, final
+status. Whatever happens on the way, the final status is written: ``succeeded`` only if the agent
+returned and its result was stored, ``timeout`` if it ran past the rollout's ``timeout_seconds``,
+``failed`` otherwise, with the error in the attempt's metadata
+(:func:`~agl_core.runner._final_status.error_metadata`).
+
+An attempt runs in a task of its own. To end it early it is told to :meth:`~AttemptRun.stop`; it is
+never cancelled for that, so the trace is flushed and the status written as always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from agl_core.errors import (
+    AgentCancelledError,
+    AgentError,
+    AgentTimeoutError,
+    ResourceMissingError,
+)
+from agl_core.runner._final_status import write_final_status
+from agl_core.runner._keys import with_keys
+from agl_core.runner._results import store_result
+from agl_core.runner._sync_calls import Outcome, SyncCalls
+
+if TYPE_CHECKING:
+    from agl_core.agent import LitAgent
+    from agl_core.proxy import LLMProxy
+    from agl_core.runner._base import Runner
+    from agl_core.runner._hooks import Hooks
+    from agl_core.store.base import LightningStore
+    from agl_core.tracer import Tracer
+    from agl_core.types import AttemptedRollout, AttemptStatus, NamedResources, Span
+
+__all__ = ["AttemptRun", "Workplace"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What a worker's attempts work with.
+
+    Attributes:
+        runner: The runner, for hooks.
+        agent: What runs the tasks.
+        hooks: Users' callbacks.
+        tracer: Records the agents' traces.
+        store: Where everything goes.
+        worker_id: The worker's id in the store.
+        sync_calls: Threads for sync agents.
+        cancel_grace: Seconds that an async agent gets to end after it was cancelled.
+        finish_timeout: Seconds for writing the final status, retries included.
+        llm_proxy: The run's proxy, for the keys of its agents; None if there is none, or if it is
+            another process's.
+    """
+
+    runner: Runner[Any]
+    agent: LitAgent[Any]
+    hooks: Hooks
+    tracer: Tracer
+    store: LightningStore
+    worker_id: str
+    sync_calls: SyncCalls
+    cancel_grace: float
+    finish_timeout: float
+    llm_proxy: LLMProxy | None = None
+
+
+class AttemptRun:
+    """Runs the agent on one claimed attempt, once.
+
+    Attributes:
+        place: What it works with.
+        rollout: The rollout and attempt as they were claimed.
+        spans: What was recorded and stored, complete when the run has ended.
+        status: What was written at the end; None if nothing could be, or the watchdog's verdict
+            was left as it was.
+        error: What made the attempt fail.
+        duration: Seconds from start to end of the agent.
+    """
+
+    def __init__(self, place: Workplace, rollout: AttemptedRollout) -> None:
+        self.rollout = rollout
+        self.spans: list[Span] = []
+        self.status: AttemptStatus | None = None
+        self.error: BaseException | None = None
+        self.duration = 0.0
+        self.place = place
+        self._stop: asyncio.Future[AgentError] = asyncio.get_running_loop().create_future()
+
+    def stop(self, reason: AgentError) -> None:
+        """Make the attempt fail with ``reason`` as soon as it can. On the attempt's loop only."""
+        if not self._stop.done():
+            self._stop.set_result(reason)
+
+    async def run(self) -> None:
+        """Run it all. Never raises: what went wrong is :attr:`error`."""
+        place = self.place
+        try:
+            await place.hooks.call(
+                "on_rollout_start", agent=place.agent, runner=place.runner, rollout=self.rollout
+            )
+            result = await self._trace(await self._resources())
+            self.spans += await store_result(result, self.rollout, place.store)
+        except BaseException as error:  # also a cancellation: the status has to be written
+            self.error = error
+        try:
+            await place.hooks.call(
+                "on_rollout_end",
+                agent=place.agent,
+                runner=place.runner,
+                rollout=self.rollout,
+                spans=self.spans,
+            )
+        except BaseException as error:
+            self.error = self.error or error
+        try:
+            self.status = await write_final_status(
+                place.store, self.rollout, self.error, timeout=place.finish_timeout
+            )
+        except Exception as error:
+            logger.exception("%s: the final status is not written", self.rollout.rollout_id)
+            self.error = self.error or error
+
+    async def _resources(self) -> NamedResources:
+        resources_id, store = self.rollout.resources_id, self.place.store
+        if resources_id is None:
+            update = await store.get_latest_resources()
+        else:
+            update = await store.get_resources_by_id(resources_id)
+        if update is None:
+            raise ResourceMissingError(
+                "the store has no resources; add some (store.add_resources, Trainer("
+                "initial_resources=…) or step(resources=…)), an empty mapping if none are needed"
+                if resources_id is None
+                else f"the store has no resources {resources_id!r}, which the rollout names"
+            )
+        return with_keys(update.resources, self.rollout, store, self.place.llm_proxy)
+
+    async def _trace(self, resources: NamedResources) -> Any:
+        place, rollout = self.place, self.rollout
+        opened = False
+        try:
+            async with place.tracer.trace_context(
+                name=rollout.rollout_id,
+                rollout_id=rollout.rollout_id,
+                attempt_id=rollout.attempt.attempt_id,
+            ):
+                opened = True
+                about: Final = {
+                    "agent": place.agent,
+                    "runner": place.runner,
+                    "tracer": place.tracer,
+                    "rollout": rollout,
+                }
+                await place.hooks.call("on_trace_start", **about)
+                started = time.monotonic()
+                value, error = await self._run_agent(resources)
+                self.duration = time.monotonic() - started
+                await place.hooks.call("on_trace_end", **about, error=error)
+                if error is not None:
+                    raise error
+                return value
+        finally:
+            if opened:
+                self.spans += place.tracer.get_last_trace()
+
+    async def _run_agent(self, resources: NamedResources) -> Outcome:
+        """Run the agent until it returns, is stopped, or is out of time."""
+        if self._stop.done():
+            return Outcome(error=self._stop.result())
+        call = self._call_agent(resources)
+        seconds = self.rollout.config.timeout_seconds
+        try:
+            await asyncio.wait(
+                (call, self._stop), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if call.done():
+                return _without_cancellation(call.result())
+            if self._stop.done():
+                reason = self._stop.result()
+            else:
+                reason = AgentTimeoutError(
+                    f"the agent ran longer than the rollout's timeout of {seconds:g} s"
+                )
+        except asyncio.CancelledError as error:  # the loop is being torn down
+            return Outcome(error=error)
+        finally:
+            if not call.done():
+                await self._give_up(call)
+        return Outcome(error=reason)
+
+    def _call_agent(self, resources: NamedResources) -> asyncio.Future[Outcome]:
+        agent, rollout = self.place.agent, self.rollout
+        train = rollout.mode == "train"
+        if agent.is_async():
+            method = agent.training_rollout_async if train else agent.validation_rollout_async
+            return asyncio.create_task(
+                _outcome(method(rollout.input, resources=resources, rollout=rollout))
+            )
+        method = agent.training_rollout if train else agent.validation_rollout
+        return self.place.sync_calls.submit(
+            partial(method, rollout.input, resources=resources, rollout=rollout)
+        )
+
+    async def _give_up(self, call: asyncio.Future[Outcome]) -> None:
+        """Cancel a call; a thread is left to itself, a task gets some time to end."""
+        call.cancel()
+        done, _ = await asyncio.wait((call,), timeout=self.place.cancel_grace)
+        if not done:
+            _left_behind.add(call)
+            call.add_done_callback(_left_behind.discard)
+            logger.warning(
+                "%s: the agent does not end although it was cancelled; it is left behind",
+                self.rollout.rollout_id,
+            )
+
+
+# The event loop itself refers to its tasks only weakly.
+_left_behind: set[asyncio.Future[Outcome]] = set()
+
+
+async def _outcome(call: Coroutine[Any, Any, Any]) -> Outcome:
+    try:
+        return Outcome(await call)
+    except BaseException as error:
+        return Outcome(error=error)
+
+
+def _without_cancellation(outcome: Outcome) -> Outcome:
+    """Make a plain error of a CancelledError that came out of the agent's own doing."""
+    if not isinstance(outcome.error, asyncio.CancelledError):
+        return outcome
+    error = AgentCancelledError("the agent ended with a CancelledError of its own")
+    error.__cause__ = outcome.error
+    return Outcome(error=error)

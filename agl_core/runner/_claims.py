@@ -1,0 +1,128 @@
+"""Getting work from the store: waits for it, and ends when there is reason to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from agl_core.errors import AgentCancelledError, PermissionDeniedError
+from agl_core.runner._final_status import write_final_status
+from agl_core.runner._heartbeat import jittered
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+    from agl_core.types import AttemptedRollout, RolloutStatus
+
+__all__ = ["Claims"]
+
+logger = logging.getLogger(__name__)
+
+_RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
+_UNFINISHED: Final[list[RolloutStatus]] = ["queuing", "requeuing", *_RUNNING]
+_HAND_BACK_TIMEOUT: Final = 5.0
+_MIN_WAIT: Final = 0.01
+
+
+class Claims:
+    """A worker's claims on the queue.
+
+    Args:
+        store: Where the queue is.
+        worker_id: The worker's id in the store.
+        stopped: Done when there shall be no more claims.
+        wait: Longest time in seconds that one call waits for work; also the pause after a failure.
+        jitter: Seconds by which pauses vary.
+        until_idle: End when nothing is queued and nothing is being run.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        worker_id: str,
+        stopped: asyncio.Future[None],
+        *,
+        wait: float,
+        jitter: float,
+        until_idle: bool,
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._stopped = stopped
+        self._wait = max(_MIN_WAIT, wait)
+        self._jitter = jitter
+        self._until_idle = until_idle
+
+    async def next(self) -> AttemptedRollout | None:
+        """Claim the next rollout, waiting for it; None means that the worker is to end.
+
+        Raises:
+            PermissionDeniedError: The store does not let this worker claim. Other errors are
+                logged, and the store is asked again.
+        """
+        at_once = True  # while there is work, a claim needs no task beside it to watch for the end
+        while not self._stopped.done():
+            try:
+                if at_once:
+                    claimed = await self._store.dequeue_rollout(self._worker_id)
+                else:
+                    claimed = await self._claim_waiting()
+                if claimed is not None:
+                    return claimed
+                if self._until_idle and not await self._work_left():
+                    return None
+            except PermissionDeniedError:
+                raise
+            except Exception as error:
+                logger.warning("%s: no work to be had: %r", self._worker_id, error)
+                await asyncio.wait((self._stopped,), timeout=jittered(self._wait, self._jitter))
+            at_once = False
+        return None
+
+    async def _claim_waiting(self) -> AttemptedRollout | None:
+        """Claim, until the wait is over, the worker is to end, or what is being run has ended."""
+        deadline = asyncio.get_running_loop().time() + self._wait
+        claim = asyncio.ensure_future(self._store.dequeue_rollout(self._worker_id, wait=self._wait))
+        reasons: list[asyncio.Future[Any]] = [self._stopped]
+        if self._until_idle:
+            reasons.append(asyncio.ensure_future(self._running_ended()))
+        try:
+            await asyncio.wait((claim, *reasons), return_when=asyncio.FIRST_COMPLETED)
+            claimed = await _withdraw(claim)
+            if claimed is None:
+                # Time left over: there is a reason, or the store does not hold calls.
+                left = max(0.0, deadline - asyncio.get_running_loop().time())
+                await asyncio.wait(reasons, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            return claimed
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                claimed = await _withdraw(claim)
+                if claimed is not None:
+                    await self._hand_back(claimed)
+            raise
+        finally:
+            for reason in reasons[1:]:
+                reason.cancel()
+
+    async def _hand_back(self, claimed: AttemptedRollout) -> None:
+        """Fail an attempt that was claimed by a worker that is being cancelled."""
+        error = AgentCancelledError("the runner was stopped before it ran the agent")
+        await write_final_status(self._store, claimed, error, timeout=_HAND_BACK_TIMEOUT)
+
+    async def _work_left(self) -> bool:
+        page = await self._store.query_rollouts(status_in=_UNFINISHED, limit=0)
+        return page.total > 0
+
+    async def _running_ended(self) -> None:
+        running = await self._store.query_rollouts(status_in=_RUNNING)
+        ids = [rollout.rollout_id for rollout in running]
+        await self._store.wait_for_rollouts(rollout_ids=ids, timeout=self._wait)
+
+
+async def _withdraw(claim: asyncio.Future[AttemptedRollout | None]) -> AttemptedRollout | None:
+    """Cancel a claim; return what it got all the same."""
+    claim.cancel()
+    await asyncio.wait((claim,))
+    return None if claim.cancelled() else claim.result()

@@ -1,7 +1,0 @@
-"""A store server, as a store."""
-
-from __future__ import annotations
-
-from agl_core.store.client.client import LightningStoreClient
-
-__all__ = ["LightningStoreClient"]

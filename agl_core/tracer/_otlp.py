@@ -1,0 +1,152 @@
+"""An OpenTelemetry exporter that a store can be switched into."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from agl_core.env import LightningEnvVar
+from agl_core.errors import AglError
+from agl_core.otel._convert import to_span
+from agl_core.otel._send import OtlpSender, headers_from_environment
+from agl_core.tracer._exporter import silent_context
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = ["LightningStoreOTLPExporter"]
+
+_logger = logging.getLogger(__name__)
+
+_DEFAULT: Final = "http://localhost:4318"
+
+
+class LightningStoreOTLPExporter(SpanExporter):
+    """Sends spans over OTLP/HTTP to a store while it is told which attempt they belong to.
+
+    In *store mode*, between :meth:`enable_store_otlp` and :meth:`disable_store_otlp`, each span's
+    resource gets the attempt's routing attributes and the spans go to the store. Outside of it they
+    go nowhere, and the export counts as done, unless a subclass's :meth:`should_bypass` says
+    otherwise: then they go to ``endpoint`` as they are.
+
+    Thread-safe. A failed export is logged and returned as failed, never raised.
+
+    Args:
+        endpoint: Where spans go that are not bypassed outside store mode; by default where
+            OpenTelemetry's variables say, or else ``http://localhost:4318``.
+        headers: Sent there; by default those of OpenTelemetry's variables.
+        token: Access token of the store; by default ``AGL_AUTH_TOKEN``.
+        timeout: Seconds for one request.
+        tries: How often a request is sent before it is given up.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        token: str | None = None,
+        timeout: float = 10.0,
+        tries: int = 5,
+    ) -> None:
+        self._endpoint = endpoint or (
+            os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+            or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+            or _DEFAULT
+        )
+        self._headers = headers_from_environment() if headers is None else dict(headers)
+        self._token = token or os.environ.get(LightningEnvVar.AGL_AUTH_TOKEN.value)
+        self._timeout = timeout
+        self._tries = tries
+        self._lock = threading.Lock()
+        self._store: tuple[OtlpSender, str, str] | None = None
+        self._elsewhere: OtlpSender | None = None
+        self._closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """Where spans go at the moment, if they go anywhere."""
+        store = self._store
+        return self._endpoint if store is None else store[0].url
+
+    def enable_store_otlp(self, endpoint: str, rollout_id: str, attempt_id: str) -> None:
+        """Send spans to a store from now on, as those of one attempt.
+
+        Args:
+            endpoint: The store's :meth:`~agl_core.store.LightningStore.otlp_traces_endpoint`.
+            rollout_id: Rollout that the spans belong to.
+            attempt_id: Attempt that the spans belong to.
+
+        Raises:
+            ConfigError: ``endpoint`` is no HTTP URL.
+        """
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        sender = OtlpSender(endpoint, headers, timeout=self._timeout, tries=self._tries)
+        with self._lock:
+            self._store = (sender, rollout_id, attempt_id)
+
+    def disable_store_otlp(self) -> None:
+        """Leave store mode; idempotent."""
+        with self._lock:
+            self._store = None
+
+    def should_bypass(self) -> bool:
+        """Tell whether spans outside store mode are dropped; for subclasses to override."""
+        return True
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans; blocks until they have arrived, were given up, or were bypassed."""
+        with self._lock:
+            store = self._store
+        if self._closed:
+            return SpanExportResult.FAILURE
+        if store is None and self.should_bypass():
+            return SpanExportResult.SUCCESS
+        before = otel_context.attach(silent_context())
+        try:
+            if store is None:
+                outcome = self._sender().send(
+                    [to_span(span, "", "", 0) for span in spans], routing=False, numbered=False
+                )
+            else:
+                sender, rollout_id, attempt_id = store
+                outcome = sender.send(
+                    [to_span(span, rollout_id, attempt_id, 0) for span in spans], numbered=False
+                )
+        except AglError as error:
+            _logger.error("%d spans were not exported: %s", len(spans), error)
+            return SpanExportResult.FAILURE
+        finally:
+            otel_context.detach(before)
+        if outcome.rejected:
+            _logger.warning("%d spans were dropped: %s", outcome.rejected, outcome.message)
+        return SpanExportResult.SUCCESS
+
+    def _sender(self) -> OtlpSender:
+        with self._lock:
+            if self._elsewhere is None:
+                self._elsewhere = OtlpSender(
+                    self._endpoint, self._headers, timeout=self._timeout, tries=self._tries
+                )
+            return self._elsewhere
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Return True: nothing is held back."""
+        del timeout_millis
+        return True
+
+    def shutdown(self) -> None:
+        """Give up what is being tried again, and export nothing more."""
+        self._closed = True
+        with self._lock:
+            store = self._store
+            if store is not None:
+                store[0].close()
+            if self._elsewhere is not None:
+                self._elsewhere.close()

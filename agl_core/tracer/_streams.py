@@ -1,0 +1,164 @@
+"""Streams of model clients, kept as they pass and put together when somebody asks.
+
+An agent may read a thousand events in a stream, and copying each costs its thread more than all the
+rest of the call's span. Clients of OpenAI and Anthropic make their events of text, which nobody can
+change, so of these the text is kept: it costs next to nothing, and is what the server said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Final
+
+from agl_core.genai._protocols import Protocol
+from agl_core.genai._wire import loads
+from agl_core.genai.streams import assembler_for
+from agl_core.tracer._payload import Json, plain
+
+__all__ = ["RecordedManager", "StreamRecord"]
+
+_logger = logging.getLogger(__name__)
+
+_DECODER: Final = "_decoder"
+"""Where these clients' streams have what makes server-sent events of bytes."""
+_RAW: Final = "_raw_stream"
+"""Where what a helper opens has the stream that it reads from."""
+_END: Final = "[DONE]"
+_CALLS: Final = ('"tool_calls"', '"tool_use"', '"function_call"')
+
+
+class StreamRecord:
+    """What a stream brought. For the thread that reads it; once that has ended, for any.
+
+    Args:
+        stream: A client's stream that nobody has read from yet.
+        protocol: What it speaks.
+    """
+
+    def __init__(self, stream: Any, protocol: Protocol) -> None:
+        self._protocol: Protocol = protocol
+        self._texts: list[str] = []
+        self._events: list[Json] = []
+        decoder = getattr(stream, _DECODER, None)
+        if hasattr(decoder, "iter_bytes"):
+            setattr(stream, _DECODER, _KeepingDecoder(decoder, self._texts))
+
+    def passed(self, event: Any) -> None:
+        """Note that the agent gets this event. What cannot be noted is logged."""
+        if self._texts:
+            return
+        try:  # another client's stream, or one that has its decoder elsewhere
+            self._events.append(plain(event))
+        except Exception:
+            _logger.exception("a part of a stream could not be written down")
+
+    def may_call_tools(self) -> bool:
+        """Whether the response has to be looked into for calls of tools; a guess, and fast."""
+        return bool(self._events) or any(mark in text for text in self._texts for mark in _CALLS)
+
+    def response(self) -> Json:
+        """Return the response as it would have come in one piece; partial before the end."""
+        assembler = assembler_for(self._protocol)
+        for event in self._events or _parsed(self._texts):
+            assembler.feed(event)
+        return assembler.result()
+
+
+def _parsed(texts: Iterable[str]) -> Iterator[Json]:
+    for text in texts:
+        try:
+            event = loads(text.encode())
+        except ValueError:
+            _logger.debug("a stream broke off at %.200r, for the agent too", text)
+            return
+        if isinstance(event, dict):
+            yield event
+
+
+class RecordedManager:
+    """What opens a stream of Anthropic's helper, and tells when the agent is done with it.
+
+    Args:
+        manager: The client's.
+        protocol: What the stream speaks.
+        done: Called once with what the stream brought, None if it was not opened, and with the
+            error that ended it, if any.
+    """
+
+    def __init__(
+        self,
+        manager: Any,
+        protocol: Protocol,
+        done: Callable[[StreamRecord | None, BaseException | None], None],
+    ) -> None:
+        self._manager = manager
+        self._protocol: Protocol = protocol
+        self._done = done
+        self._told = False
+        self._record: StreamRecord | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def __enter__(self) -> Any:
+        try:
+            stream = self._manager.__enter__()
+        except BaseException as error:
+            self._tell(error)
+            raise
+        return self._opened(stream)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+        self._tell(error)
+        return self._manager.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> Any:
+        try:
+            stream = await self._manager.__aenter__()
+        except BaseException as error:
+            self._tell(error)
+            raise
+        return self._opened(stream)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+        self._tell(error)
+        return await self._manager.__aexit__(kind, error, traceback)
+
+    def __del__(self) -> None:
+        self._tell(None)  # the agent has thrown it away
+
+    def _tell(self, error: BaseException | None) -> None:
+        if not self._told:
+            self._told = True
+            self._done(self._record, error)
+
+    def _opened(self, stream: Any) -> Any:
+        self._record = StreamRecord(getattr(stream, _RAW, stream), self._protocol)
+        return stream
+
+
+class _KeepingDecoder:
+    """A decoder that keeps the data of the events it makes."""
+
+    def __init__(self, decoder: Any, texts: list[str]) -> None:
+        self._decoder = decoder
+        self._texts = texts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decoder, name)
+
+    def iter_bytes(self, iterator: Iterator[bytes]) -> Iterator[Any]:
+        for event in self._decoder.iter_bytes(iterator):
+            self._keep(event)
+            yield event
+
+    async def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for event in self._decoder.aiter_bytes(iterator):
+            self._keep(event)
+            yield event
+
+    def _keep(self, event: Any) -> None:
+        text = event.data
+        if text and not text.startswith(_END):
+            self._texts.append(text)

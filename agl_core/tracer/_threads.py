@@ -1,0 +1,107 @@
+"""Threads that an agent starts belong to its trace.
+
+Python gives a new thread an empty context, so the tools that an agent runs in threads of its own
+would drop out of its trace. While a tracer is in use, threads and the work of thread pools carry
+the trace they were started in, as OpenTelemetry's threading instrumentation does; they carry only
+that, because other context variables (which async library is running, say) are wrong in a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context as otel_context
+
+from agl_core.tracer._active import activate, get_active_tracer
+from agl_core.tracer._processor import current_recording
+
+__all__ = ["traces_follow_threads"]
+
+_lock = threading.Lock()
+_users = 0
+_start = threading.Thread.start
+_submit = ThreadPoolExecutor.submit
+
+
+@contextmanager
+def traces_follow_threads() -> Generator[None]:
+    """Patch threads and thread pools of this process for a ``with`` block; blocks may overlap."""
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _patch()
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _unpatch()
+
+
+def _patch() -> None:
+    global _start, _submit
+    if threading.Thread.start is not _start_in_trace:
+        _start = threading.Thread.start
+        threading.Thread.start = _start_in_trace
+    if ThreadPoolExecutor.submit is not _submit_in_trace:
+        _submit = ThreadPoolExecutor.submit
+        ThreadPoolExecutor.submit = _submit_in_trace
+
+
+def _unpatch() -> None:
+    # Where somebody has patched on top of us we stay below, and only pass calls on.
+    if threading.Thread.start is _start_in_trace:
+        threading.Thread.start = _start
+    if ThreadPoolExecutor.submit is _submit_in_trace:
+        ThreadPoolExecutor.submit = _submit
+
+
+def _start_in_trace(self: threading.Thread) -> None:
+    if _users and current_recording() is not None:
+        run = _in_this_trace(self.run)
+
+        def run_once() -> None:
+            del self.__dict__["run"]  # the thread must not keep itself alive
+            run()
+
+        self.run = run_once
+    _start(self)
+
+
+def _submit_in_trace(
+    self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Future[Any]:
+    if not _users or current_recording() is None:
+        return _submit(self, fn, *args, **kwargs)
+    work = _in_this_trace(fn)
+    # The pool may start a thread now, which outlives this trace and must not carry it.
+    outer = otel_context.get_current()
+    otel_context.attach(otel_context.Context())
+    try:
+        return _submit(self, work, *args, **kwargs)
+    finally:
+        otel_context.attach(outer)
+
+
+def _in_this_trace(function: Callable[..., Any]) -> Callable[..., Any]:
+    tracer = get_active_tracer()
+    context = otel_context.get_current()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        outer = otel_context.get_current()
+        otel_context.attach(context)
+        try:
+            if tracer is None:
+                return function(*args, **kwargs)
+            with activate(tracer):
+                return function(*args, **kwargs)
+        finally:
+            otel_context.attach(outer)
+
+    return run

@@ -1,0 +1,333 @@
+"""Train files: a run written down in TOML, YAML or JSON.
+
+::
+
+    agent = "agent.py:solve"            # or "package.module:name"
+    train_dataset = "train.jsonl"       # see agl_core.trainer._datasets
+    val_dataset = "val.jsonl"
+    algorithm = "apo"                   # a name, or a table with a type and its options
+    store = { type = "sqlite", path = "runs.db" }   # see agl_core.store.default
+
+    llm_server = { type = "vllm", path = "Qwen/Qwen3-8B" }   # behind the proxy
+
+    [trainer]
+    n_runners = 8
+
+    [resources.prompt]
+    type = "prompt_template"
+    engine = "f-string"
+    template = "Solve: {task}"
+
+Paths are relative to the file. Every mistake is a :class:`~agl_core.errors.ConfigError` that starts
+with the path to it in the file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from agl_core.agent import LitAgent
+from agl_core.errors import AgentSignatureError, ConfigError, PluginError
+from agl_core.plugins import read_config_file, resolve_component
+from agl_core.plugins._build import contract_of
+from agl_core.plugins._config import validate_config
+from agl_core.plugins._files import CONFIG_SUFFIXES
+from agl_core.plugins._registry import did_you_mean
+from agl_core.store.default import default_store
+from agl_core.trainer._datasets import load_dataset
+from agl_core.trainer._references import import_reference, search_in
+from agl_core.types import Dataset, Hook, Resource, resource_types
+
+if TYPE_CHECKING:
+    from agl_core.trainer._trainer import Trainer
+
+__all__ = ["TrainFile", "TrainPlan", "read_train_file"]
+
+
+def _is_spec(value: Any) -> Any:
+    if not isinstance(value, (str, dict)):
+        raise ValueError("should be a name or a table with a 'type'")
+    return cast("Any", value)
+
+
+def _is_dataset(value: Any) -> Any:
+    if not isinstance(value, (str, list)):
+        raise ValueError("should be a path, 'package.module:name' or a list of tasks")
+    return cast("Any", value)
+
+
+Spec = Annotated[Any, AfterValidator(_is_spec)]
+DatasetSpec = Annotated[Any, AfterValidator(_is_dataset)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TrainerTable(_Table):
+    """The table ``[trainer]``."""
+
+    n_runners: int | None = Field(default=None, ge=1)
+    max_rollouts: int | None = Field(default=None, ge=1)
+    port: int | None = Field(default=None, ge=0, le=65535)
+
+
+class LoggingTable(_Table):
+    """The table ``[logging]``: what :func:`~agl_core.logs.setup_logging` takes."""
+
+    level: str | int = "INFO"
+    color: bool | None = None
+    files: str | dict[str, str] | None = None
+    submodule_levels: dict[str, str | int] = Field(default_factory=dict)
+
+
+class TrainFile(_Table):
+    """The keys of a train file."""
+
+    agent: str
+    train_dataset: DatasetSpec | None = None
+    val_dataset: DatasetSpec | None = None
+    trainer: TrainerTable = Field(default_factory=TrainerTable)
+    algorithm: Spec | None = None
+    store: Spec | None = None
+    tracer: Spec | None = None
+    adapter: Spec | None = None
+    strategy: Spec | None = None
+    proxy: Spec | None = None
+    llm_server: Spec | None = None
+    runner: Spec | None = None
+    hooks: list[str] = Field(default_factory=list)
+    resources: dict[str, dict[str, Any]] | None = None
+    logging: LoggingTable = Field(default_factory=LoggingTable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    kind: str
+    argument: str  # of Trainer
+    default: str = ""  # the type of a table without one
+    supplied: tuple[str, ...] = ()  # what the trainer injects
+
+
+_PARTS: Final[Mapping[str, _Part]] = {
+    "algorithm": _Part("algorithm", "algorithm"),
+    "store": _Part("store", "store", "memory"),
+    "tracer": _Part("tracer", "tracer", "otel"),
+    "adapter": _Part("adapter", "adapter", "triplet"),
+    "strategy": _Part("execution", "strategy", "", ("n_runners", "server_port")),
+    "proxy": _Part("proxy", "llm_proxy", "direct", ("store",)),
+    "llm_server": _Part("llm_server", "llm_server"),
+    "runner": _Part(
+        "runner", "runner", "agl_core.runner:LitAgentRunner", ("tracer", "max_rollouts")
+    ),
+}
+
+
+class TrainPlan:
+    """A train file whose every part was found and checked; nothing is built yet.
+
+    Of plugins, the hook modules and the config models are imported, not the implementations.
+
+    Args:
+        content: What the file says.
+        directory: What its paths are relative to.
+
+    Attributes:
+        agent: The agent.
+        train_dataset: Tasks to learn from, if any.
+        val_dataset: Tasks to measure on, if any.
+        resources: What the algorithm starts from; None leaves that to what the store holds.
+        hooks: Callbacks around each rollout.
+
+    Raises:
+        ConfigError: Something in the file is wrong.
+        PluginError: A component named in the file cannot be used.
+    """
+
+    def __init__(self, content: TrainFile, directory: Path) -> None:
+        self.content = content
+        if any(":" in _type_name(getattr(content, key) or "") for key in _PARTS):
+            search_in(directory)  # a component may be in a module beside the file
+        self._components = {key: _component(content, key, directory) for key in _PARTS}
+        if content.store is None:
+            self._components["store"] = default_store(directory)
+        for key, spec in self._components.items():
+            if spec is not None:
+                _check_component(key, spec)
+        self.resources = (
+            None
+            if content.resources is None
+            else {name: _resource(name, table) for name, table in content.resources.items()}
+        )
+        self.train_dataset = self._dataset("train_dataset", directory)
+        self.val_dataset = self._dataset("val_dataset", directory)
+        self.agent = _agent(content.agent, directory)
+        self.hooks = [_hook(i, text, directory) for i, text in enumerate(content.hooks)]
+
+    @property
+    def store_name(self) -> str:
+        """What the store was asked for as."""
+        return _type_name(self._components["store"])
+
+    def build_trainer(self, *, with_algorithm: bool = True) -> Trainer:
+        """Build the components and the trainer.
+
+        Args:
+            with_algorithm: False leaves the algorithm out, for an evaluation.
+
+        Raises:
+            ConfigError: A component refuses its options.
+            ComponentTypeError: A component is not of its kind.
+            PluginError: A component cannot be used.
+        """
+        from agl_core.trainer._trainer import Trainer
+
+        components = {
+            part.argument: self._components[key]
+            for key, part in _PARTS.items()
+            if with_algorithm or key != "algorithm"
+        }
+        return Trainer(
+            **components,
+            **self.content.trainer.model_dump(),
+            hooks=self.hooks,
+            initial_resources=self.resources,
+        )
+
+    def describe(self) -> dict[str, str]:
+        """Return what the run is made of, by name, for display."""
+        named = {key: _type_name(spec) for key, spec in self._components.items() if spec}
+        sizes = {
+            name: f"{len(dataset)} tasks"
+            for name in ("train_dataset", "val_dataset")
+            if (dataset := getattr(self, name)) is not None
+        }
+        return {"agent": self.content.agent, **sizes, **named}
+
+    def _dataset(self, key: str, directory: Path) -> Dataset[Any] | None:
+        spec = getattr(self.content, key)
+        return None if spec is None else load_dataset(spec, directory, path=key)
+
+
+def read_train_file(
+    file: str | Path, overrides: Iterable[str] = (), *, without: Iterable[str] = ()
+) -> TrainPlan:
+    """Read a train file and check everything in it.
+
+    Args:
+        file: A TOML, YAML or JSON file.
+        overrides: ``key=value`` each, where the key is dotted (``trainer.n_runners``) and the value
+            is TOML, or else a text.
+        without: Keys to leave out unread: what is of no use here may not be here either.
+
+    Raises:
+        ConfigError: The file or something in it is wrong.
+        PluginError: A component named in the file cannot be used.
+    """
+    file = Path(file)
+    data = read_config_file(file)
+    for override in overrides:
+        _override(data, override)
+    for key in without:
+        data.pop(key, None)
+    return TrainPlan(validate_config(TrainFile, data), file.absolute().parent)
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    import tomllib
+
+    dotted, equals, text = override.partition("=")
+    keys = dotted.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"{override!r} is not of the form key=value", path="--set")
+    try:
+        value: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    table = data
+    for depth, key in enumerate(keys[:-1]):
+        inner: Any = table.setdefault(key, {})
+        if isinstance(inner, str) and depth == 0:  # "sqlite" is short for {type = "sqlite"}
+            inner = table[key] = {"type": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{'.'.join(keys[: depth + 1])} is not a table", path="--set")
+        table = cast("dict[str, Any]", inner)
+    table[keys[-1]] = value
+
+
+def _component(content: TrainFile, key: str, directory: Path) -> Any:
+    spec = getattr(content, key)
+    if isinstance(spec, str) and spec.lower().endswith(CONFIG_SUFFIXES):
+        return str(directory / spec)
+    return spec
+
+
+def _check_component(key: str, spec: Any) -> None:
+    part = _PARTS[key]
+    supplied = dict.fromkeys(part.supplied)
+    try:
+        blueprint = resolve_component(
+            part.kind, spec, inject=supplied, default=part.default or None, path=key
+        )
+    except PluginError as error:
+        raise type(error)(f"{key}: {error}") from error
+    contract = contract_of(part.kind)
+    factory = blueprint.factory
+    if contract and inspect.isclass(factory) and not issubclass(factory, contract):
+        raise ConfigError(f"{blueprint.source} is no {contract.__name__}", path=key)
+
+
+def _type_name(spec: Any) -> str:
+    return spec if isinstance(spec, str) else str(spec.get("type", "default"))
+
+
+def _resource(name: str, table: dict[str, Any]) -> Resource:
+    path = f"resources.{name}"
+    fields = dict(table)
+    key = "resource_type" if "resource_type" in fields else "type"
+    known = resource_types()
+    type_name = fields.pop(key, None)
+    if type_name is None:
+        raise ConfigError(f"has no 'type' (known: {', '.join(known)})", path=path)
+    if type_name not in known:
+        hint = did_you_mean(str(type_name), known) or f" (known: {', '.join(known)})"
+        raise ConfigError(f"there is no resource type {type_name!r}{hint}", path=f"{path}.{key}")
+    model = known[type_name]
+    for field in fields:
+        if field not in model.model_fields and model.model_config.get("extra") != "allow":
+            hint = did_you_mean(field, model.model_fields)
+            raise ConfigError(f"unknown option{hint}", path=f"{path}.{field}")
+    return validate_config(model, {**fields, "resource_type": type_name}, path=path)
+
+
+def _agent(text: str, directory: Path) -> LitAgent[Any]:
+    from agl_core.agent import rollout
+
+    found: Any = import_reference(text, directory, path="agent")
+    try:
+        if inspect.isclass(found) and issubclass(found, LitAgent):
+            found = cast("Any", found)()
+        elif inspect.isfunction(found):
+            found = rollout(found)
+        if isinstance(found, LitAgent):
+            agent = cast("LitAgent[Any]", found)
+            agent.check_signature()
+            return agent
+    except (AgentSignatureError, TypeError) as error:
+        raise ConfigError(f"{text}: {error}", path="agent") from error
+    raise ConfigError(f"{text} is a {type(found).__name__} and no agent", path="agent")
+
+
+def _hook(index: int, text: str, directory: Path) -> Hook:
+    path = f"hooks.{index}"
+    found = import_reference(text, directory, path=path)
+    hook = found() if isinstance(found, type) else found
+    if not isinstance(hook, Hook):
+        raise ConfigError(f"{text} is a {type(hook).__name__} and no Hook", path=path)
+    return hook

@@ -1,0 +1,287 @@
+"""The trainer: picks the components, and hands the two halves of a run to a strategy.
+
+::
+
+    trainer = Trainer(algorithm=search, n_runners=8, strategy="shm",
+                      initial_resources={"prompt": PromptTemplate(...)})
+    trainer.fit(agent, train_tasks, val_dataset=val_tasks)
+    best = asyncio.run(trainer.store.get_latest_resources())
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from agl_core.adapter import Adapter
+from agl_core.agent import LitAgent
+from agl_core.algorithm import Algorithm, Baseline, FastAlgorithm
+from agl_core.errors import ConfigError
+from agl_core.execution import ExecutionStrategy
+from agl_core.ids import generate_id
+from agl_core.plugins import build_component, notify
+from agl_core.runner import LitAgentRunner, Runner
+from agl_core.store.base import LightningStore
+from agl_core.tracer import Tracer
+from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
+from agl_core.trainer._components import check_dataset, default_strategy, deprecated, hooks_of
+from agl_core.types import Dataset, Hook, NamedResources
+
+if TYPE_CHECKING:
+    from agl_core.algorithm._batch import BatchOutcome
+    from agl_core.llm_server import LLMServer
+    from agl_core.proxy import LLMProxy
+
+__all__ = ["Trainer"]
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Composes a run and runs it.
+
+    A component is given as an instance, a registered name (``"sqlite"``), a dict
+    ``{"type": name, **config}``, a dotted path, a class, or a TOML or YAML file.
+
+    Args:
+        n_runners: How many runners work at a time; a strategy given as an instance keeps its own
+            number.
+        max_rollouts: How many rollouts each runner does at most.
+        initial_resources: The resources the algorithm starts from.
+        tracer: Turns what agents do into spans; ``otel`` by default.
+        adapter: Turns spans into what the algorithm reads; ``triplet`` by default.
+        store: Keeps tasks, spans and resources; ``memory`` by default.
+        runner: Runs the agent; :class:`~agl_core.runner.LitAgentRunner` by default.
+        strategy: Where everything runs. By default ``cs`` (processes around a store server) if
+            agl-exec-cs is installed, and else ``shm`` (threads of this process); the log says
+            which.
+        port: Port of the store server, for strategies that have one.
+        algorithm: Improves the resources. None: the runners serve what others put in the store.
+        llm_proxy: Stands between agents and models; ``direct`` by default, if a dict without a
+            type is given.
+        llm_server: Serves the model that is trained, behind the proxy (``direct``, unless
+            ``llm_proxy`` says otherwise); it runs while the algorithm does.
+        hooks: Callbacks around each rollout.
+        proxy: Another name of ``llm_proxy``.
+        run: Name of the run. The run of this name in the store goes on where it was (and does
+            nothing if it is finished); without a name each call is a run of its own. Counts for
+            :meth:`fit` and :meth:`dev`.
+        dev: Deprecated and without effect; call :meth:`dev`.
+        n_workers: Deprecated name of ``n_runners``.
+        max_tasks: Deprecated name of ``max_rollouts``.
+        daemon: Deprecated and without effect.
+        triplet_exporter: Deprecated name of ``adapter``.
+
+    Attributes:
+        interrupted: Whether the last run was ended by Ctrl+C.
+
+    Raises:
+        ConfigError: An argument is wrong; the message starts with its name.
+        PluginError: A component asked for by name cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_runners: int | None = None,
+        max_rollouts: int | None = None,
+        initial_resources: NamedResources | None = None,
+        tracer: Any = None,
+        adapter: Any = None,
+        store: Any = None,
+        runner: Any = None,
+        strategy: Any = None,
+        port: int | None = None,
+        algorithm: Any = None,
+        llm_proxy: Any = None,
+        llm_server: Any = None,
+        hooks: Hook | Sequence[Hook] | None = None,
+        proxy: Any = None,
+        run: str | None = None,
+        dev: bool | None = None,
+        n_workers: int | None = None,
+        max_tasks: int | None = None,
+        daemon: bool | None = None,
+        triplet_exporter: Any = None,
+    ) -> None:
+        deprecated("dev=True", dev or None, "Trainer.dev()", None)
+        deprecated("daemon", daemon, "the strategy's own options", None)
+        n_runners = deprecated("n_workers", n_workers, "n_runners", n_runners)
+        max_rollouts = deprecated("max_tasks", max_tasks, "max_rollouts", max_rollouts)
+        adapter = deprecated("triplet_exporter", triplet_exporter, "adapter", adapter)
+        if n_runners is not None and n_runners < 1:
+            raise ConfigError(f"must be at least 1, not {n_runners}", path="n_runners")
+        if llm_proxy is not None and proxy is not None:
+            raise ConfigError("is the same as llm_proxy; give one of them", path="proxy")
+
+        self.max_rollouts = max_rollouts
+        self.initial_resources = initial_resources
+        self.run = run or ""
+        self.hooks = hooks_of(hooks)
+        self.interrupted = False
+        supplies: dict[str, Any] = {"n_runners": n_runners or 1}
+        if port is not None:
+            supplies["server_port"] = port
+        self.strategy: ExecutionStrategy = build_component(
+            "execution", strategy, default=default_strategy(), inject=supplies, path="strategy"
+        )
+        if port is not None and hasattr(self.strategy, "server_port"):
+            setattr(self.strategy, "server_port", port)  # noqa: B010 - of an instance, too
+        self.n_runners = self.strategy.n_runners
+        self.store: LightningStore = build_component("store", store, default="memory")
+        self.tracer: Tracer = build_component("tracer", tracer, default="otel")
+        self.adapter: Adapter[Any, Any] = build_component("adapter", adapter, default="triplet")
+        self.algorithm: Algorithm | None = (
+            None if algorithm is None else build_component("algorithm", algorithm)
+        )
+        self.llm_server: LLMServer | None = (
+            None if llm_server is None else build_component("llm_server", llm_server)
+        )
+        spec = llm_proxy if proxy is None else proxy
+        if spec is None and self.llm_server is not None:
+            spec = "direct"
+        self.llm_proxy: LLMProxy | None = (
+            None
+            if spec is None
+            else build_component("proxy", spec, default="direct", inject={"store": self.store})
+        )
+        supplies = {"tracer": self.tracer}
+        if max_rollouts is not None:
+            supplies["max_rollouts"] = max_rollouts
+        self.runner: Runner[Any] = build_component(
+            "runner", runner, default=LitAgentRunner, expected=Runner, inject=supplies
+        )
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None = None,
+        *,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run the algorithm with the agent until the algorithm is done.
+
+        Ctrl+C stops the run in good order, sets :attr:`interrupted` and returns; what the store
+        holds stays. Results are in :attr:`store` and in the algorithm.
+
+        Args:
+            agent: The agent to train.
+            train_dataset: Tasks to learn from.
+            val_dataset: Tasks to measure on.
+
+        Raises:
+            ConfigError: The agent or a dataset is not one.
+            Exception: What the algorithm, a runner or the store raised.
+        """
+        self._execute("fit", agent, self.algorithm, train_dataset, val_dataset)
+
+    def dev(
+        self,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None = None,
+        *,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Like :meth:`fit` with an algorithm that is quick: the given one or ``Baseline()``.
+
+        Raises:
+            TypeError: The trainer's algorithm is no :class:`~agl_core.algorithm.FastAlgorithm`.
+        """
+        algorithm = Baseline() if self.algorithm is None else self.algorithm
+        if not isinstance(algorithm, FastAlgorithm):
+            raise TypeError(
+                f"dev takes a FastAlgorithm and {type(algorithm).__qualname__} is none; "
+                "use fit, or a trainer without an algorithm"
+            )
+        self._execute("dev", agent, algorithm, train_dataset, val_dataset)
+
+    def evaluate(
+        self,
+        agent: LitAgent[Any],
+        dataset: Dataset[Any],
+        *,
+        resources: NamedResources | str | None = None,
+        timeout: float | None = None,
+    ) -> BatchOutcome:
+        """Run the agent over a dataset once, updating nothing.
+
+        Args:
+            agent: The agent to measure.
+            dataset: The tasks; each becomes a rollout of mode ``test``.
+            resources: What to run with, or the id of a stored snapshot; by default the
+                initial resources, or else the latest in the store.
+            timeout: Seconds for the whole dataset; what is not done by then is cancelled.
+
+        Returns:
+            An outcome per task; its ``score()`` is the mean reward with its interval.
+
+        Raises:
+            KeyboardInterrupt: Ctrl+C was pressed, so there is no result.
+        """
+        from agl_core.algorithm._evaluation import Evaluation
+
+        evaluation = Evaluation(resources=resources, timeout=timeout)
+        self._execute("eval", agent, evaluation, None, dataset)
+        if evaluation.outcome is None:
+            raise KeyboardInterrupt
+        return evaluation.outcome
+
+    def _execute(
+        self,
+        mode: str,
+        agent: LitAgent[Any],
+        algorithm: Algorithm | None,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+    ) -> None:
+        if not isinstance(cast("object", agent), LitAgent):
+            raise ConfigError(
+                f"{agent!r} is no agent; decorate a function with @rollout or derive from LitAgent",
+                path="agent",
+            )
+        agent.check_signature()
+        lead = AlgorithmSide(
+            trainer=self,
+            algorithm=algorithm,
+            adapter=self.adapter,
+            llm_proxy=self.llm_proxy,
+            llm_server=self.llm_server,
+            initial_resources=self.initial_resources,
+            train_dataset=check_dataset("train_dataset", train_dataset),
+            val_dataset=check_dataset("val_dataset", val_dataset),
+            run="" if mode == "eval" else self.run,
+        )
+        agent.set_trainer(self)
+        worker = RunnerSide(self.runner, agent, self.hooks, self.llm_proxy)
+        run_id = f"run-{generate_id(8)}"
+        logger.info("The run executes with %s", type(self.strategy).__name__)
+        notify("run_started", run_id=run_id, mode=mode, config=self._describe(algorithm))
+        error: BaseException | None = None
+        try:
+            self.strategy.execute(lead, worker, self.store)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self.interrupted = self.strategy.interrupted
+            notify("run_finished", run_id=run_id, mode=mode, error=error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process the store is the one that the run hands out there.
+        return {name: value for name, value in self.__dict__.items() if name != "store"}
+
+    def _describe(self, algorithm: Algorithm | None) -> dict[str, Any]:
+        parts = {
+            "algorithm": algorithm,
+            "store": self.store,
+            "strategy": self.strategy,
+            "tracer": self.tracer,
+            "adapter": self.adapter,
+            "llm_proxy": self.llm_proxy,
+            "llm_server": self.llm_server,
+        }
+        names = {k: type(v).__qualname__ for k, v in parts.items() if v is not None}
+        return {**names, "n_runners": self.n_runners}

@@ -1,0 +1,141 @@
+"""Cheap copies of records.
+
+The framework treats records as immutable values: a change is a new record, and what crosses a
+store's border is a copy. Both happen several times per rollout, so they go round pydantic's
+validation (the values come from validated records) and round :func:`copy.deepcopy` (payloads are
+JSON nearly always).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
+
+from agl_core.types._resources import NamedResources, Resource, ResourcesUpdate
+from agl_core.types._rollout import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
+
+__all__ = [
+    "attach_attempt",
+    "construct",
+    "copy_attempt",
+    "copy_config",
+    "copy_resources",
+    "copy_rollout",
+    "copy_snapshot",
+    "copy_value",
+    "copy_worker",
+    "evolve",
+]
+
+M = TypeVar("M", bound=BaseModel)
+
+_IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
+# Every field of a constructed record counts as set, so all records of a class share one set:
+# assigning to a field adds a name that is in it already.
+_field_names: Final[dict[type[BaseModel], set[str]]] = {}
+_new = object.__new__
+_set = object.__setattr__
+
+
+def construct(cls: type[M], values: dict[str, Any]) -> M:
+    """Return a record of these values without validating them; takes ownership of the dict.
+
+    Args:
+        cls: A model without private attributes and without ``extra="allow"``.
+        values: A value for **every** field, in the order of the fields.
+    """
+    names = _field_names.get(cls)
+    if names is None:
+        names = _field_names[cls] = set(cls.model_fields)
+    record = _new(cls)
+    _set(record, "__dict__", values)
+    _set(record, "__pydantic_fields_set__", names)
+    _set(record, "__pydantic_extra__", None)
+    _set(record, "__pydantic_private__", None)
+    return record
+
+
+def evolve(record: M, changes: dict[str, Any]) -> M:
+    """Return a copy of ``record`` with these fields changed, sharing the values of the others."""
+    return construct(type(record), {**record.__dict__, **changes})
+
+
+def copy_value(value: Any) -> Any:
+    """Return a deep copy: dicts, lists and scalars fast, anything else by :func:`copy.deepcopy`."""
+    if type(value) in _IMMUTABLE:
+        return value
+    try:
+        return _copy_json(value)
+    except RecursionError:  # it contains itself; deepcopy keeps a memo and copes
+        return copy.deepcopy(value)
+
+
+def _copy_json(value: Any) -> Any:
+    kind: Any = value.__class__
+    if kind is dict:
+        return {
+            key: item if type(item) in _IMMUTABLE else _copy_json(item)
+            for key, item in value.items()
+        }
+    if kind is list:
+        return [item if type(item) in _IMMUTABLE else _copy_json(item) for item in value]
+    if kind in _IMMUTABLE:
+        return value
+    return copy.deepcopy(value)
+
+
+def copy_config(config: RolloutConfig) -> RolloutConfig:
+    """Return a copy that shares nothing mutable."""
+    values = config.__dict__.copy()
+    values["retry_condition"] = list(config.retry_condition)
+    return construct(type(config), values)
+
+
+def copy_attempt(attempt: Attempt) -> Attempt:
+    """Return a copy that shares nothing mutable."""
+    values = attempt.__dict__.copy()
+    if values["metadata"]:
+        values["metadata"] = copy_value(values["metadata"])
+    elif values["metadata"] is not None:
+        values["metadata"] = {}
+    return construct(Attempt, values)
+
+
+def copy_rollout(rollout: Rollout) -> Rollout:
+    """Return a plain rollout that shares nothing mutable."""
+    return construct(Rollout, _rollout_values(rollout))
+
+
+def attach_attempt(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
+    """Return copies of both as one record."""
+    values = _rollout_values(rollout)
+    values["attempt"] = copy_attempt(attempt)
+    return construct(AttemptedRollout, values)
+
+
+def copy_worker(worker: Worker) -> Worker:
+    """Return a copy that shares nothing mutable."""
+    values = worker.__dict__.copy()
+    values["heartbeat_stats"] = copy_value(values["heartbeat_stats"])
+    return construct(Worker, values)
+
+
+def copy_resources(resources: Mapping[str, Resource]) -> NamedResources:
+    """Return a copy that shares nothing mutable."""
+    return {name: resource.model_copy(deep=True) for name, resource in resources.items()}
+
+
+def copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
+    """Return a copy that shares nothing mutable."""
+    return evolve(snapshot, {"resources": copy_resources(snapshot.resources)})
+
+
+def _rollout_values(rollout: Rollout) -> dict[str, Any]:
+    values = rollout.__dict__.copy()
+    values["input"] = copy_value(values["input"])
+    values["config"] = copy_config(values["config"])
+    values["metadata"] = copy_value(values["metadata"])
+    return values

@@ -1,0 +1,264 @@
+"""Tunable resources: what an algorithm improves and an agent receives.
+
+A resource is told apart by its ``resource_type``. Users and plugins add their own with
+:func:`register_resource_type`; a type this process does not know survives as an
+:class:`OpaqueResource` instead of failing the snapshot it is part of.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    ValidationInfo,
+)
+from pydantic_core import PydanticCustomError
+
+from agl_core.errors import MissingDependencyError
+from agl_core.types._rollout import AttemptedRollout
+
+__all__ = [
+    "LLM",
+    "Checkpoint",
+    "NamedResources",
+    "OpaqueResource",
+    "PromptTemplate",
+    "ProxyLLM",
+    "Resource",
+    "ResourceUnion",
+    "ResourcesUpdate",
+    "becomes_latest",
+    "register_resource_type",
+    "resource_types",
+]
+
+logger = logging.getLogger(__name__)
+
+
+def _caller() -> str:
+    """Return the name of the function that called the caller of this one."""
+    return sys._getframe(2).f_code.co_name  # pyright: ignore[reportPrivateUsage]
+
+
+class Resource(BaseModel):
+    """Base of all resources.
+
+    A subclass fixes ``resource_type`` to a string constant::
+
+        @register_resource_type
+        class Adapter(Resource):
+            resource_type: Literal["adapter"] = "adapter"
+            path: str
+    """
+
+    resource_type: Any
+
+
+R = TypeVar("R", bound=type[Resource])
+_types: dict[str, type[Resource]] = {}
+
+
+def register_resource_type(cls: R) -> R:
+    """Make a :class:`Resource` subclass known by the default of its ``resource_type``.
+
+    Usable as a class decorator. Registering the same class again changes nothing. Not thread-safe:
+    register at import time.
+
+    Raises:
+        ValueError: The class has no string default for ``resource_type``, or another class already
+            has it.
+    """
+    name = cls.model_fields["resource_type"].default
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{cls.__qualname__} needs a string default for its resource_type")
+    known = _types.setdefault(name, cls)
+    if known is not cls and known.__qualname__ != cls.__qualname__:
+        raise ValueError(f"resource_type {name!r} already belongs to {known.__qualname__}")
+    _types[name] = cls
+    return cls
+
+
+def resource_types() -> dict[str, type[Resource]]:
+    """Return the known resource classes by their ``resource_type`` (a copy)."""
+    return dict(_types)
+
+
+class OpaqueResource(Resource):
+    """A resource whose type this process does not know; every field is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    resource_type: str
+
+
+@register_resource_type
+class LLM(Resource):
+    """A model behind an OpenAI-compatible endpoint."""
+
+    resource_type: Literal["llm"] = "llm"
+    endpoint: str
+    """Base URL, as an OpenAI client takes it."""
+    model: str
+    api_key: str | None = None
+    sampling_parameters: dict[str, Any] = Field(default_factory=dict)
+
+    def get_base_url(self, *args: Any, **kwargs: Any) -> str:
+        """Return the endpoint; arguments are ignored, so callers may always pass the ids."""
+        return self.endpoint
+
+
+@register_resource_type
+class ProxyLLM(LLM):
+    """A model behind a proxy that files each call under the rollout and attempt in its URL."""
+
+    resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "endpoint" and _caller() != "get_base_url":
+            logger.warning(
+                "ProxyLLM.endpoint was read directly: calls made to it belong to no rollout; "
+                "use get_base_url(rollout_id, attempt_id)"
+            )
+        return super().__getattribute__(name)
+
+    def get_base_url(
+        self, rollout_id: str | None = None, attempt_id: str | None = None, *_: Any, **__: Any
+    ) -> str:
+        """Return the endpoint with rollout and attempt baked into its path.
+
+        Args:
+            rollout_id: Rollout to file calls under; None together with ``attempt_id`` returns the
+                endpoint unchanged.
+            attempt_id: Attempt to file calls under.
+
+        Raises:
+            ValueError: Only one of the ids is given, or one is not a string.
+        """
+        if rollout_id is None and attempt_id is None:
+            return self.endpoint
+        if not isinstance(rollout_id, str) or not isinstance(attempt_id, str):
+            raise ValueError("get_base_url takes both rollout_id and attempt_id, or neither")
+        base = self.endpoint.removesuffix("/")
+        root = base.removesuffix("/v1")
+        version = "/v1" if root != base else ""
+        return f"{root}/rollout/{rollout_id}/attempt/{attempt_id}{version}"
+
+    def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
+        """Return a plain :class:`LLM` whose endpoint files calls under this attempt."""
+        return LLM(
+            endpoint=self.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
+            model=self.model,
+            api_key=self.api_key,
+            sampling_parameters=self.sampling_parameters,
+        )
+
+
+@register_resource_type
+class PromptTemplate(Resource):
+    """A prompt with placeholders."""
+
+    resource_type: Literal["prompt_template"] = "prompt_template"
+    template: str
+    engine: Literal["jinja", "f-string", "poml"]
+
+    def format(self, **kwargs: Any) -> str:
+        """Fill the placeholders.
+
+        ``f-string`` is :meth:`str.format`; ``jinja`` runs in Jinja's sandbox, where an undefined
+        name is an error; ``poml`` needs the ``poml`` package and joins the text of its messages.
+
+        Raises:
+            KeyError: An f-string placeholder has no value.
+            MissingDependencyError: The engine's package is not installed.
+        """
+        if self.engine == "f-string":
+            return self.template.format(**kwargs)
+        if self.engine == "jinja":
+            from jinja2 import StrictUndefined
+            from jinja2.sandbox import SandboxedEnvironment
+
+            return (
+                SandboxedEnvironment(undefined=StrictUndefined)
+                .from_string(self.template)
+                .render(**kwargs)
+            )
+        try:
+            poml: Any = importlib.import_module("poml")
+        except ImportError as error:
+            raise MissingDependencyError("the poml prompt engine", pip="poml") from error
+        messages: str | list[dict[str, Any]] = poml.poml(self.template, context=kwargs, chat=False)
+        if isinstance(messages, str):
+            return messages
+        return "\n".join(str(message["content"]) for message in messages)
+
+
+@register_resource_type
+class Checkpoint(Resource):
+    """Where a run stands (:class:`agl_core.algorithm.Run`); nothing that agents receive."""
+
+    resource_type: Literal["checkpoint"] = "checkpoint"
+    state: Any = None
+    """What the algorithm goes on from, any JSON value."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """The last value of each metric."""
+    finished: bool = False
+    resources_id: str | None = None
+    """Of a finished run: the resources that came of it."""
+
+
+class _AnyResource:
+    """Annotation that decodes by ``resource_type`` and documents the known types."""
+
+    @staticmethod
+    def decode(value: Any, _: ValidationInfo) -> Resource:
+        if isinstance(value, Resource):
+            return value
+        name: Any = None
+        if isinstance(value, dict):
+            name = cast("dict[str, Any]", value).get("resource_type")
+        if not isinstance(name, str):
+            raise PydanticCustomError(
+                "resource_type", "a resource needs a string under the key 'resource_type'"
+            )
+        return _types.get(name, OpaqueResource).model_validate(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> Any:
+        del schema
+        options = [
+            handler(known.__pydantic_core_schema__) for known in [*_types.values(), OpaqueResource]
+        ]
+        return {"anyOf": options}
+
+
+ResourceUnion = Annotated[
+    SerializeAsAny[Resource], BeforeValidator(_AnyResource.decode), _AnyResource
+]
+"""Any resource, decoded by its ``resource_type``."""
+
+NamedResources = dict[str, ResourceUnion]
+"""Resources by name. The order matters: agents receive the first of the type they ask for."""
+
+
+def becomes_latest(resources: NamedResources) -> bool:
+    """Whether a snapshot becomes the latest when it is stored: not one of checkpoints alone."""
+    return not resources or any(not isinstance(it, Checkpoint) for it in resources.values())
+
+
+class ResourcesUpdate(BaseModel):
+    """A versioned snapshot of resources."""
+
+    resources_id: str
+    create_time: float
+    update_time: float
+    version: int
+    resources: NamedResources

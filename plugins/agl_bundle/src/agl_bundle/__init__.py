@@ -1,0 +1,1 @@
+"""Nothing but requirements: installing this distribution installs what most people want."""

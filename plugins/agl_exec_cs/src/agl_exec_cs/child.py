@@ -1,0 +1,225 @@
+"""What runs in the child processes of ``cs``: one runner, or the algorithm with the store server.
+
+Everything a child needs travels in its job, which pickles whatever the start method is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agl_core.execution._base import RunnerBundle
+from agl_core.execution._events import (
+    ExecutionEvent,
+    MultiprocessingEvent,
+    ThreadingEvent,
+    wait_readable,
+)
+from agl_core.execution._supervise import supervise
+from agl_core.runner._base import worker_name
+from agl_exec_cs.routes import Parcel, Route
+from agl_exec_cs.run_store import RunnerClient
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+__all__ = [
+    "Job",
+    "RunnerJob",
+    "child_main",
+    "run_runner",
+    "supervise_with_signals",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class Job(Protocol):
+    """What a child does, and whom it tells."""
+
+    @property
+    def stop(self) -> MultiprocessingEvent:
+        """The stop event of the run."""
+        ...
+
+    @property
+    def report(self) -> Connection[str, Any]:
+        """Where the child writes why it failed."""
+        ...
+
+    def run(self) -> None:
+        """Do it, in the child's main thread."""
+        ...
+
+
+def child_main(job: Job, name: str) -> None:
+    """Do a job; a failure is reported, stops the run, and makes the exit code 1."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has the parent's handler
+    try:
+        job.run()
+    except KeyboardInterrupt:
+        logger.debug("%s was interrupted", name)
+    except BaseException as error:
+        logger.exception("%s failed", name)
+        job.report.send(f"failed with {type(error).__name__}: {error}")
+        job.stop.set()
+        sys.exit(1)
+
+
+@dataclass
+class RunnerJob:
+    """Runs one runner in a child process.
+
+    Attributes:
+        bundle: The runner's side of the run.
+        worker_id: Number of the worker.
+        stop: The stop event of the run.
+        report: Where the child writes why it failed.
+        route: How it reaches the store.
+        grace: Seconds between the stop event and the cancellation.
+    """
+
+    bundle: Parcel
+    worker_id: int
+    stop: MultiprocessingEvent
+    report: Connection[str, Any]
+    route: Route
+    grace: float
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        stop = ThreadingEvent()  # of this runner alone
+        watching = [
+            asyncio.ensure_future(_forward(self.stop, stop)),
+            asyncio.ensure_future(_stop_when_orphaned(stop)),
+        ]
+        try:
+            work = partial(
+                run_runner, self.bundle.content, self.worker_id, stop, self.route, self.stop
+            )
+            await supervise_with_signals(work, stop, self.grace, (signal.SIGINT,))
+        finally:
+            for task in watching:
+                task.cancel()
+
+
+async def run_runner(
+    bundle: RunnerBundle,
+    worker_id: int,
+    stop: ExecutionEvent,
+    route: Route,
+    siblings: ExecutionEvent | None = None,
+) -> None:
+    """Run a runner bundle until it ends.
+
+    Args:
+        bundle: The runner's side of the run.
+        worker_id: Number of the worker.
+        stop: Ends it; also set here if the server says that the run is over, or is lost.
+        route: How it reaches the store.
+        siblings: The stop event of the runners beside this one; set if the run is over.
+
+    Raises:
+        StoreUnavailableError: The server was lost and did not come back in time.
+    """
+    if route.store.content is not None:
+        await bundle(route.store.content, worker_id, stop)
+        return
+    url = route.url if isinstance(route.url, str) else await _receive(route.url, stop)
+    if url is None:
+        return  # the run ended before there was a server
+    client = RunnerClient(url, stop, route.patience, siblings)
+    try:
+        await bundle(client, worker_id, stop)
+        await client.leave(worker_name(worker_id))
+    finally:
+        await client.close()
+    if client.lost is not None:
+        raise client.lost
+
+
+async def supervise_with_signals(
+    work: Callable[[], Awaitable[None]],
+    stop: ExecutionEvent,
+    grace: float,
+    signals: Sequence[signal.Signals],
+) -> bool:
+    """Supervise work; the first of these signals sets ``stop``, the next cancels at once.
+
+    Returns:
+        Whether any of the signals arrived.
+    """
+    hurry = ThreadingEvent()
+    arrived: list[signal.Signals] = []
+
+    def react(signum: signal.Signals) -> None:
+        arrived.append(signum)
+        (hurry if stop.is_set() else stop).set()
+
+    with _signal_handler(signals, react):
+        await supervise(work, stop, grace, hurry)
+    return bool(arrived)
+
+
+@contextmanager
+def _signal_handler(
+    signals: Sequence[signal.Signals], react: Callable[[signal.Signals], None]
+) -> Generator[None]:
+    """Call ``react`` on the running loop for each of these signals; does nothing in a thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def on_signal(signum: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(react, signal.Signals(signum))
+
+    previous = {signum: signal.getsignal(signum) for signum in signals}
+    for signum in signals:
+        if sys.platform == "win32":
+            signal.signal(signum, on_signal)
+        else:  # also wakes a loop that waits
+            loop.add_signal_handler(signum, react, signum)
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            if sys.platform != "win32":
+                loop.remove_signal_handler(signum)
+            signal.signal(signum, handler)
+
+
+async def _receive(source: Connection[Any, str], stop: ExecutionEvent) -> str | None:
+    """Wait for a message; None if the stop event comes first."""
+    told = asyncio.ensure_future(wait_readable(source))
+    stopped = asyncio.ensure_future(stop.wait_async())
+    try:
+        await asyncio.wait((told, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return source.recv() if told.done() else None
+    finally:
+        told.cancel()
+        stopped.cancel()
+
+
+async def _forward(source: ExecutionEvent, target: ExecutionEvent) -> None:
+    await source.wait_async()
+    target.set()
+
+
+async def _stop_when_orphaned(stop: ExecutionEvent) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        await wait_readable(parent.sentinel)
+        logger.warning("The process that started this one is gone; stopping")
+        stop.set()

@@ -1,0 +1,200 @@
+"""The parent's view of the child processes of ``cs``: start, watch, replace, stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Collection, Mapping
+from multiprocessing.connection import wait as wait_for_connections
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from agl_core.errors import LaunchError
+from agl_exec_cs.child import Job, child_main
+from agl_exec_cs.forking import between_imports
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
+
+    from agl_core.execution._events import MultiprocessingEvent
+
+__all__ = ["Children"]
+
+logger = logging.getLogger(__name__)
+
+MakeJob: TypeAlias = "Callable[[Connection[str, Any]], Job]"
+
+
+class _Child:
+    """One seat: the process that has it now, and how often its predecessors died."""
+
+    def __init__(self, name: str, make_job: MakeJob) -> None:
+        self.name = name
+        self.make_job = make_job
+        self.deaths = 0
+        self.gone = False
+
+    def launch(self, context: Any) -> None:
+        self._report, there = context.Pipe(duplex=False)
+        self.process: BaseProcess = context.Process(
+            target=child_main, args=(self.make_job(there), self.name), name=self.name
+        )
+        try:
+            with between_imports():
+                self.process.start()
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise LaunchError(
+                f"{self.name} cannot travel to a new process ({context.get_start_method()}): "
+                f"{error}; use start_method='fork', or make everything it holds picklable"
+            ) from error
+        finally:
+            there.close()
+
+    def failure(self) -> str | None:
+        """Return why the process failed, in its own words; None if it said nothing."""
+        try:
+            return self._report.recv() if self._report.poll(0) else None
+        except EOFError:
+            return None
+
+
+class Children:
+    """Child processes with one stop event.
+
+    A child that fails says why and stops the run. One that dies without a word (killed, out of
+    memory, a crash in native code) is replaced, up to a limit.
+
+    Args:
+        context: Where processes come from (``multiprocessing.get_context``).
+        stop: The stop event of the run.
+        graceful_timeout: Seconds that children have to end after the stop event.
+        terminate_timeout: Seconds that they have after each further step: interrupt, terminate,
+            kill.
+        allowed_exit_codes: Exit codes that are no failure.
+        max_restarts: How often each child that died is replaced.
+        on_death: Called with the name of each child that died, before it is replaced; in the
+            watching thread.
+        on_end: Called when every child has ended, in the watching thread.
+
+    Attributes:
+        failures: What went wrong, one line per child.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        stop: MultiprocessingEvent,
+        *,
+        graceful_timeout: float,
+        terminate_timeout: float,
+        allowed_exit_codes: Collection[int],
+        max_restarts: int = 0,
+        on_death: Callable[[str], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self.failures: list[str] = []
+        self._context = context
+        self._stop = stop
+        self._graceful_timeout = graceful_timeout
+        self._terminate_timeout = terminate_timeout
+        self._allowed = allowed_exit_codes
+        self._max_restarts = max_restarts
+        self._on_death = on_death
+        self._on_end = on_end
+        self._children: list[_Child] = []
+        # Only the watching thread asks after exit codes: two that do can miss one.
+        self._watcher = threading.Thread(target=self._watch, name="agl-children", daemon=True)
+
+    def start(self, jobs: Mapping[str, MakeJob]) -> None:
+        """Start a process per job, and watch them.
+
+        Args:
+            jobs: By name; each makes the job, given the connection for its report, and is called
+                again for a replacement.
+
+        Raises:
+            LaunchError: A job cannot be pickled; children that were started before it go on.
+        """
+        for name, make_job in jobs.items():
+            child = _Child(name, make_job)
+            child.launch(self._context)
+            self._children.append(child)
+        self._watcher.start()  # after the last fork, which would not take the thread along
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until every child has ended, replacements included.
+
+        Args:
+            timeout: Seconds; None waits as long as it takes.
+
+        Returns:
+            Whether they all have.
+        """
+        self._watcher.join(timeout)
+        return not self._watcher.is_alive()
+
+    def shut_down(self) -> bool:
+        """End all children, by force if they do not end by themselves.
+
+        Ctrl+C meanwhile goes on to the next step.
+
+        Returns:
+            Whether Ctrl+C was pressed.
+        """
+        interrupted = False
+        steps: list[tuple[Callable[[BaseProcess], None] | None, float]] = [
+            (None, self._graceful_timeout),
+            (_interrupt, self._terminate_timeout),
+            (lambda process: process.terminate(), self._terminate_timeout),
+            (lambda process: process.kill(), self._terminate_timeout),
+        ]
+        self._stop.set()
+        for act, seconds in steps:
+            try:
+                for child in self._children:
+                    if act is not None and not child.gone:
+                        logger.warning("%s does not end; forcing it", child.name)
+                        act(child.process)
+                if self.join(seconds):
+                    return interrupted
+            except KeyboardInterrupt:
+                interrupted = True
+        left = [str(child.process.pid) for child in self._children if not child.gone]
+        logger.error("These processes cannot be ended: %s", ", ".join(left))
+        return interrupted
+
+    # -- the watching thread ---------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while seats := {c.process.sentinel: c for c in self._children if not c.gone}:
+            for sentinel in wait_for_connections(list(seats)):
+                self._see_off(seats[cast("int", sentinel)])
+        if self._on_end is not None:
+            self._on_end()
+
+    def _see_off(self, child: _Child) -> None:
+        """Decide what the end of a process means."""
+        child.process.join()
+        code = child.process.exitcode
+        failure = child.failure()
+        if failure is None and code not in self._allowed:
+            failure = f"died with exit code {code}"
+            if self._on_death is not None:
+                self._on_death(child.name)
+            if child.deaths < self._max_restarts and not self._stop.is_set():
+                child.deaths += 1
+                logger.warning("%s %s; replacing it", child.name, failure)
+                child.launch(self._context)
+                return
+        child.gone = True
+        if failure is not None:
+            self.failures.append(f"{child.name} {failure}")
+            self._stop.set()
+
+
+def _interrupt(process: BaseProcess) -> None:
+    if process.pid is not None:
+        os.kill(process.pid, signal.SIGINT)

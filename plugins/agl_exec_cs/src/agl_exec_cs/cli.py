@@ -1,0 +1,133 @@
+"""``agl runner`` and ``agl algorithm``: the two roles of a run, on machines of their own.
+
+::
+
+    trainer$ agl algorithm train.toml --host 0.0.0.0      # AGL_AUTH_TOKEN is set everywhere
+    worker1$ agl runner train.toml --server trainer -n 8
+    worker2$ agl runner train.toml --server trainer -n 8
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from agl_core.cli._runs import INTERRUPTED, blame, run_options, set_up_logging
+from agl_core.cli._train import train
+
+__all__ = ["algorithm", "runner"]
+
+_NOT_FOR_RUNNERS: Final = (
+    "train_dataset",
+    "val_dataset",
+    "algorithm",
+    "proxy",
+    "llm_server",
+    "resources",
+)
+"""Keys that a runner does not need, and that may name what its machine does not have."""
+
+
+@click.command(epilog="Example: agl runner train.toml --server trainer.local -n 8")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Override a key of FILE, e.g. --set logging.level=DEBUG; may be repeated.",
+)
+@click.option("--server", metavar="HOST|URL", help="Where the algorithm's store server is.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port, if --server is a host.")
+@click.option("-n", "--n-runners", type=click.IntRange(min=1), help="Number of processes.")
+@click.option("--max-rollouts", type=click.IntRange(min=1), help="Rollouts each does at most.")
+def runner(
+    file: Path,
+    overrides: tuple[str, ...],
+    server: str | None,
+    port: int | None,
+    n_runners: int | None,
+    max_rollouts: int | None,
+) -> int:
+    """Run the agent that FILE describes for an algorithm elsewhere.
+
+    Of FILE only the agent, the hooks, the tracer and the runner are used. Ends when the algorithm's
+    run is over. AGL_SERVER_HOST, AGL_SERVER_PORT and AGL_AUTH_TOKEN stand in for what is not given.
+    """
+    from agl_core.trainer._file import read_train_file
+
+    ours = _overrides(
+        {
+            "strategy.type": "cs",
+            "strategy.role": "runner",
+            "strategy.server_host": server,
+            "strategy.server_port": port,
+            "trainer.n_runners": n_runners,
+            "trainer.max_rollouts": max_rollouts,
+            "store": "memory",
+        }
+    )
+    with blame(file):
+        plan = read_train_file(file, (*overrides, *ours), without=_NOT_FOR_RUNNERS)
+        set_up_logging(plan)
+        trainer = plan.build_trainer()
+    _let_sigterm_stop_like_ctrl_c()
+    trainer.fit(plan.agent)
+    return INTERRUPTED if trainer.interrupted else 0
+
+
+@click.command(epilog="Example: agl algorithm train.toml --host 0.0.0.0 --port 4747")
+@run_options
+@click.option("--run", "name", metavar="NAME", help="Name of the run, as in agl train.")
+@click.option("--resume", is_flag=True, help="Go on with a run, as in agl train.")
+@click.option("--host", help="Interface that the store server listens on; this machine's only.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Its port; 4747.")
+def algorithm(
+    file: Path,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    name: str | None,
+    resume: bool,
+    host: str | None,
+    port: int | None,
+) -> Any:
+    """Run the algorithm that FILE describes and serve its store to runners elsewhere.
+
+    Like agl train without runners: start them with agl runner. A host other than this machine's own
+    needs AGL_AUTH_TOKEN, here and for the runners.
+    """
+    ours = _overrides(
+        {
+            "strategy.type": "cs",
+            "strategy.role": "algorithm",
+            "strategy.server_host": host,
+            "strategy.server_port": port,
+        }
+    )
+    _let_sigterm_stop_like_ctrl_c()
+    return click.get_current_context().invoke(
+        train,
+        file=file,
+        overrides=(*overrides, *ours),
+        as_json=as_json,
+        name=name,
+        resume=resume,
+        check=False,
+    )
+
+
+def _overrides(values: dict[str, str | int | None]) -> list[str]:
+    """Write what was given as overrides of a train file."""
+    return [
+        f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}"
+        for key, value in values.items()
+        if value is not None
+    ]
+
+
+def _let_sigterm_stop_like_ctrl_c() -> None:
+    """Let service managers stop a role in good order."""
+    signal.signal(signal.SIGTERM, lambda _signum, _frame: signal.raise_signal(signal.SIGINT))

@@ -1,0 +1,68 @@
+"""Rollouts as datasets to fine-tune on: SFT, DPO, and reinforcement learning from a file.
+
+::
+
+    report = await export_dataset(store, sft_builder(SftOptions(best=1)), "sft.jsonl")
+    print(report)
+
+:func:`sft_rows`, :func:`dpo_rows` and :func:`rl_rows` are pure: samples of one task in, rows out.
+:func:`export_dataset` reads the samples from a store, a task at a time, and writes the rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from agl_export.dpo import DpoOptions, dpo_rows
+    from agl_export.files import read_rows, writing_rows
+    from agl_export.report import ExportReport, Skip
+    from agl_export.rl import RlOptions, rl_rows
+    from agl_export.run import Selection, Split, export_dataset
+    from agl_export.samples import Sample, conversations, task_key, trajectories
+    from agl_export.sft import SftOptions, sft_rows
+
+__all__ = [
+    "DpoOptions",
+    "ExportReport",
+    "RlOptions",
+    "Sample",
+    "Selection",
+    "SftOptions",
+    "Skip",
+    "Split",
+    "conversations",
+    "dpo_rows",
+    "export_dataset",
+    "read_rows",
+    "rl_rows",
+    "sft_rows",
+    "task_key",
+    "trajectories",
+    "writing_rows",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "DpoOptions": "agl_export.dpo",
+        "ExportReport": "agl_export.report",
+        "RlOptions": "agl_export.rl",
+        "Sample": "agl_export.samples",
+        "Selection": "agl_export.run",
+        "SftOptions": "agl_export.sft",
+        "Skip": "agl_export.report",
+        "Split": "agl_export.run",
+        "conversations": "agl_export.samples",
+        "dpo_rows": "agl_export.dpo",
+        "export_dataset": "agl_export.run",
+        "read_rows": "agl_export.files",
+        "rl_rows": "agl_export.rl",
+        "sft_rows": "agl_export.sft",
+        "task_key": "agl_export.samples",
+        "trajectories": "agl_export.samples",
+        "writing_rows": "agl_export.files",
+    },
+)

@@ -1,0 +1,200 @@
+"""Pairs of rollouts of one task as a dataset for direct preference optimisation.
+
+Rafailov et al. 2023 (arXiv:2305.18290). Two rollouts of a task part where the model first says
+something else; what both have before is the prompt, and of what follows the better rollout's is
+chosen. Where a conversation goes on for several turns, the turn at which they part is the one that
+made the difference (step-wise DPO, Lai et al. 2024, arXiv:2406.18629), and by default the pair ends
+with it: what tools and users say afterwards is not the model's to learn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from agl_core.adapter._trajectory import TrajectoryRow
+from agl_core.errors import InvalidArgumentError
+from agl_core.types import OpenAIMessages
+from agl_export.report import ExportReport, Skip
+from agl_export.samples import (
+    Row,
+    Sample,
+    ToolArguments,
+    conversations,
+    spoken,
+    trajectories,
+    with_arguments,
+)
+from agl_export.sft import rewarded
+
+__all__ = ["DpoOptions", "dpo_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class DpoOptions:
+    """What goes into the dataset.
+
+    Attributes:
+        form: ``messages``: ``prompt``, ``chosen`` and ``rejected`` as lists of messages in OpenAI's
+            chat format, and ``tools``. ``tokens``: ``prompt_ids``, ``chosen_ids`` and
+            ``rejected_ids``, the very tokens that the model saw and sampled.
+        pairs: ``best-worst``: one pair per task. ``all``: each two rollouts that differ enough.
+        margin: Least difference of two rewards; equal rewards never make a pair.
+        max_pairs: Most pairs per task, those with the largest differences first; None: no limit.
+        completion: ``turn``: the answer at which the two part. ``rest``: all that follows, turns of
+            tools and users included.
+        min_reward: The chosen one's reward is at least this; None: any.
+        agent_match: Regular expression searched in agent names; None: all calls.
+        tool_arguments: How the arguments of tool calls are written.
+    """
+
+    form: Literal["messages", "tokens"] = "messages"
+    pairs: Literal["best-worst", "all"] = "best-worst"
+    margin: float = 0.0
+    max_pairs: int | None = None
+    completion: Literal["turn", "rest"] = "turn"
+    min_reward: float | None = None
+    agent_match: str | None = None
+    tool_arguments: ToolArguments = "object"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A sample with what it says."""
+
+    sample: Sample
+    reward: float
+    said: Sequence[OpenAIMessages] | Sequence[TrajectoryRow]
+
+
+def dpo_rows(samples: Sequence[Sample], options: DpoOptions, report: ExportReport) -> list[Row]:
+    """Return the pairs of one task, those with the largest difference in reward first.
+
+    Args:
+        samples: All rollouts of one task.
+        options: What to take.
+        report: Where each sample is counted: as used if it is in a pair, or else as left out, for
+            the reason that came nearest to a pair.
+    """
+    read = list(_read(samples, options, report))
+    rows: list[Row] = []
+    used: set[str] = set()
+    failed: dict[str, Counter[Skip]] = {one.sample.rollout_id: Counter() for one in read}
+    limit = options.max_pairs if options.pairs == "all" else 1
+    for better, worse in _candidates(read, options):
+        ids = better.sample.rollout_id, worse.sample.rollout_id
+        full = len(rows) if options.pairs == "all" else int(bool(rows))
+        limit = options.max_pairs if options.pairs == "all" else 1
+        pair = (
+            Skip.TOO_MANY if limit is not None and full >= limit else _pair(better, worse, options)
+        )
+        if isinstance(pair, Skip):
+            for rollout_id in ids:
+                failed[rollout_id][pair] += 1
+            continue
+        rows.append(pair)
+        used.update(ids)
+    for rollout_id, reasons in failed.items():
+        if rollout_id in used:
+            report.used += 1
+        else:
+            order = (Skip.TOO_MANY, Skip.SAME, Skip.NO_FORK)
+            reason = next((skip for skip in order if reasons[skip]), Skip.NO_PARTNER)
+            report.leave_out(reason)
+    return rows
+
+
+def _read(samples: Sequence[Sample], options: DpoOptions, report: ExportReport) -> Iterator[_Read]:
+    read = conversations if options.form == "messages" else trajectories
+    for sample in rewarded(samples, report, required=True):
+        try:
+            said = read(sample.spans, agent_match=options.agent_match, report=report.adapters)
+        except InvalidArgumentError:
+            report.leave_out(Skip.UNREADABLE)
+            continue
+        if said:
+            assert sample.reward is not None
+            yield _Read(sample, sample.reward, said)
+        else:
+            messages = options.form == "messages"
+            report.leave_out(Skip.NO_MESSAGES if messages else Skip.NO_TOKEN_IDS)
+
+
+def _candidates(read: Sequence[_Read], options: DpoOptions) -> list[tuple[_Read, _Read]]:
+    """The two of each pair that rewards allow, the better one first, by difference.
+
+    Equal differences: the better best one first, then in the order of the samples.
+    """
+    ranked = sorted(read, key=lambda one: one.reward, reverse=True)
+    allowed = [
+        (better, worse)
+        for better, worse in combinations(ranked, 2)
+        if better.reward > worse.reward
+        and better.reward - worse.reward >= options.margin
+        and (options.min_reward is None or better.reward >= options.min_reward)
+    ]
+    return sorted(allowed, key=lambda pair: pair[1].reward - pair[0].reward)
+
+
+def _pair(better: _Read, worse: _Read, options: DpoOptions) -> Row | Skip:
+    build = _message_pair if options.form == "messages" else _token_pair
+    outcome: Row | Skip = Skip.NO_FORK
+    for first in better.said:
+        for second in worse.said:
+            outcome = build(first, second, options)  # pyright: ignore[reportArgumentType]
+            if not isinstance(outcome, Skip):
+                return {
+                    **outcome,
+                    "reward_chosen": better.reward,
+                    "reward_rejected": worse.reward,
+                    "task": better.sample.task,
+                    "rollout_chosen": better.sample.rollout_id,
+                    "rollout_rejected": worse.sample.rollout_id,
+                }
+    return outcome
+
+
+def _message_pair(better: OpenAIMessages, worse: OpenAIMessages, options: DpoOptions) -> Row | Skip:
+    chosen, rejected = better["messages"], worse["messages"]
+    fork = 0
+    for one, other in zip(spoken(chosen), spoken(rejected), strict=False):
+        if one != other:
+            break
+        fork += 1
+    if fork == len(chosen) == len(rejected):
+        return Skip.SAME
+    sides = [messages[fork:] for messages in (chosen, rejected)]
+    if fork == 0 or not all(side and side[0]["role"] == "assistant" for side in sides):
+        return Skip.NO_FORK
+    if options.completion == "turn":
+        sides = [side[:1] for side in sides]
+    form = options.tool_arguments
+    return {
+        "prompt": with_arguments(chosen[:fork], form),
+        "chosen": with_arguments(sides[0], form),
+        "rejected": with_arguments(sides[1], form),
+        **({"tools": better["tools"]} if better["tools"] else {}),
+    }
+
+
+def _token_pair(better: TrajectoryRow, worse: TrajectoryRow, options: DpoOptions) -> Row | Skip:
+    for one, other in zip(better.responses, worse.responses, strict=False):
+        start = one[0]
+        if start != other[0] or better.token_ids[:start] != worse.token_ids[:start]:
+            return Skip.NO_FORK  # they already parted in what the model was told
+        ends = (one[1], other[1])
+        sides = [
+            row.token_ids[start : end if options.completion == "turn" else None]
+            for row, end in zip((better, worse), ends, strict=True)
+        ]
+        answers = [row.token_ids[start:end] for row, end in zip((better, worse), ends, strict=True)]
+        if answers[0] != answers[1]:
+            return {
+                "prompt_ids": better.token_ids[:start],
+                "chosen_ids": sides[0],
+                "rejected_ids": sides[1],
+            }
+    return Skip.SAME if better.token_ids == worse.token_ids else Skip.NO_FORK

@@ -1,0 +1,92 @@
+"""What became of each rollout: in the dataset, or left out for a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from agl_core.adapter._report import AdapterReport
+
+__all__ = ["ExportReport", "Skip"]
+
+
+class Skip(StrEnum):
+    """Why a rollout is left out; the value is the text people read."""
+
+    OTHER_RUN = "of another run"
+    OTHER_MODE = "of another mode"
+    OTHER_STATUS = "of another status"
+    OTHER_RESOURCES = "ran with other resources"
+    NO_ATTEMPT = "no attempt was made"
+    NO_SPANS = "no spans"
+    EVICTED = "its spans were evicted from the store"
+    UNREADABLE = "its spans do not form a trace that can be read"
+    NO_REWARD = "no reward"
+    NOT_A_NUMBER = "its reward is not a finite number"
+    BELOW = "reward below the threshold"
+    NO_MESSAGES = "no messages were captured"
+    NO_TOKEN_IDS = "no token ids were captured"  # noqa: S105
+    NO_LOGPROBS = "log-probabilities are missing"
+    GAP = "an answer without token ids is part of its context"
+    DUPLICATE = "says the same as a better one of its task"
+    NOT_BEST = "not among the best of its task"
+    NO_PARTNER = "no other rollout of its task differs enough in reward"
+    SAME = "says the same as its partners"
+    NO_FORK = "parts from its partners where no model speaks"
+    TOO_MANY = "its task has enough pairs without it"
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """Counts of rollouts; each is either used or left out for one reason.
+
+    Attributes:
+        rollouts: How many the store has.
+        used: How many of them are in the dataset.
+        tasks: How many tasks the dataset's rows are of.
+        rows: Rows by split.
+        left_out: How many rollouts were left out, by reason.
+        adapters: What the adapters left out of the rollouts that were looked at.
+    """
+
+    rollouts: int = 0
+    used: int = 0
+    tasks: int = 0
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    adapters: AdapterReport = field(default_factory=AdapterReport)
+
+    def leave_out(self, reason: Skip, count: int = 1) -> None:
+        """Count rollouts that are left out; a count of 0 leaves no trace."""
+        if count:
+            self.left_out[str(reason)] += count
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts in a form that JSON knows."""
+        return {
+            "rollouts": self.rollouts,
+            "used": self.used,
+            "tasks": self.tasks,
+            "rows": dict(self.rows),
+            "left_out": dict(self.left_out.most_common()),
+            "adapters": self.adapters.as_dict(),
+        }
+
+    def __str__(self) -> str:
+        rows = " + ".join(f"{count} {split}" for split, count in self.rows.items()) or "no"
+        lines = [f"{self.rollouts} rollouts, {self.used} used: {rows} rows of {self.tasks} tasks"]
+        lines += [
+            f"left out: {_count(count, 'rollout')} ({why})"
+            for why, count in self.left_out.most_common()
+        ]
+        lines += [
+            f"within rollouts, left out: {_count(count, item)} ({why})"
+            for (item, why), count in self.adapters.left_out.items()
+        ]
+        return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,120 @@
+"""Rollouts as a dataset for reinforcement learning from a file: tokens, masks, log-probabilities.
+
+Nothing is normalised: ``reward`` is the rollout's own, and ``task`` says which rollouts form a
+group, so that whatever advantage the training uses can be computed from the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agl_core.adapter._trajectory import read_logprobs
+from agl_core.adapter._triplet import TracerTraceToTriplet
+from agl_core.errors import InvalidArgumentError
+from agl_export.report import ExportReport, Skip
+from agl_export.samples import Row, Sample, about, trajectories
+from agl_export.sft import certificate_columns, rewarded
+
+__all__ = ["RlOptions", "rl_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class RlOptions:
+    """What goes into the dataset.
+
+    Attributes:
+        form: ``trajectory``: a row per sequence of calls that continue each other, with
+            ``input_ids``, ``mask`` (1 where the model sampled), ``logprobs`` (0.0 where it did not)
+            of one length, ``prompt_length``, and ``responses`` and ``call_rewards`` per call.
+            ``triplets``: a row per call, with ``prompt_ids``, ``response_ids``, ``logprobs`` of the
+            response (null if unknown) and ``call_reward``.
+        min_reward: Rollouts with a smaller reward are left out; None: none is.
+        agent_match: Regular expression searched in agent names; None: all calls.
+        require_logprobs: Leave out rollouts in which a sampled token lacks its log-probability.
+        require_ids: Leave out rollouts in which an answer without token ids is part of the context.
+    """
+
+    form: Literal["trajectory", "triplets"] = "trajectory"
+    min_reward: float | None = None
+    agent_match: str | None = None
+    require_logprobs: bool = False
+    require_ids: bool = False
+
+
+def rl_rows(samples: Sequence[Sample], options: RlOptions, report: ExportReport) -> list[Row]:
+    """Return the rows of one task, in the order of its samples; rollouts without reward have none.
+
+    Args:
+        samples: All rollouts of one task.
+        options: What to take.
+        report: Where each sample is counted, as used or as left out.
+    """
+    rows: list[Row] = []
+    build = _trajectory_rows if options.form == "trajectory" else _triplet_rows
+    for sample in rewarded(samples, report, required=True, minimum=options.min_reward):
+        try:
+            found = build(sample, options, report)
+        except InvalidArgumentError:
+            report.leave_out(Skip.UNREADABLE)
+            continue
+        if isinstance(found, Skip):
+            report.leave_out(found)
+        else:
+            report.used += 1
+            rows += found
+    return rows
+
+
+def _trajectory_rows(sample: Sample, options: RlOptions, report: ExportReport) -> list[Row] | Skip:
+    found = trajectories(sample.spans, agent_match=options.agent_match, report=report.adapters)
+    if not found:
+        return Skip.NO_TOKEN_IDS
+    if options.require_logprobs and not all(r.certificate.logprobs_present for r in found):
+        return Skip.NO_LOGPROBS
+    if options.require_ids and not all(row.certificate.ids_present for row in found):
+        return Skip.GAP
+    return [
+        {
+            "input_ids": row.token_ids,
+            "mask": row.mask,
+            "logprobs": row.logprobs,
+            "prompt_length": row.prompt_length,
+            "responses": [list(place) for place in row.responses],
+            "call_rewards": row.rewards,
+            **about(sample),
+            "agent": row.agent,
+            **certificate_columns(row),
+        }
+        for row in found
+    ]
+
+
+def _triplet_rows(sample: Sample, options: RlOptions, report: ExportReport) -> list[Row] | Skip:
+    adapter = TracerTraceToTriplet(
+        llm_call_match=None, agent_match=options.agent_match, skip_empty_token_spans=True
+    )
+    found, counted = adapter.adapt_with_report(sample.spans)
+    for (item, why), count in counted.left_out.items():
+        report.adapters.leave_out(item, why, count)
+    if not found:
+        return Skip.NO_TOKEN_IDS
+    rows: list[Row] = []
+    for triplet in found:
+        response_ids = triplet.response["token_ids"]
+        logprobs = read_logprobs(triplet.response.get("logprobs"), len(response_ids))
+        if logprobs is None and options.require_logprobs:
+            return Skip.NO_LOGPROBS
+        rows.append(
+            {
+                "prompt_ids": triplet.prompt["token_ids"],
+                "response_ids": response_ids,
+                "logprobs": logprobs,
+                "call_reward": triplet.reward,
+                **about(sample),
+                "agent": triplet.metadata["agent_name"],
+                "response_id": triplet.metadata["response_id"],
+            }
+        )
+    return rows

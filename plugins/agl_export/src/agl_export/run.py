@@ -1,0 +1,207 @@
+"""From a store to files: reads rollouts a task at a time, and writes what a builder makes of them.
+
+What is in memory at a time is the list of rollout ids and the spans of one task's rollouts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from agl_core.errors import SpansEvictedError
+from agl_core.types import AttemptedRollout, Rollout, RolloutMode, RolloutStatus
+from agl_export.files import check_format, writing_rows
+from agl_export.report import ExportReport, Skip
+from agl_export.samples import Row, Sample, final_reward, task_key
+
+if TYPE_CHECKING:
+    from agl_core.store.base import LightningStore
+
+__all__ = ["Builder", "Selection", "Split", "export_dataset", "read_samples"]
+
+Builder = Callable[[Sequence[Sample], ExportReport], list[Row]]
+"""Makes the rows of one task of its samples, and counts each of them."""
+
+_PAGE: Final = 200
+_READERS: Final = 16  # rollouts whose spans are read at a time
+_HASHES: Final = 2**64
+_ABOUT: Final = frozenset(
+    {"reward", "task", "rollout_id", "attempt_id", "agent", "response_id"}
+    | {"ids_present", "logprobs_present", "models", "model_versions", "break_cause"}
+    | {"reward_chosen", "reward_rejected", "rollout_chosen", "rollout_rejected"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rollouts are looked at; what is None lets any through.
+
+    Attributes:
+        run: Name of the run that they belong to.
+        statuses: Statuses that they ended with.
+        modes: What they were for.
+        resources_id: Snapshot that they ran with.
+    """
+
+    run: str | None = None
+    statuses: Sequence[RolloutStatus] | None = ("succeeded",)
+    modes: Sequence[RolloutMode] | None = None
+    resources_id: str | None = None
+
+    def why_not(self, rollout: Rollout) -> Skip | None:
+        """Return why a rollout is left out, or None if it is not."""
+        if self.run is not None and (rollout.metadata or {}).get("run") != self.run:
+            return Skip.OTHER_RUN
+        if self.modes is not None and rollout.mode not in self.modes:
+            return Skip.OTHER_MODE
+        if self.resources_id is not None and rollout.resources_id != self.resources_id:
+            return Skip.OTHER_RESOURCES
+        if self.statuses is not None and rollout.status not in self.statuses:
+            return Skip.OTHER_STATUS
+        if not isinstance(rollout, AttemptedRollout):
+            return Skip.NO_ATTEMPT
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which tasks are kept apart to validate on: all rows of a task are on one side.
+
+    A task's side depends on the task and the seed alone, so that it stays where it is as more
+    rollouts come. Shares are met on average.
+
+    Attributes:
+        valid: Share of the tasks that are kept apart, from 0 to 1.
+        seed: Another seed keeps others apart.
+    """
+
+    valid: float = 0.0
+    seed: int = 0
+
+    def side(self, task: str) -> str:
+        """Return ``train`` or ``valid`` for the key of a task."""
+        digest = hashlib.blake2b(f"{self.seed}:{task}".encode(), digest_size=8).digest()
+        return "valid" if int.from_bytes(digest) < self.valid * _HASHES else "train"
+
+    def files(self, path: Path) -> dict[str, Path]:
+        """Return the file of each side: ``x.jsonl``, and ``x.valid.jsonl`` if there is a split."""
+        if not self.valid:
+            return {"train": path}
+        return {"train": path, "valid": path.with_name(f"{path.stem}.valid{path.suffix}")}
+
+
+async def export_dataset(
+    store: LightningStore,
+    build: Builder,
+    path: str | Path,
+    *,
+    selection: Selection | None = None,
+    split: Split | None = None,
+    bare: bool = False,
+) -> ExportReport:
+    """Write the rows that a builder makes of a store's rollouts; the store may be in use.
+
+    The files are there once all has gone well; a side without rows has none, nor keeps an old one.
+
+    Args:
+        store: Where the rollouts are.
+        build: Makes rows, e.g. ``lambda samples, report: sft_rows(samples, options, report)``.
+        path: A file that ends in ``.jsonl`` or ``.parquet``.
+        selection: Which rollouts are looked at; by default all that succeeded.
+        split: Which tasks go to a second file; by default none.
+        bare: Leave out the columns that say where a row comes from.
+
+    Returns:
+        What became of each rollout.
+
+    Raises:
+        ConfigError: The file's suffix is neither of the two, or it has no folder.
+        MissingDependencyError: It is a Parquet file and pyarrow is not installed.
+    """
+    split = split or Split()
+    files = split.files(Path(path))
+    report = ExportReport(rows=dict.fromkeys(files, 0))
+    for file in files.values():
+        check_format(file)
+    with ExitStack() as stack:
+        writers = {side: stack.enter_context(writing_rows(file)) for side, file in files.items()}
+        async for task, samples in read_samples(store, selection or Selection(), report):
+            rows = build(samples, report)
+            report.tasks += bool(rows)
+            side = split.side(task)
+            for row in rows:
+                writers[side](_without_origin(row) if bare else row)
+            report.rows[side] += len(rows)
+    for side, file in files.items():
+        if any(report.rows.values()) and not report.rows[side]:
+            file.unlink(missing_ok=True)  # of an earlier export; its tasks may be on the other side
+    return report
+
+
+def _without_origin(row: Mapping[str, Any]) -> Row:
+    return {name: value for name, value in row.items() if name not in _ABOUT}
+
+
+async def read_samples(
+    store: LightningStore, selection: Selection, report: ExportReport
+) -> AsyncIterator[tuple[str, list[Sample]]]:
+    """Yield each task's key with its samples, in the order in which tasks and rollouts were made.
+
+    Args:
+        store: Where the rollouts are.
+        selection: Which of them are meant.
+        report: Where all of them are counted, and those that give no sample.
+    """
+    tasks: dict[str, list[str]] = {}
+    async for rollout in _rollouts(store):
+        report.rollouts += 1
+        reason = selection.why_not(rollout)
+        if reason is None:
+            tasks.setdefault(task_key(rollout.input), []).append(rollout.rollout_id)
+        else:
+            report.leave_out(reason)
+    for task, rollout_ids in tasks.items():
+        samples: dict[str, Sample] = {}
+        limit = anyio.CapacityLimiter(_READERS)
+        try:
+            async with anyio.create_task_group() as group:
+                for rollout_id in rollout_ids:
+                    group.start_soon(_read_sample, store, rollout_id, task, samples, limit, report)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # a store that fails, fails for all alike
+        yield task, [samples[key] for key in rollout_ids if key in samples]
+
+
+async def _rollouts(store: LightningStore) -> AsyncIterator[Rollout]:
+    offset, total = 0, 1
+    while offset < total:
+        page = await store.query_rollouts(limit=_PAGE, offset=offset)
+        for rollout in page.items:
+            yield rollout
+        offset, total = offset + _PAGE, page.total
+
+
+async def _read_sample(
+    store: LightningStore,
+    rollout_id: str,
+    task: str,
+    samples: dict[str, Sample],
+    limit: anyio.CapacityLimiter,
+    report: ExportReport,
+) -> None:
+    async with limit:
+        try:
+            spans = (await store.query_spans(rollout_id, "latest")).items
+        except SpansEvictedError:
+            report.leave_out(Skip.EVICTED)
+            return
+    if not spans:
+        report.leave_out(Skip.NO_SPANS)
+        return
+    samples[rollout_id] = Sample(rollout_id, spans[0].attempt_id, task, final_reward(spans), spans)

@@ -1,0 +1,192 @@
+"""A rollout as a sample: its spans and reward, and what they become for training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from agl_core.adapter._base import read_reward
+from agl_core.adapter._dialects import is_model_call
+from agl_core.adapter._messages import TraceToMessages
+from agl_core.adapter._report import AdapterReport
+from agl_core.adapter._trajectory import TraceToTrajectory, TrajectoryRow
+from agl_core.adapter._tree import CallRules, TraceTree
+from agl_core.types import OpenAIMessages, Span
+
+__all__ = [
+    "Row",
+    "Sample",
+    "ToolArguments",
+    "about",
+    "conversations",
+    "final_reward",
+    "spoken",
+    "task_key",
+    "trajectories",
+    "with_arguments",
+]
+
+Row = dict[str, Any]
+ToolArguments = Literal["object", "text"]
+"""How the arguments of tool calls are written: as objects, which chat templates take, or as the
+JSON text that APIs speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One rollout.
+
+    Attributes:
+        rollout_id: Its id.
+        attempt_id: The attempt that its spans are of.
+        task: Key of its task; rollouts of one task are compared with each other.
+        reward: Its final reward; None if it has none, NaN if it cannot be read.
+        spans: The spans of the attempt, by sequence id.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    task: str
+    reward: float | None
+    spans: Sequence[Span] = field(repr=False)
+
+
+def task_key(task: Any) -> str:
+    """Return a key that is equal for equal tasks, on any machine: 16 hex digits."""
+    text = json.dumps(task, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def final_reward(spans: Sequence[Span]) -> float | None:
+    """Return the reward of the last span that has one; NaN if it is no finite number."""
+    return next((r for span in reversed(spans) if (r := read_reward(span)) is not None), None)
+
+
+def about(sample: Sample) -> Row:
+    """Return the columns that say where a row comes from."""
+    return {
+        "reward": sample.reward,
+        "task": sample.task,
+        "rollout_id": sample.rollout_id,
+        "attempt_id": sample.attempt_id,
+    }
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def conversations(
+    spans: Sequence[Span], *, agent_match: str | None = None, report: AdapterReport | None = None
+) -> list[OpenAIMessages]:
+    """Return the conversations of an attempt, each with all of its turns, in order.
+
+    A call that a later call goes on from is part of that one's conversation and none of its own.
+    Calls that were made while computing a reward (a judge's) are left out, and so is the second
+    record of a call that both a tracer and a proxy saw.
+
+    Args:
+        spans: The spans of one attempt.
+        agent_match: Regular expression searched in agent names; None: all calls.
+        report: Where to count what was left out.
+
+    Raises:
+        InvalidArgumentError: The spans form no tree, or messages are not OpenAI's chat format.
+    """
+    report = AdapterReport() if report is None else report
+    tree = TraceTree.from_spans(spans, report)
+    tree.repair_hierarchy(report)  # a proxy's spans know no parent; those of a judge have one
+    calls = tree.find_llm_calls(CallRules(agent_match=agent_match), report)
+    chosen = {call.node.id for call in calls}
+    kept = [span for span in spans if span.span_id in chosen or not is_model_call(span.attributes)]
+    found, counted = TraceToMessages().adapt_with_report(kept)
+    for (item, why), count in counted.left_out.items():
+        report.leave_out(item, why, count)
+    ended: list[OpenAIMessages] = []
+    for one in found:
+        said = spoken(one["messages"])
+        ended = [
+            other for other in ended if spoken(other["messages"]) != said[: len(other["messages"])]
+        ]
+        ended.append(one)
+    return ended
+
+
+def spoken(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return messages in a form that is equal where they say the same.
+
+    Ids of tool calls are drawn at random, and content that is absent, null or empty says as much.
+    """
+    said: list[tuple[Any, ...]] = []
+    for message in messages:
+        calls = cast("Sequence[Any]", message.get("tool_calls") or ())
+        functions = [
+            (call["function"]["name"], _parsed(call["function"]["arguments"])) for call in calls
+        ]
+        said.append((message["role"], message.get("content") or "", message.get("name"), functions))
+    return said
+
+
+def _parsed(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def with_arguments(
+    messages: Sequence[Mapping[str, Any]], form: ToolArguments
+) -> list[dict[str, Any]]:
+    """Return messages with the arguments of their tool calls in the form asked for.
+
+    Chat templates write objects as JSON; of text that is JSON already many write a quoted string.
+    What the model wrote instead of an object stays text.
+
+    Args:
+        messages: In OpenAI's chat format, where arguments are text.
+        form: The form.
+    """
+    if form == "text":
+        return [dict(message) for message in messages]
+    decoded: list[dict[str, Any]] = []
+    for message in messages:
+        changed = dict(message)
+        if changed.get("tool_calls"):
+            changed["tool_calls"] = [
+                {**call, "function": _with_object(call["function"])}
+                for call in changed["tool_calls"]
+            ]
+        decoded.append(changed)
+    return decoded
+
+
+def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
+    value = _parsed(function["arguments"])
+    return {**function, "arguments": value if isinstance(value, dict) else function["arguments"]}
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def trajectories(
+    spans: Sequence[Span], *, agent_match: str | None = None, report: AdapterReport | None = None
+) -> list[TrajectoryRow]:
+    """Return the rows of tokens of an attempt, as :class:`TraceToTrajectory` does.
+
+    Args:
+        spans: The spans of one attempt.
+        agent_match: Regular expression searched in agent names; None: all calls.
+        report: Where to count what was left out.
+
+    Raises:
+        InvalidArgumentError: The spans form no tree.
+    """
+    rows, counted = TraceToTrajectory(agent_match=agent_match).adapt_with_report(spans)
+    if report is not None:
+        for (item, why), count in counted.left_out.items():
+            report.leave_out(item, why, count)
+    return rows

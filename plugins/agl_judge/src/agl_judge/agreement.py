@@ -1,0 +1,95 @@
+"""How far a judge agrees with labels that somebody gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+
+from agl_core.algorithm._stats import Estimate, estimate_mean
+from agl_core.errors import InvalidArgumentError
+
+__all__ = ["Agreement", "agreement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far scores agree with labels, both from 0 to 1.
+
+    Attributes:
+        n: Pairs of a score and a label.
+        missing: Labels without a score.
+        accuracy: Share of pairs on the same side of the threshold, with its interval.
+        kappa: Cohen's kappa of the two sides: 1 is agreement, 0 is what chance gives; None if
+            scores and labels are all on one side.
+        error: Mean absolute difference.
+        ordered: Share of the pairs of items with different labels that the scores put in the same
+            order, ties counting half (that is the area under the ROC curve for labels of 0 and 1);
+            None if all labels are equal.
+    """
+
+    n: int
+    missing: int
+    accuracy: Estimate
+    kappa: float | None
+    error: float
+    ordered: float | None
+
+    def __str__(self) -> str:
+        kappa = "-" if self.kappa is None else f"{self.kappa:.2f}"
+        ordered = "-" if self.ordered is None else f"{self.ordered:.2f}"
+        return (
+            f"accuracy {self.accuracy}, kappa {kappa}, mean error {self.error:.3f}, "
+            f"in order {ordered}, {self.missing} without a score"
+        )
+
+
+def agreement(
+    scores: Sequence[float | None], labels: Sequence[float], threshold: float = 0.5
+) -> Agreement:
+    """Compare scores with labels, item by item.
+
+    Time grows with the square of the number of items.
+
+    Args:
+        scores: What a judge gave; None where it gave nothing.
+        labels: What is right.
+        threshold: From which on both count as good.
+
+    Raises:
+        InvalidArgumentError: Their numbers differ, or there is no score at all.
+    """
+    if len(scores) != len(labels):
+        raise InvalidArgumentError(f"{len(scores)} scores for {len(labels)} labels")
+    pairs = [
+        (score, label) for score, label in zip(scores, labels, strict=True) if score is not None
+    ]
+    if not pairs:
+        raise InvalidArgumentError("there is no score to compare")
+    sides = [(score >= threshold, label >= threshold) for score, label in pairs]
+    accuracy = estimate_mean([float(mine == theirs) for mine, theirs in sides])
+    return Agreement(
+        n=len(pairs),
+        missing=len(scores) - len(pairs),
+        accuracy=accuracy,
+        kappa=_kappa(sides, accuracy.mean),
+        error=fmean(abs(score - label) for score, label in pairs),
+        ordered=_ordered(pairs),
+    )
+
+
+def _kappa(sides: Sequence[tuple[bool, bool]], observed: float) -> float | None:
+    """Cohen, "A coefficient of agreement for nominal scales", 1960."""
+    mine, theirs = fmean(a for a, _ in sides), fmean(b for _, b in sides)
+    by_chance = mine * theirs + (1 - mine) * (1 - theirs)
+    return None if by_chance == 1 else (observed - by_chance) / (1 - by_chance)
+
+
+def _ordered(pairs: Sequence[tuple[float, float]]) -> float | None:
+    wins = [
+        0.5 if a == b else float((a > b) == (label_a > label_b))
+        for (a, label_a), (b, label_b) in combinations(pairs, 2)
+        if label_a != label_b
+    ]
+    return fmean(wins) if wins else None

@@ -1,0 +1,123 @@
+"""Rollouts as a model is shown them that is to criticise or improve a prompt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from agl_core.adapter import TraceToMessages
+from agl_core.algorithm._batch import RolloutOutcome
+from agl_core.emitter import get_message_value
+from agl_core.errors import InvalidArgumentError
+from agl_core.types import Span
+
+__all__ = ["Experiment", "describe"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_TEXT = 2000  # characters of one message or attribute
+_MOST_SPANS = 40
+# Ids and times (UUIDs, long hexadecimal numbers, seconds since 1970) say nothing about a prompt.
+# With them equal rollouts would lead to different questions, and a seed would repeat nothing.
+_NOISE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\b1\d{9}(\.\d+)?\b")
+# Neither does by which way a call went, and how long that took.
+_OF_TRANSPORT = re.compile(
+    r"^(agl\.proxy|client|http|network|server|url|gen_ai\.(response\.id|server))\b"
+    r"|(seconds|duration|latency)(_ms)?$"
+)
+
+
+class SpanView(TypedDict):
+    name: str
+    status: str
+    attributes: dict[str, str]
+
+
+class Experiment(TypedDict):
+    """What prompt files know of a rollout.
+
+    Keys:
+        status: How it ended.
+        final_reward: Its reward; None if it has none.
+        messages: Its conversations in OpenAI's chat format, each without what a later one repeats.
+        conversation: The same as text, without system messages: the prompt is shown by itself.
+        feedback: Texts that the agent emitted, and the reasons that judges gave.
+        spans: Its spans, long attributes cut, without ids, times and addresses.
+    """
+
+    status: str
+    final_reward: float | None
+    messages: list[list[dict[str, Any]]]
+    conversation: str
+    feedback: list[str]
+    spans: list[SpanView]
+
+
+def describe(outcome: RolloutOutcome, adapter: TraceToMessages) -> Experiment:
+    """Describe a rollout; a trace that the adapter refuses has no messages."""
+    try:
+        calls: list[Any] = adapter.adapt(outcome.spans)
+    except InvalidArgumentError as error:
+        logger.warning("%s: no messages: %s", outcome.rollout.rollout_id, error)
+        calls = []
+    conversations = _without_prefixes([call["messages"] for call in calls])
+    return Experiment(
+        status=outcome.rollout.status,
+        final_reward=outcome.reward,
+        messages=conversations,
+        conversation="\n\n".join(_as_text(one) for one in conversations),
+        feedback=[text for span in outcome.spans if (text := _feedback(span))],
+        spans=[_view(span) for span in outcome.spans[:_MOST_SPANS]],
+    )
+
+
+def _without_prefixes(conversations: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Leave out what a later model call was sent again."""
+    return [
+        messages
+        for number, messages in enumerate(conversations)
+        if not any(later[: len(messages)] == messages for later in conversations[number + 1 :])
+    ]
+
+
+def _as_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    lines: list[str] = []
+    for message in messages:
+        if message["role"] in ("system", "developer"):
+            continue
+        content = message.get("content")
+        if content:
+            text = content if isinstance(content, str) else json.dumps(content)
+            lines.append(f"{message['role']}: {_cut(text)}")
+        for call in message.get("tool_calls") or ():
+            function: Mapping[str, Any] = call.get("function") or {}
+            arguments = _cut(str(function.get("arguments")))
+            lines.append(f"{message['role']} calls {function.get('name')}({arguments})")
+    return "\n".join(lines)
+
+
+def _feedback(span: Span) -> str | None:
+    reason = span.attributes.get("judge.reason")
+    return f"judge: {reason}" if reason else get_message_value(span)
+
+
+def _view(span: Span) -> SpanView:
+    return SpanView(
+        name=span.name,
+        status=span.status.status_code,
+        attributes={
+            key: _cut(_NOISE.sub("…", str(value)))
+            for key, value in span.attributes.items()
+            if not _OF_TRANSPORT.search(key)
+        },
+    )
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]} … {text[-half:]}"

@@ -1,0 +1,203 @@
+"""What a user sees of a search: tables in a terminal, lines elsewhere, files at the end."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agl_core.algorithm._progress import ProgressReporter
+from agl_core.algorithm._stats import Estimate
+from agl_prompt_search.state import Candidate, SearchState
+
+__all__ = ["Reporter", "write_files"]
+
+logger = logging.getLogger(__name__)
+
+_HEADINGS = ("version", "parent", "score", "95 % interval", "n", "what became of it")
+
+
+class Reporter:
+    """Tells how a search goes.
+
+    Args:
+        progress: The bar that counts rounds.
+        report_step: Called with the figures of each round, for whoever listens.
+        name: What the figures' names begin with.
+    """
+
+    def __init__(
+        self,
+        progress: ProgressReporter,
+        report_step: Callable[[int, Mapping[str, float]], None],
+        name: str,
+    ) -> None:
+        self._progress = progress
+        self._report_step = report_step
+        self._name = name
+        self._terminal = sys.stderr.isatty()
+
+    def started(self, state: SearchState[Any]) -> None:
+        """The seed was measured."""
+        self._tell(f"start: {_standing(state)}")
+        self._step(state)
+
+    def resumed(self, state: SearchState[Any]) -> None:
+        """A run goes on where it was."""
+        self._tell(f"resumed after round {state.rounds}: {_standing(state)}")
+
+    def proposed(self, candidate: Candidate) -> None:
+        """A candidate was proposed, or rejected."""
+        if candidate.rejected:
+            self._tell(f"{candidate.version} is rejected: {candidate.rejected}")
+        else:
+            logger.debug("%s is an edit of %s", candidate.version, candidate.parent)
+
+    def measured(self, candidate: Candidate, rows: Sequence[int]) -> None:
+        """A candidate was measured."""
+        if not self._terminal:
+            logger.info("%s scores %s", candidate.version, candidate.score(rows))
+
+    def round_ended(self, state: SearchState[Any]) -> None:
+        """A round is over."""
+        if self._terminal and any(not one.rejected for one in state.proposed_in(state.rounds)):
+            _print_table(state)
+        self._tell(f"round {state.rounds}: {_standing(state)}")
+        self._step(state)
+
+    def stopped(self, reason: str) -> None:
+        """The search ends before its last round."""
+        self._tell(f"stopping: {reason}")
+
+    def _tell(self, line: str) -> None:
+        # A live display of rich's replaces sys.stderr, so that this comes out above the bars.
+        if self._terminal:
+            print(line, file=sys.stderr)  # noqa: T201
+        else:
+            logger.info("%s", line)
+
+    def _step(self, state: SearchState[Any]) -> None:
+        self._progress.update(state.rounds, _standing(state))
+        point = state.curve[-1]
+        metrics: dict[str, float] = {
+            f"{self._name}/rollouts": point.rollouts,
+            f"{self._name}/calls": point.calls,
+            f"{self._name}/tokens": point.tokens,
+            f"{self._name}/cost": point.cost,
+        }
+        if point.score is not None:
+            metrics["val/reward"] = point.score
+        self._report_step(state.rounds, metrics)
+
+
+def _standing(state: SearchState[Any]) -> str:
+    """Say in a line where a search stands."""
+    spent = state.spent
+    parts = [
+        f"best {state.best} {_score(state.candidate(state.best).score())}",
+        f"{spent.rollouts} rollouts",
+        f"{spent.calls} calls",
+        f"{spent.tokens:,} tokens",
+    ]
+    if spent.cost:
+        parts.append(f"cost {spent.cost:.4f}")
+    return ", ".join(parts)
+
+
+def _score(score: Estimate | None) -> str:
+    return "not measured" if score is None else str(score)
+
+
+def _print_table(state: SearchState[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"round {state.rounds}", title_justify="left")
+    for heading in _HEADINGS:
+        table.add_column(heading)
+    proposed = (one.version for one in state.proposed_in(state.rounds))
+    shown = dict.fromkeys([*state.survivors, *proposed])
+    for one in map(state.candidate, shown):
+        fate = one.rejected or ("kept" if one.version in state.survivors else "dropped")
+        style = "bold" if one.version == state.best else "dim" if fate != "kept" else None
+        score = one.score()
+        table.add_row(
+            one.version,
+            one.parent or "",
+            f"{score.mean:.3f}" if score else "",
+            f"{score.low:.3f} to {score.high:.3f}" if score else "",
+            str(score.n) if score else "",
+            fate,
+            style=style,
+        )
+    Console(stderr=True, highlight=False).print(table)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def write_files(state: SearchState[Any], folder: Path) -> list[Path]:
+    """Write ``history.csv``, ``curve.csv`` and, if matplotlib is installed, ``curve.png``.
+
+    Returns:
+        The files written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    history, curve, picture = (folder / f for f in ("history.csv", "curve.csv", "curve.png"))
+    rows = [_history_row(candidate) for candidate in state.history]
+    _write_csv(history, rows)
+    _write_csv(curve, [point.model_dump() for point in state.curve])
+    if importlib.util.find_spec("matplotlib") is None:
+        logger.info("No %s: pip install matplotlib draws the curve", picture.name)
+        return [history, curve]
+    _draw(state, picture)
+    return [history, curve, picture]
+
+
+def _history_row(candidate: Candidate) -> dict[str, object]:
+    score = candidate.score()
+    return {
+        "version": candidate.version,
+        "parent": candidate.parent,
+        "round": candidate.round,
+        "score": score.mean if score else None,
+        "low": score.low if score else None,
+        "high": score.high if score else None,
+        "n": score.n if score else 0,
+        "rejected": candidate.rejected,
+        "critique": candidate.critique,
+        **candidate.texts(),
+    }
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _draw(state: SearchState[Any], path: Path) -> None:
+    # Not pyplot: that has global state and may open a window.
+    figure_module: Any = importlib.import_module("matplotlib.figure")
+    points = [point for point in state.curve if point.score is not None]
+    figure = figure_module.Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="rollouts", ylabel="validation score", title="the best so far")
+    used = [point.rollouts for point in points]
+    axes.fill_between(
+        used, [p.low or 0.0 for p in points], [p.high or 0.0 for p in points], alpha=0.2
+    )
+    axes.plot(used, [p.score for p in points], marker="o")
+    for point in points:
+        axes.annotate(
+            point.best,
+            (point.rollouts, point.score or 0.0),
+            textcoords="offset points",
+            xytext=(4, 6),
+        )
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,127 @@
+"""The parts of a run that every search has: its client, its tasks, its prompts in the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from agl_core.adapter import Adapter, TraceToMessages
+from agl_core.algorithm._chat import ChatClient
+from agl_core.algorithm._run import Run
+from agl_core.errors import ConfigError, MissingDependencyError
+from agl_core.store.base import LightningStore
+from agl_core.types import Dataset, NamedResources, PromptTemplate
+
+__all__ = [
+    "Snapshots",
+    "open_client",
+    "prompt_templates",
+    "require_messages",
+    "require_tasks",
+]
+
+
+class Snapshots:
+    """The resources of each candidate, stored once and when they are first needed.
+
+    Args:
+        store: Where they go.
+        run: The run they belong to; in one with a name their ids begin with that.
+        resources_of: Returns the resources of a version.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        run: Run,
+        resources_of: Callable[[str], NamedResources],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._resources_of = resources_of
+        self._ids: dict[str, str] = {}
+        self._lock = anyio.Lock()
+
+    async def get(self, version: str) -> str:
+        """Return the id of the snapshot of a candidate."""
+        async with self._lock:
+            if version not in self._ids:
+                resources = self._resources_of(version)
+                if self._run.name:
+                    self._ids[version] = await self._run.put_resources(version, resources)
+                else:
+                    stored = await self._store.update_resources(version, resources)
+                    self._ids[version] = stored.resources_id
+            return self._ids[version]
+
+    async def write_back(self, version: str) -> None:
+        """Make a candidate's resources the latest in the store, also from a cancelled task."""
+        with anyio.CancelScope(shield=True):
+            snapshot = await self.get(version)
+            await self._store.update_resources(snapshot, self._resources_of(version))
+
+
+@asynccontextmanager
+async def open_client(client: ChatClient | None) -> AsyncGenerator[ChatClient]:
+    """Yield the client given, or one made from ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
+
+    Raises:
+        ConfigError: There is none, and no key either.
+        MissingDependencyError: There is none, and the package ``openai`` is missing.
+    """
+    if client is not None:
+        yield client
+        return
+    try:
+        from openai import AsyncOpenAI, OpenAIError
+    except ImportError as error:
+        raise MissingDependencyError("asking a model without a client", pip="openai") from error
+    try:
+        made = AsyncOpenAI()
+    except OpenAIError as error:
+        raise ConfigError(
+            f"set OPENAI_API_KEY (and OPENAI_BASE_URL), or pass a client: {error}",
+            path="algorithm.async_openai_client",
+        ) from error
+    async with made:
+        yield made
+
+
+def require_messages(algorithm: str, adapter: Adapter[Any, Any]) -> TraceToMessages:
+    """Return the adapter if it makes conversations.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if not isinstance(adapter, TraceToMessages):
+        raise ValueError(
+            f'{algorithm} reads conversations: give the trainer adapter="messages", '
+            f"not a {type(adapter).__qualname__}"
+        )
+    return adapter
+
+
+def require_tasks(algorithm: str, name: str, dataset: Dataset[Any] | None) -> Dataset[Any]:
+    """Return a dataset if it has tasks.
+
+    Raises:
+        ValueError: It is missing or empty.
+    """
+    if dataset is None or not len(dataset):
+        raise ValueError(f"{algorithm} needs tasks in {name}")
+    return dataset
+
+
+def prompt_templates(algorithm: str, resources: NamedResources) -> Mapping[str, PromptTemplate]:
+    """Return the prompt templates among resources, in their order.
+
+    Raises:
+        ValueError: There is none.
+    """
+    found = {k: it for k, it in resources.items() if isinstance(it, PromptTemplate)}
+    if not found:
+        raise ValueError(f"{algorithm} needs a PromptTemplate among the initial resources")
+    return found

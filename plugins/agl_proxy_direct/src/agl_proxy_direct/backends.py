@@ -1,0 +1,224 @@
+"""Backends: what a model list says about each, in LiteLLM's shape.
+
+::
+
+    [{"model_name": "qwen",
+      "litellm_params": {"model": "hosted_vllm/Qwen/Qwen3-8B", "api_base": "http://gpu0:8000/v1"}}]
+
+Several entries of one ``model_name`` share its calls. What comes before the first ``/`` of
+``model`` is the provider if it is one of :data:`PROVIDERS`; anything else is the name of a model on
+a server that speaks OpenAI's protocols.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agl_core.errors import ConfigError
+from agl_core.genai._protocols import Protocol
+
+__all__ = [
+    "PROVIDERS",
+    "Backend",
+    "ModelEntry",
+    "ModelParams",
+    "Provider",
+    "parse_model_list",
+    "read_entries",
+    "secret",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """What servers of a kind can do.
+
+    Attributes:
+        protocols: What they speak, the most exact one first: what an agent asks for in another
+            protocol is translated to the first that can say it.
+        token_ids: Whether they return token ids on ``return_token_ids``.
+        logprobs: Whether log-probabilities may be asked for in every call.
+        stream_usage: Whether they take ``stream_options.include_usage``.
+        api_base: Where they are if an entry does not say.
+    """
+
+    protocols: tuple[Protocol, ...]
+    token_ids: bool = False
+    logprobs: bool = False
+    stream_usage: bool = False
+    api_base: str = ""
+
+
+_OPENAI_LIKE: Final[tuple[Protocol, ...]] = ("chat", "completions", "embeddings")
+
+PROVIDERS: Final[Mapping[str, Provider]] = {
+    # vLLM serves /responses and /messages too, but without token ids: these are translated to chat.
+    "hosted_vllm": Provider(_OPENAI_LIKE, token_ids=True, logprobs=True, stream_usage=True),
+    "openai": Provider(
+        (*_OPENAI_LIKE, "responses"), stream_usage=True, api_base="https://api.openai.com/v1"
+    ),
+    "anthropic": Provider(("messages",), api_base="https://api.anthropic.com"),
+}
+_COMPATIBLE: Final = Provider(_OPENAI_LIKE)
+
+# Parameters of LiteLLM's router that steer it and are nothing to send to a model.
+_ROUTER_ONLY: Final = frozenset(
+    {
+        "custom_llm_provider",
+        "max_retries",
+        "order",
+        "rpm",
+        "tags",
+        "tpm",
+        "use_in_pass_through",
+        "weight",
+    }
+)
+
+
+class ModelParams(BaseModel):
+    """``litellm_params`` of an entry. Other keys are defaults for requests that lack them."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    model: str = Field(min_length=1)
+    api_base: str | None = None
+    base_url: str | None = Field(default=None, description="Another name of api_base")
+    api_key: str | None = Field(
+        default=None, description='A key, or "os.environ/NAME" for what that variable holds'
+    )
+    timeout: float = Field(default=600.0, gt=0, description="Longest call, in seconds")
+    stream_timeout: float | None = Field(
+        default=None, gt=0, description="Longest silence of a backend, in seconds; None is timeout"
+    )
+    connect_timeout: float = Field(default=10.0, gt=0, description="Seconds to connect in")
+    max_parallel_requests: int | None = Field(
+        default=None, ge=1, description="Calls at a time; what is more waits, fairly by rollout"
+    )
+    extra_headers: dict[str, str] = Field(default_factory=dict)
+    protocols: tuple[Protocol, ...] | None = Field(
+        default=None, description="What the backend speaks, if its provider does not tell"
+    )
+    token_ids: bool | None = Field(default=None, description="Ask for token ids in every call")
+    logprobs: bool | None = Field(default=None, description="Ask for logprobs in every call")
+
+
+class ModelEntry(BaseModel):
+    """One entry of a model list."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    model_name: str = Field(min_length=1)
+    litellm_params: ModelParams
+    model_info: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One server of one model. Equal configurations are equal backends."""
+
+    model_name: str
+    """What agents call it."""
+    model: str
+    """What the server calls it."""
+    provider: str
+    api_base: str
+    api_key: str | None
+    headers: tuple[tuple[str, str], ...]
+    protocols: tuple[Protocol, ...]
+    token_ids: bool
+    logprobs: bool
+    stream_usage: bool
+    timeout: float
+    read_timeout: float
+    connect_timeout: float
+    max_parallel: int | None
+    defaults: tuple[tuple[str, Any], ...]
+    version: str | None
+
+    def url(self, endpoint: str) -> str:
+        """Return where an endpoint is; a base URL without a path gets the usual ``/v1``."""
+        return self.api_base + endpoint
+
+    def __hash__(self) -> int:  # defaults may hold lists
+        return hash((self.model_name, self.model, self.api_base))
+
+
+def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, ...]:
+    """Return the backends of a model list.
+
+    Raises:
+        ConfigError: An entry is wrong; the message starts with where.
+    """
+    return tuple(_backend(entry, where) for entry, where in read_entries(model_list))
+
+
+def read_entries(model_list: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ModelEntry, str]]:
+    """Yield the entries of a model list, and where the parameters of each are.
+
+    Raises:
+        ConfigError: An entry is wrong.
+    """
+    for index, item in enumerate(model_list):
+        where = f"model_list.{index}"
+        try:
+            entry = ModelEntry.model_validate(item)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            path = ".".join([where, *map(str, first["loc"])])
+            raise ConfigError(first["msg"], path=path) from None
+        yield entry, f"{where}.litellm_params"
+
+
+def _backend(entry: ModelEntry, where: str) -> Backend:
+    params = entry.litellm_params
+    prefix, slash, rest = params.model.partition("/")
+    known = PROVIDERS.get(prefix) if slash else None
+    provider = known or _COMPATIBLE
+    base = (params.api_base or params.base_url or provider.api_base).rstrip("/")
+    parts = urlsplit(base)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        problem = f"{base!r} is no URL" if base else f"say where {params.model} is served"
+        raise ConfigError(f"{problem}, e.g. http://127.0.0.1:8000/v1", path=f"{where}.api_base")
+    if not parts.path:
+        base += "/v1"
+    version = entry.model_info.get("version")
+    extra = params.model_extra or {}
+    return Backend(
+        model_name=entry.model_name,
+        model=rest if known else params.model,
+        provider=prefix if known else "openai-compatible",
+        api_base=base,
+        api_key=secret(params.api_key, f"{where}.api_key"),
+        headers=tuple(params.extra_headers.items()),
+        protocols=params.protocols or provider.protocols,
+        token_ids=provider.token_ids if params.token_ids is None else params.token_ids,
+        logprobs=provider.logprobs if params.logprobs is None else params.logprobs,
+        stream_usage=provider.stream_usage,
+        timeout=params.timeout,
+        read_timeout=params.stream_timeout or params.timeout,
+        connect_timeout=params.connect_timeout,
+        max_parallel=params.max_parallel_requests,
+        defaults=tuple((key, extra[key]) for key in extra if key not in _ROUTER_ONLY),
+        version=None if version is None else str(version),
+    )
+
+
+def secret(value: str | None, where: str) -> str | None:
+    """Return a value, or what the environment variable holds that it names.
+
+    Raises:
+        ConfigError: There is no such variable.
+    """
+    if value is None or not value.startswith("os.environ/"):
+        return value
+    name = value.removeprefix("os.environ/")
+    if name not in os.environ:
+        raise ConfigError(f"the environment variable {name} is not set", path=where)
+    return os.environ[name]

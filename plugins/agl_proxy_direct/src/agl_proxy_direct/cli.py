@@ -1,0 +1,120 @@
+"""``agl proxy``: serve an LLM proxy by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from agl_core.env import LightningEnvVar
+from agl_core.errors import ConfigError
+from agl_core.plugins import build_component
+from agl_serving.signals import freeze_memory, stop_signal
+
+__all__ = ["proxy"]
+
+
+@click.command(
+    epilog="Example: agl proxy --port 4000 --model qwen=http://127.0.0.1:8000/v1 "
+    "--store http://127.0.0.1:4747"
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
+@click.option("--port", default=4000, show_default=True, help="Port; 0 takes a free one.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    metavar="NAME=BASE_URL",
+    help="A model and where it is served; repeatable, also for several servers of one model.",
+)
+@click.option(
+    "--provider",
+    default="hosted_vllm",
+    show_default=True,
+    help="What serves the models: hosted_vllm, openai, anthropic, or another that the backend "
+    "knows. Write PROVIDER/UPSTREAM@BASE_URL as BASE_URL to say it per model.",
+)
+@click.option(
+    "--api-key",
+    envvar="AGL_PROXY_API_KEY",
+    show_envvar=True,
+    help="Key to show the models' servers.",
+)
+@click.option("--store", required=True, metavar="URL", help="The store server that spans go to.")
+@click.option("--backend", default="direct", show_default=True, help="Proxy plugin to serve.")
+@click.option(
+    "--auth-token",
+    envvar=LightningEnvVar.AGL_AUTH_TOKEN.value,
+    show_envvar=True,
+    help="Secret whose tokens agents must show; also shown to the store.",
+)
+@click.option("--insecure", is_flag=True, help="Let a network in without a token.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+)
+def proxy(
+    host: str,
+    port: int,
+    models: tuple[str, ...],
+    provider: str,
+    api_key: str | None,
+    store: str,
+    backend: str,
+    auth_token: str | None,
+    insecure: bool,
+    log_level: str,
+) -> None:
+    """Serve an LLM proxy until Ctrl+C: agents call it instead of their models."""
+    from agl_core.logs import setup_logging
+    from agl_serving.serving import run_in_new_loop
+    from agl_store_http import LightningStoreClient
+
+    setup_logging(log_level)
+    spec: dict[str, Any] = {
+        "type": backend,
+        "host": host,
+        "port": port,
+        "model_list": [_entry(model, provider, api_key) for model in models],
+        "launch_mode": "asyncio",
+    }
+    if auth_token is not None:
+        spec["auth_token"] = auth_token
+    if insecure:
+        spec["insecure"] = True
+    client = LightningStoreClient(store, auth_token=auth_token)
+    made = build_component("proxy", spec, inject={"store": client})
+    run_in_new_loop(partial(_run, made, client))
+
+
+def _entry(text: str, provider: str, api_key: str | None) -> dict[str, Any]:
+    """Return the entry of a model list that NAME=BASE_URL says."""
+    name, equals, url = text.partition("=")
+    if not equals or not name or not url:
+        raise ConfigError(f"--model takes NAME=BASE_URL, not {text!r}")
+    model = f"{provider}/{name}"
+    upstream, at, where = url.partition("@")
+    if at and "://" not in upstream:
+        model, url = upstream, where
+    params = {"model": model, "api_base": url}
+    if api_key is not None:
+        params["api_key"] = api_key
+    return {"model_name": name, "litellm_params": params}
+
+
+async def _run(proxy: Any, client: Any) -> None:
+    stop = stop_signal()
+    try:
+        await proxy.start()
+        click.echo(f"Serving models at {proxy.base_url} (Ctrl+C stops)")
+        freeze_memory()
+        await stop.wait()
+    finally:
+        if proxy.is_running():
+            await proxy.stop()
+        await client.close()
+    click.echo("Stopped")

@@ -1,0 +1,259 @@
+"""The built-in proxy: straight to servers that speak OpenAI's or Anthropic's protocols.
+
+::
+
+    proxy = DirectProxy(store=store, model_list=[
+        {"model_name": "qwen", "litellm_params": {"model": "hosted_vllm/Qwen/Qwen3-8B",
+                                                  "api_base": "http://127.0.0.1:8000/v1"}}])
+    await proxy.start()
+    await store.add_resources({"llm": proxy.as_resource()})
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, TypeVar
+
+from agl_core.errors import ConfigError, LaunchError
+from agl_core.proxy._base import LLMProxy
+from agl_core.store.base import LightningStore
+from agl_proxy_direct.app import HEALTH_PATH, Provision, ProxyApp, ProxyOptions
+from agl_proxy_direct.limits import RolloutLimits
+from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_serving.sockets import LOOPBACK, is_loopback
+from agl_serving.tokens import ATTEMPT_TOKEN_SECONDS, mint_token
+
+__all__ = ["DirectProxy"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_CROSSING_SECONDS: Final = 10.0
+
+
+class DirectProxy(LLMProxy):
+    """Relays calls byte by byte, and records each in one span.
+
+    Args:
+        port: Port; None takes a free one.
+        model_list: Backends in LiteLLM's shape; see :mod:`agl_proxy_direct.backends`.
+        store: Where spans go; can be set later, before the start.
+        host: Interface; None is loopback. Any other needs ``auth_token`` or ``insecure``.
+        access_host: Host that agents reach the proxy at; None is the bound one.
+        launch_mode: ``thread``: a thread with a loop of its own; ``asyncio``: a task of the loop
+            that starts it.
+        auth_token: Secret whose tokens (:mod:`agl_serving.tokens`) callers must show.
+        insecure: Let a network in without a token.
+        allowed_hosts: Further names of this server, for proxies without a token.
+        num_retries: Further tries of a call, on other backends and before its first byte.
+        queue_timeout: Seconds that a call waits for a free backend or for the end of a pause.
+        flush_timeout: Seconds that the end of an answer waits for its span to be stored.
+        stop_timeout: Seconds that a stop waits for spans to be stored.
+        max_spooled_spans: Spans that may wait for the store before new calls are refused.
+        max_calls_per_rollout: Model calls that a rollout may make.
+        max_tokens_per_rollout: Tokens that a rollout may use, prompts included.
+        max_calls_per_minute: Rate at which a rollout may call.
+
+    Raises:
+        ConfigError: An argument is wrong.
+    """
+
+    provision: ClassVar[Provision] = Provision()
+    """What a subclass replaces to put other backends behind the same app."""
+
+    def __init__(
+        self,
+        port: int | None = None,
+        model_list: Sequence[Mapping[str, Any]] | None = None,
+        store: LightningStore | None = None,
+        host: str | None = None,
+        *,
+        access_host: str | None = None,
+        launch_mode: Literal["thread", "asyncio"] = "thread",
+        auth_token: str | None = None,
+        insecure: bool = False,
+        allowed_hosts: Sequence[str] = (),
+        num_retries: int = 2,
+        queue_timeout: float = 600.0,
+        flush_timeout: float = 5.0,
+        stop_timeout: float = 30.0,
+        max_spooled_spans: int = 20_000,
+        max_calls_per_rollout: int | None = None,
+        max_tokens_per_rollout: int | None = None,
+        max_calls_per_minute: float | None = None,
+    ) -> None:
+        if not (is_loopback(host or LOOPBACK) or auth_token or insecure):
+            raise ConfigError(
+                f"on {host} anyone on the network could use these models: set an auth_token, or "
+                "allow it with insecure=True"
+            )
+        if auth_token is not None:
+            mint_token(auth_token, "read", lifetime=0)  # complains about a bad secret now
+        self._model_list = [dict(item) for item in model_list or ()]
+        self._backends = self.provision.parse(self._model_list)
+        self._versions: dict[str | None, str] = {}
+        self._store = store
+        self._auth_token = auth_token
+        self._options = ProxyOptions(
+            auth_token=auth_token,
+            allowed_hosts=tuple(allowed_hosts),
+            num_retries=num_retries,
+            queue_timeout=queue_timeout,
+            flush_timeout=flush_timeout,
+            stop_timeout=stop_timeout,
+            max_spooled_spans=max_spooled_spans,
+            limits=RolloutLimits(
+                max_calls_per_rollout, max_tokens_per_rollout, max_calls_per_minute
+            ),
+        )
+        self._args = PythonServerLauncherArgs(
+            port=port,
+            host=host,
+            access_host=access_host,
+            launch_mode=launch_mode,
+            healthcheck_url=HEALTH_PATH if launch_mode == "thread" else None,
+            thread_join_timeout=stop_timeout + 10.0,
+        )
+        self._app: ProxyApp | None = None
+        self._launcher = PythonServerLauncher(_not_started, self._args)
+
+    # -- where spans go --------------------------------------------------------------------------
+
+    def get_store(self) -> LightningStore | None:
+        return self._store
+
+    def set_store(self, store: LightningStore) -> None:
+        self._store = store
+        if self._app is not None:
+            self._at_once(lambda app: app.set_store(store))
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def base_url(self) -> str:
+        return self._launcher.access_endpoint + "/v1"
+
+    def is_running(self) -> bool:
+        return self._app is not None and self._launcher.is_running()
+
+    async def start(self) -> None:
+        if self._store is None:
+            raise ValueError("a proxy needs a store to write spans to: pass store, or set_store()")
+        if self.is_running():
+            raise LaunchError(f"the proxy at {self.base_url} runs already")
+        needed = "thread_safe" if self._args.launch_mode == "thread" else "async_safe"
+        if not self._store.capabilities.get(needed):
+            raise LaunchError(
+                f"{type(self._store).__name__} is not {needed}, which launch_mode="
+                f"{self._args.launch_mode!r} needs; wrap it in LightningStoreThreaded"
+            )
+        app = ProxyApp(self._store, self._backends, self._options, self.provision)
+        for model, version in self._versions.items():
+            app.balancer.set_version(version, model)
+        self._launcher = PythonServerLauncher(app, self._args)
+        await self._launcher.start()
+        self._app = app
+        logger.info("LLM proxy at %s: %s", self.base_url, ", ".join(app.balancer.models))
+
+    async def stop(self) -> None:
+        if self._app is None:
+            logger.warning("the proxy does not run, so there is nothing to stop")
+            return
+        self._app = None
+        await self._launcher.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        launcher = PythonServerLauncher(_not_started, self._args)
+        # A store whose data stays in one process would be another store in the copy.
+        shared = self._store is not None and self._store.capabilities.get("zero_copy")
+        store = self._store if shared else None
+        return {**self.__dict__, "_app": None, "_launcher": launcher, "_store": store}
+
+    # -- models ----------------------------------------------------------------------------------
+
+    def get_model_list(self) -> Sequence[Mapping[str, Any]]:
+        return [dict(item) for item in self._model_list]
+
+    def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        backends = self.provision.parse(model_list)
+        self._model_list = [dict(item) for item in model_list]
+        self._backends = backends
+        if self._app is not None:
+            self._at_once(lambda app: app.update(backends))
+
+    def set_model_version(self, version: str, model: str | None = None) -> None:
+        self._versions[model] = version
+        if self._app is not None:
+            self._at_once(lambda app: app.balancer.set_version(version, model))
+
+    def api_key_for(self, rollout_id: str | None, attempt_id: str | None) -> str | None:
+        if self._auth_token is None or rollout_id is None or attempt_id is None:
+            return None
+        return mint_token(
+            self._auth_token,
+            "attempt",
+            lifetime=ATTEMPT_TOKEN_SECONDS,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+        )
+
+    # -- control ---------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        self._at_once(lambda app: app.balancer.pause())
+
+    async def drain(self, deadline: float = 60.0, *, abort: bool = False) -> int:
+        return await self._there(lambda app: app.drain(deadline, abort=abort))
+
+    async def resume(self) -> None:
+        self._at_once(lambda app: app.balancer.resume())
+
+    async def flush(self, rollout_id: str | None = None, attempt_id: str | None = None) -> None:
+        await self._there(lambda app: app.spool.flush(rollout_id, attempt_id))
+
+    # -- into the loop that serves ---------------------------------------------------------------
+
+    def _running(self) -> tuple[ProxyApp, asyncio.AbstractEventLoop]:
+        if self._app is None or self._app.loop is None:
+            raise LaunchError("the proxy does not run; start() it first")
+        return self._app, self._app.loop
+
+    def _at_once(self, do: Callable[[ProxyApp], None]) -> None:
+        """Do something in the proxy's loop, and return when it is done."""
+        app, loop = self._running()
+        if _running_loop() is loop:
+            do(app)
+            return
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                do(app)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        loop.call_soon_threadsafe(run)
+        done.result(_CROSSING_SECONDS)
+
+    async def _there(self, do: Callable[[ProxyApp], Coroutine[Any, Any, T]]) -> T:
+        app, loop = self._running()
+        if _running_loop() is loop:
+            return await do(app)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(app), loop))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def _not_started(scope: Any, receive: Any, send: Any) -> None:
+    """Stand in for the app, which is made at each start."""
+    raise LaunchError("the proxy was not started")

@@ -1,0 +1,201 @@
+"""Backends that are HTTP servers: one client session per event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from agl_core.genai._wire import dumps
+from agl_proxy_direct.backends import Backend
+from agl_proxy_direct.upstream import Answer, Outgoing, Upstream, UpstreamError
+from agl_serving.tokens import is_token
+
+__all__ = ["HttpUpstream", "relayed"]
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "content-encoding",  # bodies are relayed decoded
+        "content-length",
+        "date",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""RFC 9110, section 7.6.1, and what our own server writes."""
+
+_NOT_FORWARDED: Final = _HOP_BY_HOP | {
+    "accept-encoding",
+    "authorization",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "origin",
+    "x-api-key",
+}
+
+# Servers close idle connections after 5 s (uvicorn's default), and a request written just then is
+# lost: connections that might be about to close are not used again.
+_KEEP_ALIVE: Final = 4.0
+_LARGE: Final = 2**20
+
+
+class HttpUpstream(Upstream):
+    """Sends requests as they are to servers that speak their protocol."""
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=_KEEP_ALIVE,
+                ttl_dns_cache=60,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
+            read_bufsize=2**18,
+            auto_decompress=True,
+            trust_env=False,
+        )
+        self._urls: dict[str, URL] = {}
+        self._timeouts: dict[Backend, aiohttp.ClientTimeout] = {}
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    def update(self, backends: Iterable[Backend]) -> None:
+        kept = set(backends)
+        self._timeouts = {key: value for key, value in self._timeouts.items() if key in kept}
+
+    async def send(self, request: Outgoing) -> Answer:
+        backend, body = request.backend, request.body
+        headers = _request_headers(request)
+        if isinstance(body, dict):
+            body = dumps(body)
+            headers["content-type"] = "application/json"
+        data: Any = body
+        if body is not None and len(body) > _LARGE:
+            data = io.BytesIO(body)  # written in pieces, so that others' calls go on
+        try:
+            response = await self._session.request(
+                request.method,
+                self._url(request),
+                data=data,
+                headers=headers,
+                timeout=self._timeout(backend),
+                allow_redirects=False,
+            )
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _as_upstream_error(error, backend) from error
+        return _HttpAnswer(response, backend)
+
+    def _url(self, request: Outgoing) -> URL:
+        url = request.backend.url(request.endpoint)
+        if request.query:
+            url += f"?{request.query}"
+        target = self._urls.get(url)
+        if target is None:
+            if len(self._urls) > 1024:
+                self._urls.clear()
+            target = self._urls[url] = URL(url, encoded=True)
+        return target
+
+    def _timeout(self, backend: Backend) -> aiohttp.ClientTimeout:
+        timeout = self._timeouts.get(backend)
+        if timeout is None:
+            timeout = self._timeouts[backend] = aiohttp.ClientTimeout(
+                total=backend.timeout,
+                sock_connect=backend.connect_timeout,
+                sock_read=backend.read_timeout,
+            )
+        return timeout
+
+
+class _HttpAnswer(Answer):
+    def __init__(self, response: aiohttp.ClientResponse, backend: Backend) -> None:
+        self.status = response.status
+        self.headers = relayed(response.raw_headers)
+        self.streamed = response.content_type == "text/event-stream"
+        self._response = response
+        self._backend = backend
+
+    async def read(self) -> bytes:
+        try:
+            return await self._response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _as_upstream_error(error, self._backend) from error
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _as_upstream_error(error, self._backend) from error
+
+    async def close(self) -> None:
+        self._response.close()
+
+
+def relayed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return what of a backend's headers its caller gets."""
+    return [
+        (name.lower(), value)
+        for name, value in headers
+        if name.lower().decode("latin-1") not in _HOP_BY_HOP
+    ]
+
+
+def _as_upstream_error(error: BaseException, backend: Backend) -> UpstreamError:
+    """Say what a failure of the connection means."""
+    where = f"the backend {backend.api_base} of model {backend.model_name!r}"
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        message = f"{where} could not be connected to within {backend.connect_timeout:g} s"
+        return UpstreamError(504, message, "connect_timeout")
+    if isinstance(error, asyncio.TimeoutError):
+        return UpstreamError(504, f"{where} did not answer in time", "timeout")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return UpstreamError(502, f"{where} refuses connections: {error}", "backend_unreachable")
+    return UpstreamError(
+        502, f"{where} broke the connection: {error or type(error).__name__}", "connection_broken"
+    )
+
+
+def _request_headers(request: Outgoing) -> dict[str, str]:
+    """Return the headers to send: the agent's, without its credentials unless they are meant."""
+    backend = request.backend
+    headers: dict[str, str] = {}
+    key = ""
+    for raw_name, raw_value in request.headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        if name == "authorization" and value[:7].lower() == "bearer ":
+            key = value[7:].strip() or key
+        elif name == "x-api-key":
+            key = value or key
+        elif name not in _NOT_FORWARDED:
+            headers[name] = value
+    if backend.api_key is not None:
+        key = backend.api_key
+    elif not request.forward_key or is_token(key):
+        key = ""
+    if key:
+        if backend.provider == "anthropic":
+            headers["x-api-key"] = key
+        else:
+            headers["authorization"] = f"Bearer {key}"
+    if backend.provider == "anthropic":
+        headers.setdefault("anthropic-version", "2023-06-01")
+    headers["accept-encoding"] = "identity"
+    for name, value in backend.headers:
+        headers[name.lower()] = value
+    return headers

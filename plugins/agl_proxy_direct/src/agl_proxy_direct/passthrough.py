@@ -1,0 +1,83 @@
+"""Calls that the proxy does not understand: passed on as they are, and back."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any, cast
+
+from agl_core.genai._wire import dumps, loads
+from agl_proxy_direct.exchange import Exchange
+from agl_proxy_direct.failures import CallError
+from agl_proxy_direct.upstream import Answer, Outgoing
+
+__all__ = ["PassedOn"]
+
+
+class PassedOn(Exchange):
+    """A request for any other path below ``/v1``; only the name of the model is put right."""
+
+    async def _exchange(self) -> None:
+        record, app = self._record, self._app
+        request = self._json()
+        named = request is not None and isinstance(request.get("model"), str)
+        model = cast("str", request["model"]) if request and named else self._only_model()
+        self._check_model(model)
+        record.model = model
+        member = await app.balancer.acquire(model, self._route.rollout_id or "")
+        backend = member.backend
+        record.backend, record.provider = backend.api_base, backend.provider
+        record.version, record.tries = member.version, 1
+        body = self._body or None
+        if request is not None and named and model != backend.model:
+            body = dumps({**request, "model": backend.model})
+        failed: bool | None = None
+        try:
+            response = await app.upstream.send(
+                Outgoing(
+                    backend,
+                    self._route.endpoint,
+                    None,
+                    body,
+                    self._headers,
+                    method=self._method,
+                    query=self._query,
+                    forward_key=app.forwards_keys,
+                )
+            )
+            try:
+                await self._copy(response)
+                failed = response.status >= 500
+            finally:
+                await response.close()
+        except Exception:
+            failed = True
+            raise
+        finally:
+            app.balancer.release(member, failed=failed)
+
+    async def _copy(self, response: Answer) -> None:
+        if response.status >= 400:
+            self._record.error = f"the backend answered {response.status}"
+            self._record.error_type = f"backend_{response.status}"
+        await self._begin(response.status, response.headers)
+        async with aclosing(response.chunks()) as chunks:
+            async for chunk in chunks:
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._commit(response.status)
+        await self._send({"type": "http.response.body", "body": b""})
+
+    def _json(self) -> dict[str, Any] | None:
+        """Return the body if it is a JSON object."""
+        if not self._body.lstrip().startswith(b"{"):
+            return None
+        try:
+            parsed = loads(self._body)
+        except ValueError:
+            return None
+        return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else None
+
+    def _only_model(self) -> str:
+        models = self._app.balancer.models
+        if len(models) != 1:
+            raise CallError(400, "say which model: the body has no 'model'", "model_missing")
+        return models[0]

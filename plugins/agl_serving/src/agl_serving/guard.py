@@ -1,0 +1,81 @@
+"""Keeps web pages away from a server that asks for no token.
+
+A server on loopback trusts whoever reaches it, and every page the user opens can send requests to
+loopback. Two checks stop them: the Host header must name this machine, or a page could point its
+own domain here (DNS rebinding) and read the answers; and a request that says it comes from a page
+must come from a page of this server or of an origin that was allowed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from agl_serving.messages import HTTPError
+
+__all__ = ["BrowserGuard"]
+
+_LOCAL_NAMES = frozenset({b"localhost"})
+
+
+class BrowserGuard:
+    """Refuses requests that a foreign page could have made.
+
+    Args:
+        hosts: Names that the Host header may carry besides ``localhost`` and IP addresses (an
+            address cannot be rebound); ``"*"`` allows all.
+        origins: Origins whose pages may call; ``"*"`` allows all.
+    """
+
+    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self._hosts = _LOCAL_NAMES | {host.lower().encode() for host in hosts}
+        self._origins = frozenset(origin.rstrip("/").encode() for origin in origins)
+        self._any_host = b"*" in self._hosts
+        self._any_origin = b"*" in self._origins
+        self._seen: set[bytes] = set()
+
+    def check(self, headers: dict[bytes, bytes]) -> None:
+        """Pass or raise.
+
+        Raises:
+            HTTPError: 421 for a foreign Host, 403 for a foreign page.
+        """
+        host = headers.get(b"host", b"")
+        if host not in self._seen and not self._any_host:
+            if not self._is_ours(host):
+                raise HTTPError(
+                    421,
+                    "this server does not answer to that Host; name it with --allowed-host, "
+                    "or protect the server with --auth-token",
+                )
+            if len(self._seen) < 64:
+                self._seen.add(host)
+        if self._any_origin:
+            return
+        origin = headers.get(b"origin")
+        if origin is None:
+            # A page's plain GET carries no Origin, but says whose page it is.
+            if headers.get(b"sec-fetch-site", b"none") in (b"cross-site", b"same-site"):
+                raise _foreign_page()
+        elif origin not in self._origins and origin not in (b"http://" + host, b"https://" + host):
+            raise _foreign_page()
+
+    def _is_ours(self, host: bytes) -> bool:
+        name = host.decode("latin-1").lower()
+        if name.startswith("["):
+            name = name[1:].partition("]")[0]
+        else:
+            name = name.partition(":")[0]
+        if name.encode("latin-1") in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _foreign_page() -> HTTPError:
+    return HTTPError(
+        403, "pages of another origin may not call this server; allow one with --cors-origin"
+    )

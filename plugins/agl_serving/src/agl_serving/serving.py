@@ -1,0 +1,181 @@
+"""One uvicorn server on one socket: how it is configured, told to stop, and probed.
+
+Imported by the launcher's threads and processes only; importing it loads uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from agl_core.errors import LaunchError
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from agl_serving.launcher import PythonServerLauncherArgs
+
+__all__ = ["ASGIApp", "SocketServer", "probe_health", "run_in_new_loop"]
+
+Message = MutableMapping[str, Any]
+ASGIApp = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
+    Awaitable[None],
+]
+
+_GRACEFUL_SECONDS: Final = 5
+_DATE_HEADER_SECONDS: Final = 1.0
+
+
+class SocketServer(uvicorn.Server):
+    """Serves an app on a bound socket until :meth:`stop`.
+
+    Differs from uvicorn's own server in three ways: it leaves the process's signal handlers alone
+    (a library must not take Ctrl+C from its host), it stops at once instead of at the next tick,
+    and it tells the app (``begin_shutdown()``, if it has that method) before waiting for requests,
+    so that long polls can end themselves. Belongs to the loop that it is created in.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        args: PythonServerLauncherArgs,
+        *,
+        limit_seconds: int = _GRACEFUL_SECONDS,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="auto",
+                log_config=None,
+                access_log=args.access_log,
+                timeout_keep_alive=int(args.timeout_keep_alive),
+                timeout_graceful_shutdown=limit_seconds,
+                proxy_headers=False,
+                server_header=False,
+                ws="auto",
+                ssl_certfile=args.ssl_certfile,
+                ssl_keyfile=args.ssl_keyfile,
+            )
+        )
+        self._app: Any = app
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[Any] | None = None
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+
+    def stop(self) -> None:
+        """Ask the server to stop; safe from any thread, any number of times."""
+        if not self._loop.is_closed():
+            # The loop may close between the check and the call; it is gone then, which is the goal.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._stop_here)
+
+    def _stop_here(self) -> None:
+        self._stop.set()
+        if not self.started and self._running is not None:
+            self._running.cancel()  # a start-up that hangs looks at no event
+
+    async def run_on(self, listener: socket) -> None:
+        """Serve until stopped.
+
+        Raises:
+            LaunchError: The app's start-up failed.
+        """
+        self._running = asyncio.current_task()
+        failure = LaunchError("the app's start-up failed; its log says why")
+        try:
+            await self._serve(sockets=[listener])
+        except SystemExit as error:
+            raise failure from error
+        except asyncio.CancelledError:
+            if self._stop.is_set():
+                failure = LaunchError("the server was stopped while it started")
+                raise failure from None
+            raise
+        finally:
+            if not self.ready.done():
+                self.ready.set_exception(failure)
+                self.ready.exception()  # also told by this call, so nobody has to look at it
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and not self.ready.done():
+            self.ready.set_result(None)
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_HEADER_SECONDS):
+                    await self._stop.wait()
+                    return
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        begin_shutdown = getattr(self._app, "begin_shutdown", None)
+        if begin_shutdown is not None:
+            begin_shutdown()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def run_in_new_loop(main: Callable[[], Awaitable[None]]) -> None:
+    """Run a coroutine function in a fresh event loop: uvloop where the platform has it."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        new_event_loop = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_as_coroutine(main))
+
+
+async def _as_coroutine(main: Callable[[], Awaitable[None]]) -> None:
+    await main()
+
+
+def probe_health(url: str, deadline: float) -> None:
+    """Block until a GET of ``url`` answers 200.
+
+    Args:
+        url: Health URL of a server of ours; its certificate is not checked.
+        deadline: When to give up, on the clock of :func:`time.monotonic`.
+
+    Raises:
+        LaunchError: The deadline passed.
+    """
+    parts = urlsplit(url)
+    pause = 0.01
+    last = "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.netloc, timeout=left, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(parts.netloc, timeout=left)
+        try:
+            connection.request("GET", parts.path or "/")
+            status = connection.getresponse().status
+            if status == 200:
+                return
+            last = f"status {status}"
+        except (OSError, http.client.HTTPException) as error:
+            last = str(error) or type(error).__name__
+        finally:
+            connection.close()
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))  # another process's start-up
+        pause = min(pause * 2, 0.5)
+    raise LaunchError(f"the server did not become healthy in time: GET {url} gave {last}")

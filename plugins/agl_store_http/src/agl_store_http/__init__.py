@@ -1,0 +1,39 @@
+"""The store over HTTP: a server that puts any store on a port, and a client that is a store.
+
+::
+
+    server = LightningStoreServer(store, "127.0.0.1", 4747)
+    await server.start()
+    client = LightningStoreClient("http://127.0.0.1:4747")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from agl_serving import mint_token
+    from agl_store_http.client import LightningStoreClient
+    from agl_store_http.server.app import StoreApp, StoreAppOptions
+    from agl_store_http.server.store_server import LightningStoreServer
+
+__all__ = [
+    "LightningStoreClient",
+    "LightningStoreServer",
+    "StoreApp",
+    "StoreAppOptions",
+    "mint_token",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "LightningStoreClient": "agl_store_http.client",
+        "LightningStoreServer": "agl_store_http.server.store_server",
+        "StoreApp": "agl_store_http.server.app",
+        "StoreAppOptions": "agl_store_http.server.app",
+        "mint_token": "agl_serving",
+    },
+)

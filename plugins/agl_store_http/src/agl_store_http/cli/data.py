@@ -1,0 +1,101 @@
+"""``agl store export``, ``import`` and ``vacuum``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import click
+
+from agl_core.cli._stores import open_store, store_options
+from agl_core.errors import ConfigError
+from agl_core.store.base import LightningStore
+
+__all__ = ["export_command", "import_command", "vacuum_command"]
+
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+@click.command("export", epilog="Example: agl store export night.jsonl --path runs.db")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@store_options
+def export_command(file: Path, backend: str | None, path: str | None, url: str | None) -> None:
+    """Write everything in a store to FILE: .jsonl, or .parquet if pyarrow is installed."""
+    from agl_core.store.transfer import export_records, writing
+
+    async def run(store: LightningStore) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        try:
+            with writing(file) as write:
+                async for record in export_records(store):
+                    write(record)
+                    counts[record.kind] += 1
+        finally:
+            await store.close()
+        return counts
+
+    counts = asyncio.run(run(open_store(backend, path, url, reading=True)))
+    listed = ", ".join(f"{counts[kind]} {kind}" for kind in counts) or "nothing"
+    click.echo(f"{file}: {listed}")
+
+
+@click.command("import", epilog="Example: agl store import night.jsonl --path other.db")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@store_options
+def import_command(file: Path, backend: str | None, path: str | None, url: str | None) -> None:
+    """Take what `agl store export` wrote to FILE into a store.
+
+    A SQLite file has it as it was, and skips what it has already. Any other store gets the finished
+    rollouts, under new ids and with new times.
+    """
+    from agl_core.store.transfer import import_records, read_records
+
+    async def run(store: LightningStore) -> int:
+        try:
+            return await import_records(store, read_records(file))
+        finally:
+            await store.close()
+
+    taken = asyncio.run(run(open_store(backend, path, url)))
+    click.echo(f"{file}: {taken} records were taken in")
+
+
+@click.command("vacuum", epilog="Example: agl store vacuum --path runs.db --keep 7d")
+@click.option("--keep", metavar="TIME", help="Drop what ended longer ago: 30m, 12h, 7d, 4w.")
+@click.option("--keep-last", type=click.IntRange(min=0), help="Keep so many of the last rollouts.")
+@store_options
+def vacuum_command(
+    keep: str | None, keep_last: int | None, backend: str | None, path: str | None, url: str | None
+) -> None:
+    """Drop old finished rollouts with their spans, and give the disk space back.
+
+    With both options a rollout is dropped if neither keeps it; resources and runs stay. Without
+    any, only space is given back.
+    """
+    before = None if keep is None else time.time() - _duration(keep)
+    store = open_store(backend, path, url, reading=True)
+    vacuum = getattr(store, "vacuum", None)
+    if vacuum is None:
+        raise ConfigError(
+            f"{type(store).__name__} cannot be vacuumed; name the file: --backend sqlite --path …"
+        )
+
+    async def run() -> int:
+        try:
+            return await vacuum(ended_before=before, keep_last=keep_last)
+        finally:
+            await store.close()
+
+    click.echo(f"{asyncio.run(run())} rollouts were dropped")
+
+
+def _duration(text: str) -> float:
+    """Return a length of time in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if found is None:
+        raise ConfigError(f"{text!r} is no length of time; write 30m, 12h, 7d or 4w", path="--keep")
+    return float(found[1]) * _SECONDS[found[2]]

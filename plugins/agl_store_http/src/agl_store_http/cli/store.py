@@ -1,0 +1,237 @@
+"""``agl store``: serve a store, make tokens for it, and look after what it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl_core.env import LightningEnvVar
+from agl_core.errors import ConfigError, PluginError
+from agl_core.plugins import AppSpec, build_component, get_registry
+from agl_serving.signals import freeze_memory, stop_signal
+from agl_store_http.cli.data import export_command, import_command, vacuum_command
+
+if TYPE_CHECKING:
+    from agl_serving.launcher import PythonServerLauncher
+    from agl_store_http.server.app import StoreApp, StoreAppOptions
+
+__all__ = ["store"]
+
+logger = logging.getLogger(__name__)
+
+_SECRET = click.option(
+    "--auth-token",
+    envvar=LightningEnvVar.AGL_AUTH_TOKEN.value,
+    show_envvar=True,
+    help="The server's secret, at least 16 characters.",
+)
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="Example: agl store --backend sqlite --path runs.db --port 4747",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
+@click.option("--port", default=4747, show_default=True, help="Port; 0 takes a free one.")
+@click.option(
+    "--backend",
+    help="Store plugin to serve; by default sqlite (a file agl.db) where it is installed, or else "
+    "memory.",
+)
+@click.option("--path", help="Where the backend keeps its data; short for --set path=PATH.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the backend (see `agl plugins show store.NAME`); repeatable.",
+)
+@click.option("--n-workers", default=1, show_default=True, help="Processes that share the port.")
+@_SECRET
+@click.option("--insecure", is_flag=True, help="Let a network in without a token.")
+@click.option("--cors-origin", multiple=True, help="Origin whose pages may call; repeatable.")
+@click.option("--allowed-host", multiple=True, help="Further name of this server; repeatable.")
+@click.option("--tls-cert", type=click.Path(exists=True), help="Certificate file (PEM).")
+@click.option("--tls-key", type=click.Path(exists=True), help="Its private key (PEM).")
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+)
+@click.pass_context
+def store(ctx: click.Context, **options: Any) -> None:
+    """Serve a store over HTTP until Ctrl+C."""
+    if ctx.invoked_subcommand is None:
+        _serve(**options)
+
+
+def _serve(
+    *,
+    host: str,
+    port: int,
+    backend: str | None,
+    path: str | None,
+    settings: tuple[str, ...],
+    n_workers: int,
+    auth_token: str | None,
+    insecure: bool,
+    cors_origin: tuple[str, ...],
+    allowed_host: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+    log_level: str,
+) -> None:
+    from agl_core.logs import setup_logging
+    from agl_core.store.default import default_store
+    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+    from agl_serving.serving import run_in_new_loop
+    from agl_store_http.server.app import StoreAppOptions
+    from agl_store_http.server.store_server import HEALTH_PATH, check_exposure
+
+    setup_logging(log_level)
+    check_exposure(host, auth_token, insecure)
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key go together")
+    chosen = default_store(Path.cwd()) if backend is None else {"type": backend}
+    spec = {**chosen, **_parse_settings(settings)}
+    if path is not None:
+        spec["path"] = path
+    app_options = StoreAppOptions(
+        auth_token=auth_token,
+        allowed_hosts=allowed_host,
+        cors_allow_origins=cors_origin,
+        mounts=_installed_apps(),
+    )
+    launcher = PythonServerLauncher(
+        partial(make_app, spec, app_options, n_workers),
+        PythonServerLauncherArgs(
+            host=host,
+            port=port,
+            launch_mode="asyncio" if n_workers == 1 else "mp",
+            n_workers=n_workers,
+            healthcheck_url=HEALTH_PATH,
+            log_level=logging.getLevelNamesMapping()[log_level.upper()],
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+        ),
+        factory=True,
+    )
+    # A URL may hold a password.
+    where = {
+        key: re.sub(r"://[^/@]*@", "://", str(value))
+        for key, value in spec.items()
+        if key != "type"
+    }
+    lost = "; nothing in it survives" if spec["type"] == "memory" else ""
+    run_in_new_loop(partial(_run, launcher, f"{spec['type']} {where or ''}".strip(), lost))
+
+
+def make_app(spec: Mapping[str, Any], options: StoreAppOptions, n_workers: int) -> StoreApp:
+    """Build the store and its API in the process that serves them.
+
+    Raises:
+        ConfigError: Several processes would each have a store of their own.
+    """
+    from agl_store_http.server.app import StoreApp
+
+    backend = build_component("store", dict(spec))
+    if n_workers > 1 and not backend.capabilities.get("zero_copy"):
+        raise ConfigError(
+            f"the store {spec['type']} keeps its data in one process: use --n-workers 1, or a "
+            "backend that processes can share"
+        )
+    return StoreApp(backend, options, close_store=True)
+
+
+async def _run(launcher: PythonServerLauncher, what: str, lost: str) -> None:
+    stop = stop_signal()
+    await launcher.start()
+    click.echo(f"Serving store {what} at {launcher.access_endpoint} (Ctrl+C stops{lost})")
+    freeze_memory()
+    stopped = asyncio.ensure_future(stop.wait())
+    ended = asyncio.ensure_future(launcher.wait())
+    try:
+        await asyncio.wait({stopped, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+    finally:
+        stopped.cancel()
+        ended.cancel()
+        await launcher.stop()
+    click.echo("Stopped")
+
+
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
+    """Return options by name; a value that is JSON is taken as such, any other as a string."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+        try:
+            parsed[key] = json.loads(value)
+        except ValueError:
+            parsed[key] = value
+    return parsed
+
+
+def _installed_apps() -> tuple[AppSpec, ...]:
+    registry = get_registry()
+    specs: list[AppSpec] = []
+    for record in registry.usable("app"):
+        try:
+            spec = registry.load(record)
+        except PluginError as error:
+            # The store is what was asked for; an app beside it was not.
+            logger.warning("%s is left out: %s", record.key, error)
+            continue
+        assert isinstance(spec, AppSpec)
+        specs.append(spec)
+    return tuple(specs)
+
+
+for command in (export_command, import_command, vacuum_command):
+    store.add_command(command)
+
+
+@store.command(epilog="Example: AGL_AUTH_TOKEN=… agl store token --scope runner --hours 24")
+@click.option(
+    "--scope",
+    type=click.Choice(["admin", "algorithm", "runner", "attempt", "read"]),
+    required=True,
+    help="What the token allows.",
+)
+@click.option("--hours", type=float, default=24.0, show_default=True, help="How long it holds.")
+@click.option("--rollout-id", help="The rollout an attempt token is for.")
+@click.option("--attempt-id", help="The attempt an attempt token is for.")
+@_SECRET
+def token(
+    scope: Any,
+    hours: float,
+    rollout_id: str | None,
+    attempt_id: str | None,
+    auth_token: str | None,
+) -> None:
+    """Print an access token signed with the server's secret."""
+    from agl_serving.tokens import mint_token
+
+    if not auth_token:
+        raise ConfigError("say which server's secret signs: --auth-token or AGL_AUTH_TOKEN")
+    click.echo(
+        mint_token(
+            auth_token,
+            scope,
+            lifetime=hours * 3600,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+        )
+    )

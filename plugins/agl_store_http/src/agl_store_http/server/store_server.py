@@ -1,0 +1,263 @@
+"""A store on a port, which is itself a store wherever it travels."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
+
+from agl_core.env import LightningEnvVar
+from agl_core.errors import ConfigError, LaunchError
+from agl_core.store.base import LightningStore, LightningStoreCapabilities, StoreEvent
+from agl_core.store.threaded import LightningStoreThreaded
+from agl_serving.launcher import LaunchMode, PythonServerLauncher, PythonServerLauncherArgs
+from agl_serving.sockets import LOOPBACK, is_loopback
+from agl_serving.tokens import ATTEMPT_TOKEN_SECONDS, mint_token
+from agl_store_http.client import LightningStoreClient
+from agl_store_http.server.app import StoreApp, StoreAppOptions
+
+__all__ = ["DEFAULT_PORT", "HEALTH_PATH", "LightningStoreServer", "check_exposure"]
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+DEFAULT_PORT: Final = 4747
+HEALTH_PATH: Final = "/v1/agl/health"
+
+
+def check_exposure(host: str, auth_token: str | None, insecure: bool) -> None:
+    """Refuse to let a network in without a token.
+
+    Raises:
+        ConfigError: The host is reachable from other machines, there is no token, and nobody said
+            that this is wanted.
+    """
+    if not (is_loopback(host) or auth_token or insecure):
+        raise ConfigError(
+            f"on {host} anyone on the network could read and change this store: set a token "
+            f"(--auth-token, AGL_AUTH_TOKEN), or allow it with --insecure (insecure=True)"
+        )
+
+
+def _delegated(method: F) -> F:
+    name = method.__name__
+
+    @functools.wraps(method, updated=())
+    async def call(self: LightningStoreServer, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self.reach(), name)(*args, **kwargs)
+
+    return cast("F", call)
+
+
+class LightningStoreServer(LightningStore):
+    """Serves a store over HTTP, and is that store for whoever holds it.
+
+    In the process that made it, calls go straight to the inner store. In any other process - a
+    fork, or wherever a pickled copy arrives - they go over HTTP to the one true store, unless the
+    inner store can itself be shared by processes. Start and stop it where it was made.
+
+    Args:
+        store: The store to serve; it is not closed with the server.
+        host: Interface; None is loopback. Any other needs a token or ``insecure``.
+        port: Port; None is 4747, 0 takes a free one.
+        cors_allow_origins: Origins whose pages may call; None allows none.
+        launch_mode: See :class:`PythonServerLauncherArgs`.
+        launcher_args: Everything else about serving.
+        n_workers: Processes (mode ``mp``), for stores that processes can share.
+        auth_token: The server's secret; None takes AGL_AUTH_TOKEN, if that is set.
+        insecure: Let a network in without a token.
+        options: Everything else about the API.
+
+    Raises:
+        ConfigError: The arguments contradict each other, or the store cannot be served this way.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        host: str | None = None,
+        port: int | None = None,
+        cors_allow_origins: str | Sequence[str] | None = None,
+        launch_mode: LaunchMode = "thread",
+        launcher_args: PythonServerLauncherArgs | None = None,
+        n_workers: int = 1,
+        *,
+        auth_token: str | None = None,
+        insecure: bool = False,
+        options: StoreAppOptions | None = None,
+    ) -> None:
+        capabilities = store.capabilities
+        if not capabilities.get("async_safe"):
+            raise ConfigError(f"{type(store).__name__} is not async_safe and cannot be served")
+        if launch_mode == "mp" and not capabilities.get("zero_copy"):
+            raise ConfigError(
+                f"{type(store).__name__} is not zero_copy: its data stays in one process; "
+                "serve it with launch_mode='thread', or use a store that processes can share"
+            )
+        if launch_mode == "thread" and not capabilities.get("thread_safe"):
+            # The owner calls from its loop while the server calls from its own.
+            store = LightningStoreThreaded(store)
+        given = launcher_args or PythonServerLauncherArgs()
+        if given.host is not None or given.port is not None:
+            raise ConfigError("host and port are arguments of the server, not of launcher_args")
+        if given.launch_mode not in ("asyncio", launch_mode):
+            raise ConfigError("launch_mode is an argument of the server, not of launcher_args")
+        token = auth_token or os.environ.get(LightningEnvVar.AGL_AUTH_TOKEN) or None
+        bound = host or LOOPBACK
+        check_exposure(bound, token, insecure)
+        origins = cors_allow_origins or ()
+        app_options = replace(
+            options or StoreAppOptions(),
+            auth_token=token,
+            cors_allow_origins=(origins,) if isinstance(origins, str) else tuple(origins),
+        )
+        self._inner: LightningStore | None = store
+        self._owner = os.getpid()
+        self._token = token
+        self._client: tuple[int, LightningStoreClient] | None = None
+        in_processes = launch_mode == "mp"
+        self._address = ""
+        self._launcher: PythonServerLauncher | None = PythonServerLauncher(
+            functools.partial(StoreApp, store, app_options)
+            if in_processes
+            else StoreApp(store, app_options),
+            replace(
+                given,
+                host=bound,
+                port=DEFAULT_PORT if port is None else port,
+                launch_mode=launch_mode,
+                n_workers=max(n_workers, given.n_workers),
+                healthcheck_url=given.healthcheck_url or HEALTH_PATH,
+            ),
+            factory=in_processes,
+        )
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """URL that others reach the server at; known once it has started."""
+        if self._launcher is None:
+            return self._address
+        return self._launcher.access_endpoint
+
+    async def start(self) -> None:
+        """Start; LaunchError if the port is taken or the server does not become healthy."""
+        await self._own_launcher("start").start()
+
+    async def stop(self) -> None:
+        """Stop, ending long polls; idempotent."""
+        await self._own_launcher("stop").stop()
+
+    async def run_forever(self) -> None:
+        """Start, and serve until cancelled."""
+        await self._own_launcher("run").run_forever()
+
+    def is_running(self) -> bool:
+        """Whether this process runs the server."""
+        return (
+            self._launcher is not None
+            and os.getpid() == self._owner
+            and self._launcher.is_running()
+        )
+
+    def _own_launcher(self, action: str) -> PythonServerLauncher:
+        if self._launcher is None or os.getpid() != self._owner:
+            raise LaunchError(f"only the process that made a store server can {action} it")
+        return self._launcher
+
+    # -- the store -------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        inner = LightningStoreCapabilities() if self._inner is None else self._inner.capabilities
+        return {
+            **inner,
+            "thread_safe": True,
+            "async_safe": True,
+            "zero_copy": True,
+            "otlp_traces": True,
+        }
+
+    def otlp_traces_endpoint(self) -> str:
+        return f"{self.endpoint}/v1/traces"
+
+    def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
+        if self._token is None:
+            return None
+        return mint_token(
+            self._token,
+            "attempt",
+            lifetime=ATTEMPT_TOKEN_SECONDS,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+        )
+
+    def reach(self) -> LightningStore:
+        """Return the store that calls go to from this process."""
+        if self._inner is not None and (
+            os.getpid() == self._owner or self._inner.capabilities.get("zero_copy")
+        ):
+            return self._inner
+        pid = os.getpid()
+        if self._client is None or self._client[0] != pid:
+            self._client = (pid, LightningStoreClient(self.endpoint, auth_token=self._token))
+        return self._client[1]
+
+    async def close(self) -> None:
+        """Stop the server if it is this process's; elsewhere close the connections to it."""
+        if self._inner is not None and os.getpid() == self._owner:
+            await self.stop()
+        elif self._client is not None and self._client[0] == os.getpid():
+            await self._client[1].close()
+
+    def events(self) -> AsyncIterator[StoreEvent]:
+        return self.reach().events()
+
+    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
+        return self.reach().draw_span_sequence_id(rollout_id, attempt_id)
+
+    statistics = _delegated(LightningStore.statistics)
+    start_rollout = _delegated(LightningStore.start_rollout)
+    enqueue_rollout = _delegated(LightningStore.enqueue_rollout)
+    enqueue_many_rollouts = _delegated(LightningStore.enqueue_many_rollouts)
+    dequeue_rollout = _delegated(LightningStore.dequeue_rollout)
+    dequeue_many_rollouts = _delegated(LightningStore.dequeue_many_rollouts)
+    start_attempt = _delegated(LightningStore.start_attempt)
+    return_claim = _delegated(LightningStore.return_claim)
+    query_rollouts = _delegated(LightningStore.query_rollouts)
+    query_attempts = _delegated(LightningStore.query_attempts)
+    get_rollout_by_id = _delegated(LightningStore.get_rollout_by_id)
+    get_latest_attempt = _delegated(LightningStore.get_latest_attempt)
+    query_resources = _delegated(LightningStore.query_resources)
+    get_resources_by_id = _delegated(LightningStore.get_resources_by_id)
+    get_latest_resources = _delegated(LightningStore.get_latest_resources)
+    query_workers = _delegated(LightningStore.query_workers)
+    get_worker_by_id = _delegated(LightningStore.get_worker_by_id)
+    query_spans = _delegated(LightningStore.query_spans)
+    query_encoded_spans = _delegated(LightningStore.query_encoded_spans)
+    add_resources = _delegated(LightningStore.add_resources)
+    update_resources = _delegated(LightningStore.update_resources)
+    add_span = _delegated(LightningStore.add_span)
+    add_many_spans = _delegated(LightningStore.add_many_spans)
+    add_encoded_spans = _delegated(LightningStore.add_encoded_spans)
+    add_otel_span = _delegated(LightningStore.add_otel_span)
+    get_next_span_sequence_id = _delegated(LightningStore.get_next_span_sequence_id)
+    get_many_span_sequence_ids = _delegated(LightningStore.get_many_span_sequence_ids)
+    update_rollout = _delegated(LightningStore.update_rollout)
+    update_attempt = _delegated(LightningStore.update_attempt)
+    update_worker = _delegated(LightningStore.update_worker)
+    wait_for_rollouts = _delegated(LightningStore.wait_for_rollouts)
+    run_watchdog = _delegated(LightningStore.run_watchdog)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The store stays where it is; a copy elsewhere talks to it over HTTP. Its address is only
+        # known once the server has started, which is when a copy has something to talk to.
+        return {
+            **self.__dict__,
+            "_inner": None,
+            "_client": None,
+            "_launcher": None,
+            "_address": self.endpoint,
+        }

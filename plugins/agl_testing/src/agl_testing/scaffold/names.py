@@ -1,0 +1,70 @@
+"""What a new plugin and its parts are called."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from agl_core.errors import ConfigError
+from agl_core.plugins._known import distribution_of, known_names
+from agl_core.plugins._registry import did_you_mean, get_registry
+from agl_core.plugins._spec import KINDS
+
+__all__ = ["PluginName"]
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST: Final = 30  # characters; the name becomes part of file names and of a class's name
+
+
+@dataclass(frozen=True, slots=True)
+class PluginName:
+    """A kind and a name that a plugin of one's own may have.
+
+    Raises:
+        ConfigError: There is no such kind, or the name is malformed or taken.
+    """
+
+    kind: str
+    name: str
+
+    def __post_init__(self) -> None:
+        kind, name = self.kind, self.name
+        if kind not in KINDS:
+            guess = did_you_mean(kind, KINDS)
+            raise ConfigError(f"there is no kind {kind!r}{guess} (kinds: {', '.join(KINDS)})")
+        if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+            raise ConfigError(
+                f"{name!r} is no name for a plugin: use lower-case letters, digits and single "
+                f"hyphens, a letter first, at most {_LONGEST} characters"
+            )
+        if keyword.iskeyword(name):
+            raise ConfigError(f"{name!r} is a word of Python: take another name")
+        if name in known_names(kind):
+            raise ConfigError(
+                f"{self.distribution} exists already: install it, or take another name"
+            )
+        taken = {record.name for record in get_registry().of_kind(kind) if record.builtin}
+        if name in taken:
+            raise ConfigError(f"{kind}.{name} is built in: take another name")
+
+    @property
+    def distribution(self) -> str:
+        """Name of the distribution, which is also the folder's: ``agl-store-json-file``."""
+        return distribution_of(self.kind, self.name)
+
+    @property
+    def package(self) -> str:
+        """Name of the import package: ``agl_store_json_file``."""
+        return self.distribution.replace("-", "_")
+
+    @property
+    def camel(self) -> str:
+        """The name as classes have it: ``JsonFile``."""
+        return "".join(part.capitalize() for part in self.name.split("-"))
+
+    @property
+    def snake(self) -> str:
+        """The name as functions have it: ``json_file``."""
+        return self.name.replace("-", "_")

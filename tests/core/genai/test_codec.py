@@ -1,0 +1,490 @@
+"""Translating there and back changes nothing, whole or streamed; hypothesis looks for what does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agl_core.genai._protocols import Protocol
+from agl_core.genai._wire import dumps
+from agl_core.genai.codec import (
+    CodecError,
+    lost_in_request,
+    lost_in_response,
+    stream_translator,
+    translate_request,
+    translate_response,
+)
+from agl_core.genai.streams import assembler_for
+
+OTHERS: tuple[Protocol, ...] = ("messages", "responses")
+
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+name = st.text("abcdefgh_", min_size=1, max_size=8)
+scalars = st.none() | st.booleans() | st.integers(-9, 9) | text
+arguments = st.dictionaries(name, scalars | st.lists(scalars, max_size=2), max_size=3)
+
+
+def call(number: int, function: str, given: Any) -> dict[str, Any]:
+    written = given if isinstance(given, str) else dumps(given).decode()
+    return {
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": function, "arguments": written},
+    }
+
+
+@st.composite
+def tool_calls(draw: Any, *, least: int = 0) -> list[dict[str, Any]]:
+    # What a model wrote need not be JSON, and must come through as it is.
+    drawn = draw(
+        st.lists(st.tuples(name, arguments | st.just("{broken")), min_size=least, max_size=3)
+    )
+    return [call(number, *pair) for number, pair in enumerate(drawn)]
+
+
+text_part = text.map(lambda t: {"type": "text", "text": t})
+image_part = st.sampled_from(
+    [
+        {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+    ]
+)
+parts = st.tuples(image_part, st.lists(text_part | image_part, max_size=2)).map(
+    lambda found: [found[0], *found[1]]
+)
+user = (text | parts).map(lambda content: {"role": "user", "content": content})
+
+
+@st.composite
+def turn(draw: Any) -> list[dict[str, Any]]:
+    """A user's message, and what an assistant and its tools say to it."""
+    calls = draw(tool_calls())
+    content = draw(text if not calls else text | st.none())
+    said: dict[str, Any] = {"role": "assistant", "content": content}
+    if draw(st.booleans()):
+        said["reasoning_content"] = draw(text)
+    if calls:
+        said["tool_calls"] = calls
+    answers = [
+        {"role": "tool", "tool_call_id": made["id"], "content": draw(text)} for made in calls
+    ]
+    # Without an answer in between, two users' messages would be one to a model, too.
+    return [draw(user), said, *answers] if not calls else [draw(user), said, *answers, final()]
+
+
+def final() -> dict[str, Any]:
+    return {"role": "assistant", "content": "so be it"}
+
+
+@st.composite
+def requests(draw: Any) -> dict[str, Any]:
+    messages = [message for made in draw(st.lists(turn(), max_size=2)) for message in made]
+    request: dict[str, Any] = {
+        "model": "m",
+        "messages": [*messages, draw(user)],
+        "max_tokens": draw(st.integers(1, 99)),
+    }
+    if draw(st.booleans()):
+        request["messages"].insert(0, {"role": "system", "content": draw(text)})
+    if draw(st.booleans()):
+        request["temperature"] = 0.5
+        request["stream"] = True
+        request["stream_options"] = {"include_usage": True}
+    if draw(st.booleans()):
+        schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+        function = {"name": draw(name), "description": "d", "parameters": schema}
+        request["tools"] = [{"type": "function", "function": function}]
+        named = {"type": "function", "function": {"name": function["name"]}}
+        request["tool_choice"] = draw(st.sampled_from(["auto", "required", "none", named]))
+        if draw(st.booleans()):
+            request["parallel_tool_calls"] = False
+    if draw(st.booleans()):
+        request["user"] = "u"
+    if draw(st.booleans()):
+        schema = {"name": "output", "schema": {"type": "object"}, "strict": True}
+        request["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return request
+
+
+@st.composite
+def responses(draw: Any) -> dict[str, Any]:
+    calls = draw(tool_calls())
+    said: dict[str, Any] = {"role": "assistant", "content": draw(text)}
+    if calls and draw(st.booleans()):
+        said["content"] = None
+    if draw(st.booleans()):
+        said["reasoning_content"] = draw(text)
+    if calls:
+        said["tool_calls"] = calls
+    finish = draw(st.sampled_from(["length", "tool_calls" if calls else "stop"]))
+    prompt, completion = draw(st.integers(0, 99)), draw(st.integers(0, 99))
+    return {
+        "id": "r1",
+        "object": "chat.completion",
+        "created": 7,
+        "model": "m",
+        "choices": [{"index": 0, "message": said, "finish_reason": finish, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        },
+    }
+
+
+def chunks(response: dict[str, Any], size: int = 3) -> list[dict[str, Any]]:
+    """A chat stream of the response, in pieces of so many characters."""
+    choice = response["choices"][0]
+    said = choice["message"]
+    head = {"id": response["id"], "created": response["created"], "model": response["model"]}
+
+    def chunk(delta: Any, finish: Any = None) -> dict[str, Any]:
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+    made = [chunk({"role": "assistant", "content": ""})]
+    for key in ("reasoning_content", "content"):
+        whole = said.get(key) or ""
+        made += [chunk({key: whole[i : i + size]}) for i in range(0, len(whole), size)]
+    for index, item in enumerate(said.get("tool_calls", ())):
+        function = {**item["function"], "arguments": ""}
+        made.append(chunk({"tool_calls": [{**item, "index": index, "function": function}]}))
+        whole = item["function"]["arguments"]
+        for i in range(0, len(whole), size):
+            piece = {"index": index, "function": {"arguments": whole[i : i + size]}}
+            made.append(chunk({"tool_calls": [piece]}))
+    made.append(chunk({}, choice["finish_reason"]))
+    return [*made, {**head, "choices": [], "usage": response["usage"]}]
+
+
+def through(events: list[dict[str, Any]], source: Protocol, target: Protocol) -> list[Any]:
+    translator = stream_translator(source, target, usage=True)
+    made = [made for event in events for made in translator.feed(event)]
+    return made + translator.close()
+
+
+def assembled(events: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any]:
+    assembler = assembler_for(protocol)
+    for event in events:
+        assembler.feed(event)
+    assert assembler.finished and assembler.error is None
+    return assembler.result()
+
+
+def without(value: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key not in keys}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@given(requests())
+def test_requests_there_and_back(other: Protocol, request: dict[str, Any]):
+    before = dumps(request)
+    there = translate_request("chat", other, request)
+    assert dumps(request) == before, "the original is not changed"
+    back = translate_request(other, "chat", there)
+    expected = request
+    if other == "messages":  # which takes back only reasoning that it signed
+        expected = {
+            **request,
+            "messages": [without(message, "reasoning_content") for message in request["messages"]],
+        }
+    assert back == expected
+
+
+@given(requests())
+def test_messages_and_responses_meet_in_chat(request: dict[str, Any]):
+    message = translate_request("chat", "messages", request)
+    there = translate_request("messages", "responses", message)
+    assert translate_request("responses", "messages", there) == message
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@given(responses())
+def test_responses_there_and_back(other: Protocol, response: dict[str, Any]):
+    back = translate_response(other, "chat", translate_response("chat", other, response))
+    assert without(back, "created") == without(response, "created")
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@given(responses(), st.integers(1, 5))
+def test_a_translated_stream_amounts_to_the_translated_response(
+    other: Protocol, response: dict[str, Any], size: int
+):
+    events = through(chunks(response, size), "chat", other)
+    whole = translate_response("chat", other, response)
+    got = assembled(events, other)
+    if other == "messages":
+        for block in got["content"]:  # broken JSON cannot be told from a stream that broke off
+            if block.get("input", {}).keys() == {"partial_json"}:
+                block["input"] = {"__raw_arguments": block["input"]["partial_json"]}
+    assert got == whole
+
+    back = assembled(through(events, other, "chat"), "chat")
+    assert without(back, "created", "object") == without(response, "created", "object")
+
+
+@given(responses())
+def test_streams_between_messages_and_responses(response: dict[str, Any]):
+    events = through(chunks(response), "chat", "messages")
+    got = assembled(through(events, "messages", "responses"), "responses")
+    expected = translate_response("chat", "responses", response)
+    assert without(got, "created_at") == without(expected, "created_at")
+
+
+@given(responses())
+def test_every_event_of_responses_is_numbered_and_items_open_before_they_close(
+    response: dict[str, Any],
+):
+    events = through(chunks(response), "chat", "responses")
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    opened = [e["output_index"] for e in events if e["type"] == "response.output_item.added"]
+    closed = {e["output_index"] for e in events if e["type"] == "response.output_item.done"}
+    assert opened == sorted(opened) and set(opened) == closed
+
+
+def test_what_only_messages_has_becomes_what_chat_has():
+    made = translate_request(
+        "messages",
+        "chat",
+        {
+            "model": "m",
+            "max_tokens": 9,
+            "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "x"}}],
+            "stop_sequences": ["END"],
+            "top_k": 4,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "t1", "content": "42"},
+                        {
+                            "type": "image",
+                            "source": {"type": "base64", "media_type": "image/png", "data": "aGk="},
+                        },
+                        {"type": "text", "text": "and now?"},
+                    ],
+                }
+            ],
+        },
+    )
+    assert made == {
+        "model": "m",
+        "max_tokens": 9,
+        "stop": ["END"],
+        "top_k": 4,
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "tool", "tool_call_id": "t1", "content": "42"},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+                    {"type": "text", "text": "and now?"},
+                ],
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "request_", "why"),
+    [
+        ("responses", "chat", {"previous_response_id": "r"}, "previous_response_id"),
+        ("responses", "chat", {"tools": [{"type": "web_search"}]}, "web_search"),
+        ("responses", "chat", {"input": [{"type": "item_reference"}]}, "item_reference"),
+        ("messages", "chat", {"tools": [{"type": "bash_20250124"}]}, "bash_20250124"),
+        ("chat", "messages", {"n": 2}, "n must be 1"),
+        ("chat", "responses", {"n": 2}, "n must be 1"),
+        (
+            "chat",
+            "messages",
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            "input_audio",
+        ),
+        ("completions", "chat", {}, "completions"),
+    ],
+)
+def test_what_the_other_cannot_say_is_refused(
+    source: Protocol, target: Protocol, request_: Any, why: str
+):
+    with pytest.raises(CodecError, match=why):
+        translate_request(source, target, request_)
+
+
+def test_vllms_stop_string_is_the_stop_sequence():
+    choice = {"message": {"content": "a"}, "finish_reason": "stop", "stop_reason": "END"}
+    made = translate_response("chat", "messages", {"choices": [choice]})
+    assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", "END")
+    back = translate_response("messages", "chat", made)
+    assert back["choices"][0]["stop_reason"] == "END"
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_an_error_within_a_stream_is_one_in_the_other(other: Protocol):
+    made = through([{"error": {"message": "out of memory", "code": 500}}], "chat", other)
+    assembler = assembler_for(other)
+    for event in made:
+        assembler.feed(event)
+    assert assembler.error == "out of memory"
+    assert not assembler.finished
+
+
+# -- what cannot be said ---------------------------------------------------------------------------
+
+SIGNED = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
+HIDDEN = {"type": "redacted_thinking", "data": "eHh4"}
+
+
+def signed_message() -> dict[str, Any]:
+    content = [SIGNED, HIDDEN, {"type": "text", "text": "yes"}]
+    head = {"id": "m", "type": "message", "role": "assistant", "model": "q"}
+    usage = {"input_tokens": 3, "output_tokens": 4}
+    end = {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
+    return {**head, "content": content, **end}
+
+
+def test_signed_thoughts_survive_the_way_through_chat():
+    message = signed_message()
+    made = translate_response("messages", "chat", message)
+    said = made["choices"][0]["message"]
+    assert said["reasoning_content"] == "let me see"
+    assert translate_response("chat", "messages", made) == message
+    # An agent that sends back the message that it got gives Anthropic what it has signed.
+    request = {"model": "q", "messages": [{"role": "user", "content": "?"}, said]}
+    back = translate_request("chat", "messages", request)
+    assert back["messages"][1]["content"] == message["content"]
+    assert lost_in_request("chat", "messages", request) == []
+
+
+def test_thoughts_that_nobody_signed_are_not_given_to_anthropic():
+    unsigned = {"type": "thinking", "thinking": "let me see", "signature": None}
+    said = {"role": "assistant", "content": "yes", "thinking_blocks": [unsigned]}
+    request = {"model": "q", "messages": [{**said, "reasoning_content": "let me see"}]}
+    made = translate_request("chat", "messages", request)
+    assert made["messages"] == [{"role": "assistant", "content": "yes"}]
+    assert lost_in_request("chat", "messages", request) == ["reasoning_content"]
+
+
+def test_signed_thoughts_survive_streams():
+    message = signed_message()
+    head = {**message, "content": [], "stop_reason": None}
+    thinking = {"type": "thinking", "thinking": "", "signature": ""}
+    pieces = [("thinking_delta", "thinking", "let me "), ("thinking_delta", "thinking", "see")]
+    pieces.append(("signature_delta", "signature", "c2ln"))
+    events = [
+        {"type": "message_start", "message": head},
+        {"type": "content_block_start", "index": 0, "content_block": thinking},
+        *[
+            {"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: piece}}
+            for kind, key, piece in pieces
+        ],
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": HIDDEN},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "content_block_start", "index": 2, "content_block": {"type": "text", "text": ""}},
+        {
+            "type": "content_block_delta",
+            "index": 2,
+            "delta": {"type": "text_delta", "text": "yes"},
+        },
+        {"type": "content_block_stop", "index": 2},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": message["usage"],
+        },
+        {"type": "message_stop"},
+    ]
+    to_chat = stream_translator("messages", "chat", usage=True)
+    chunks = [made for event in events for made in to_chat.feed(event)] + to_chat.close()
+    whole = assembler_for("chat")
+    for chunk in chunks:
+        whole.feed(chunk)
+    expected = translate_response("messages", "chat", message)["choices"]
+    assert whole.result()["choices"] == expected
+    from_chat = stream_translator("chat", "messages")
+    again = assembler_for("messages")
+    for event in [made for chunk in chunks for made in from_chat.feed(chunk)] + from_chat.close():
+        again.feed(event)
+    assert again.result()["content"] == message["content"]
+
+
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "no", "is_error": True}
+LOSSES: Any = [
+    (
+        "messages",
+        "chat",
+        {"messages": [{"role": "user", "content": [RESULT]}]},
+        ["tool_result.is_error"],
+    ),
+    (
+        "messages",
+        "chat",
+        {
+            "thinking": {"type": "enabled"},
+            "messages": [{"role": "assistant", "content": [SIGNED, HIDDEN]}],
+        },
+        ["redacted_thinking", "thinking", "thinking.signature"],
+    ),
+    ("messages", "chat", {"messages": [{"role": "user", "content": "hi"}], "top_k": 3}, []),
+    (
+        "chat",
+        "messages",
+        {"messages": [], "seed": 1, "logprobs": True, "logit_bias": None},
+        ["logprobs", "seed"],
+    ),
+    (
+        "chat",
+        "messages",
+        {"messages": [{"role": "assistant", "content": "", "reasoning_content": "hm"}]},
+        ["reasoning_content"],
+    ),
+    ("chat", "responses", {"messages": [], "stop": ["x"], "n": 1, "stream": True}, ["stop"]),
+    (
+        "responses",
+        "chat",
+        {"input": [{"type": "reasoning", "encrypted_content": "x"}], "truncation": "auto"},
+        ["reasoning.encrypted_content", "truncation"],
+    ),
+    (
+        "messages",
+        "responses",
+        {"messages": [{"role": "user", "content": [RESULT]}], "stop_sequences": ["x"]},
+        ["stop", "tool_result.is_error"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "request_", "names"), LOSSES)
+def test_what_a_request_loses_is_named(
+    source: Protocol, target: Protocol, request_: dict[str, Any], names: list[str]
+):
+    assert lost_in_request(source, target, request_) == names
+    translate_request(source, target, request_)  # lost, but not refused
+
+
+def test_what_a_response_loses_is_named():
+    message = signed_message()
+    message["content"] += [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    ]
+    assert lost_in_response("messages", "chat", message) == ["server_tool_use"]
+    assert lost_in_response("messages", "responses", message) == [
+        "server_tool_use",
+        "thinking.signature",
+    ]
+    reasoning = {"type": "reasoning", "summary": [], "encrypted_content": "x"}
+    assert lost_in_response("responses", "chat", {"output": [reasoning]}) == [
+        "reasoning.encrypted_content"
+    ]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@given(request=requests())
+def test_nothing_is_called_lost_that_comes_back(other: Protocol, request: dict[str, Any]):
+    thought = any("reasoning_content" in message for message in request["messages"])
+    expected = ["reasoning_content"] if other == "messages" and thought else []
+    assert lost_in_request("chat", other, request) == expected

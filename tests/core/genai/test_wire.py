@@ -1,0 +1,73 @@
+"""Events and JSON, in whatever pieces they come."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agl_core.genai._protocols import parse_path
+from agl_core.genai._wire import SseSplitter, dumps, event_bytes, loads, named_event
+
+payloads = st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=5), max_size=2))
+
+
+@given(payloads, st.data(), st.sampled_from([b"\n", b"\r\n", b"\r"]))
+def test_events_survive_any_cut(values: list[dict[str, str]], data: st.DataObject, end: bytes):
+    stream = b": ping\n\n" + b"".join(
+        named_event({"type": "t", **value}) if n % 2 else event_bytes(value)
+        for n, value in enumerate(values)
+    )
+    stream = stream.replace(b"\n", end)
+    splitter = SseSplitter()
+    events = []
+    while stream:
+        size = data.draw(st.integers(1, 12))
+        events += splitter.feed(stream[:size])
+        stream = stream[size:]
+    events += splitter.feed(b"\n") if end == b"\r" else []  # a lone CR may be half of a pair
+    got = [json.loads(event.data) for event in events if event.data]
+    assert got == [{"type": "t", **v} if n % 2 else v for n, v in enumerate(values)]
+    assert [e.name for e in events if e.data] == ["t" if n % 2 else "" for n in range(len(values))]
+    assert events[0].data == b""
+
+
+def test_data_of_several_lines_is_one_and_what_is_left_can_be_had():
+    splitter = SseSplitter()
+    (event,) = splitter.feed(b"event: x\nid: 1\ndata: {\ndata: }\n\ndata: re")
+    assert (event.name, event.data) == ("x", b"{\n}")
+    assert splitter.close() == b"data: re"
+
+
+def test_an_endless_event_is_an_error():
+    splitter = SseSplitter(limit=10)
+    with pytest.raises(ValueError, match="10 bytes"):
+        splitter.feed(b"data: " + b"x" * 20)
+
+
+def test_json_that_the_fast_parser_refuses():
+    lone = '"\\ud83d"'
+    assert loads(lone.encode()) == "\ud83d"
+    assert loads(dumps({"a": "\ud83d"})) == {"a": "\ud83d"}
+    assert loads(dumps({"n": 2**80, "f": 0.1})) == {"n": 2**80, "f": 0.1}
+    with pytest.raises(ValueError):
+        loads(b"{")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", ("/chat/completions", "chat", None, None)),
+        ("/chat/completions/", ("/chat/completions", "chat", None, None)),
+        ("/rollout/r/attempt/a/v1/messages", ("/messages", "messages", "r", "a")),
+        ("/rollout/r/attempt/a/responses", ("/responses", "responses", "r", "a")),
+        ("/v1/rollout/r/attempt/a/embeddings", ("/embeddings", "embeddings", "r", "a")),
+        ("/rollout/r/attempt/a", ("/", None, "r", "a")),
+        ("/v1/audio/speech", ("/audio/speech", None, None, None)),
+        ("/v1", ("/", None, None, None)),
+    ],
+)
+def test_paths(path: str, expected: tuple[str, str | None, str | None, str | None]):
+    assert tuple(parse_path(path)) == expected

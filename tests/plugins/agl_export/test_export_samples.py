@@ -1,0 +1,104 @@
+"""Conversations and keys of samples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from agl_core.adapter._report import AdapterReport, Reason
+from agl_core.errors import InvalidArgumentError
+from agl_export import conversations, task_key
+from agl_export.samples import final_reward, spoken, with_arguments
+
+from .recorded import TOOLS, call, called, result, reward, said, span, user
+
+
+def test_calls_that_go_on_are_one_conversation():
+    first = [user("2+2?")]
+    second = [*first, called({"a": 2}), result("4")]
+    spans = [
+        call(first, called({"a": 2}), tools=True),
+        call(second, said("4"), tools=True),
+        call([user("something else")], said("yes")),
+    ]
+    found = conversations(spans)
+    assert found == [
+        {"messages": [*second, said("4")], "tools": TOOLS},
+        {"messages": [user("something else"), said("yes")], "tools": None},
+    ]
+
+
+def test_a_call_sampled_again_is_a_conversation_of_its_own():
+    found = conversations([call([user("hi")], said("one")), call([user("hi")], said("two"))])
+    assert [one["messages"][-1]["content"] for one in found] == ["one", "two"]
+
+
+def test_what_judges_and_second_recorders_saw_is_left_out():
+    judged = reward(1.0)
+    judge = call([user("good?")], said("yes")).model_copy(update={"parent_id": judged.span_id})
+    seen = call([user("hi")], said("hello"))
+    again = seen.model_copy(update={"span_id": "f" * 16})
+    report = AdapterReport()
+    found = conversations([seen, again, judged, judge], report=report)
+    assert [one["messages"] for one in found] == [[user("hi"), said("hello")]]
+    assert report.count("call", Reason.IN_REWARD) == 1
+    assert report.count("call", Reason.DUPLICATE_RESPONSE) == 1
+
+
+def test_a_judge_behind_the_proxy_is_known_by_its_time():
+    asked = call([user("hi")], said("hello"))
+    judge = call([user("good?")], said("yes"))
+    assert judge.start_time is not None
+    judged = reward(1.0).model_copy(
+        update={"start_time": judge.start_time - 0.1, "end_time": judge.start_time + 0.9}
+    )
+    found = conversations([asked, judge, judged])
+    assert [one["messages"][0]["content"] for one in found] == ["hi"]
+
+
+def test_agents_are_told_apart_by_name():
+    planner = span(1000, "run", {"agent.name": "planner"})
+    inside = call([user("plan")], said("done")).model_copy(update={"parent_id": planner.span_id})
+    outside = call([user("else")], said("no"))
+    found = conversations([planner, inside, outside], agent_match="^plan")
+    assert [one["messages"][0]["content"] for one in found] == ["plan"]
+
+
+def test_messages_that_are_none_are_an_error():
+    broken = call([user("hi")], said("x"))
+    broken.attributes["gen_ai.input.messages"] = '[{"role": "robot", "parts": []}]'
+    with pytest.raises(InvalidArgumentError):
+        conversations([broken])
+
+
+def test_spoken_sees_no_ids_and_no_kinds_of_nothing():
+    one = [user("a"), called({"a": 1}, "x"), result("1", "x")]
+    two = [user("a"), {**called('{ "a":1 }', "y"), "content": ""}, result("1", "y")]
+    assert spoken(one) == spoken(two)
+    assert spoken([called({"a": 1})]) != spoken([called({"a": 2})])
+    assert spoken([called("not json")]) != spoken([called("other")])
+
+
+def test_arguments_are_objects_where_they_can_be():
+    messages = [user("a"), called({"a": 1}), called("not json"), called("[1]")]
+    objects = with_arguments(messages, "object")
+    found = [m["tool_calls"][0]["function"]["arguments"] for m in objects[1:]]
+    assert found == [{"a": 1}, "not json", "[1]"]
+    assert with_arguments(messages, "text") == messages
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'  # untouched
+
+
+def test_equal_tasks_have_equal_keys():
+    assert task_key({"a": 1, "b": [2]}) == task_key({"b": [2], "a": 1})
+    assert task_key({"a": 1}) != task_key({"a": "1"})
+    assert task_key("ü") == "a23823afdabfa932"  # the same on every machine, for ever
+
+
+def test_the_final_reward_is_the_last_one():
+    assert final_reward([reward(0.5), call([user("x")], said("y"))]) == 0.5
+    assert final_reward([reward(0.5), reward(0.25)]) == 0.25
+    assert final_reward([call([user("x")], said("y"))]) is None
+    unreadable = final_reward([reward("much")])
+    assert unreadable is not None
+    assert math.isnan(unreadable)

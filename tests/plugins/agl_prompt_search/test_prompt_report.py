@@ -1,0 +1,132 @@
+"""What a user sees of a prompt search: files, lines, and a table in a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+import agl_prompt_search as prompt_search
+from agl_core.algorithm import show_progress
+from agl_prompt_search import Reporter, SearchState, write_files
+
+
+class Candidate(prompt_search.Candidate):
+    """A candidate of two prompts."""
+
+    plan: str = ""
+    answer: str = ""
+
+    def texts(self) -> Mapping[str, str]:
+        return {"plan": self.plan, "answer": self.answer}
+
+
+class State(SearchState[Candidate]):
+    @property
+    def survivors(self) -> Sequence[str]:
+        return [self.best]
+
+
+def state() -> State:
+    found = State(seed=1, history=[Candidate(version="v0", plan="a", rewards={0: 0.0, 1: 1.0})])
+    found.add_curve_point()
+    found.add(Candidate(version="v2", parent="v0", round=1, rejected="the edit is the same as v1"))
+    better = Candidate(version="v1", parent="v0", round=1, answer="b", critique='- "c",\n- d')
+    better.rewards = {0: 1.0, 1: 1.0}
+    found.add(better)
+    found.best, found.rounds = "v1", 1
+    found.count_batch("v1-round-1", 12)
+    found.spent.calls, found.spent.cost = 3, 0.25
+    found.add_curve_point()
+    return found
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class TestFiles:
+    def test_history_and_curve_can_be_read_back(self, tmp_path: Path):
+        folder = tmp_path / "deep" / "er"
+        write_files(state(), folder)
+        history = read(folder / "history.csv")
+        assert [row["version"] for row in history] == ["v0", "v1", "v2"]
+        assert history[1]["critique"] == '- "c",\n- d'
+        assert (float(history[1]["score"]), int(history[1]["n"])) == (1.0, 2)
+        assert (history[0]["plan"], history[1]["answer"]) == ("a", "b")
+        assert history[2]["score"] == ""
+        assert history[2]["rejected"] == "the edit is the same as v1"
+        curve = read(folder / "curve.csv")
+        assert [(row["round"], row["best"], float(row["score"])) for row in curve] == [
+            ("0", "v0", 0.5),
+            ("1", "v1", 1.0),
+        ]
+        assert (curve[1]["rollouts"], curve[1]["calls"], curve[1]["cost"]) == ("12", "3", "0.25")
+
+    def test_the_curve_is_drawn_where_matplotlib_is(self, tmp_path: Path):
+        pytest.importorskip("matplotlib")
+        *_, picture = write_files(state(), tmp_path)
+        assert picture.name == "curve.png"
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+    def test_a_state_survives_json(self):
+        assert State.model_validate_json(state().model_dump_json()) == state()
+
+
+class TestState:
+    def test_a_candidate_beats_another_on_the_rows_of_both(self):
+        one = Candidate(version="v1", rewards={0: 1.0, 1: 0.0, 2: 0.0})
+        two = Candidate(version="v2", rewards={0: 1.0, 1: 1.0})
+        assert two.beats(one)
+        assert not one.beats(two)
+        assert not one.beats(one)
+        assert not one.beats(Candidate(version="v3"))
+        assert one.missing(range(5)) == [3, 4]
+
+    def test_an_unknown_version_is_a_key_error(self):
+        with pytest.raises(KeyError, match="v9"):
+            state().candidate("v9")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    steps = []
+    with show_progress("search", 3) as progress:
+        reporter = Reporter(progress, lambda step, metrics: steps.append((step, metrics)), "s")
+        reporter.round_ended(state())
+        reporter.stopped("max_calls = 3 are made")
+    shown = screen.getvalue()
+    for text in ("round 1", "v1", "1.000", "kept", "the edit is the same as v1", "cost 0.2500"):
+        assert text in shown
+    assert "stopping: max_calls = 3 are made" in shown
+    figures = {"s/rollouts": 12, "s/calls": 3, "s/tokens": 0, "s/cost": 0.25, "val/reward": 1.0}
+    assert steps == [(1, figures)]
+
+
+def test_elsewhere_there_are_lines(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "agl_prompt_search"), show_progress("search", 3) as progress:
+        reporter = Reporter(progress, lambda step, metrics: None, "s")
+        reporter.started(state())
+        reporter.proposed(state().candidate("v2"))
+        reporter.measured(state().candidate("v1"), [0])
+        reporter.resumed(state())
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "start: best v1 1.000 [0.342, 1.000] (n=2), 12 rollouts, 3 calls, 0 tokens, cost 0.2500",
+        "v2 is rejected: the edit is the same as v1",
+        "v1 scores 1.000 [0.207, 1.000] (n=1)",
+        "resumed after round 1: " + lines[0].removeprefix("start: "),
+    ]

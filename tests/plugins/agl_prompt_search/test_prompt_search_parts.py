@@ -1,0 +1,139 @@
+"""The parts that prompt searches are made of: snapshots, clients, question files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
+from agl_core.algorithm import Run
+from agl_core.errors import ConfigError, MissingDependencyError
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import LLM, PromptTemplate
+from agl_prompt_search import (
+    PromptFiles,
+    Snapshots,
+    open_client,
+    prompt_templates,
+    require_messages,
+    require_tasks,
+)
+
+
+def template(text: str) -> PromptTemplate:
+    return PromptTemplate(template=text, engine="f-string")
+
+
+def snapshots(store: InMemoryLightningStore, run: Run) -> Snapshots:
+    return Snapshots(store, run, lambda version: {"prompt": template(f"prompt of {version}")})
+
+
+class TestSnapshots:
+    @pytest.mark.parametrize(("name", "expected"), [("", "v1"), ("rooms", "rooms/v1")])
+    async def test_each_version_is_stored_once(self, name: str, expected: str):
+        store = InMemoryLightningStore()
+        made = snapshots(store, await Run.open(store, name))
+        assert [await made.get("v1"), await made.get("v1")] == [expected] * 2
+        stored = await store.get_resources_by_id(expected)
+        assert stored is not None
+        assert stored.version == 1
+        assert stored.resources == {"prompt": template("prompt of v1")}
+
+    async def test_the_best_becomes_the_latest_also_in_a_cancelled_task(self):
+        store = InMemoryLightningStore()
+        made = snapshots(store, Run(store))
+        await made.get("v1")
+        await made.get("v2")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await made.write_back("v1")
+        latest = await store.get_latest_resources()
+        assert latest is not None
+        assert latest.resources_id == "v1"
+
+
+class TestRequirements:
+    async def test_a_client_that_is_given_is_used(self):
+        client: Any = object()
+        async with open_client(client) as found:
+            assert found is client
+
+    async def test_without_one_a_key_is_needed(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        with pytest.raises(ConfigError, match="set OPENAI_API_KEY"):
+            async with open_client(None):
+                pass
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        async with open_client(None) as client:
+            assert str(client.base_url) == "http://127.0.0.1:9/v1/"  # type: ignore[attr-defined]
+            assert not client.is_closed()  # type: ignore[attr-defined]
+        assert client.is_closed()  # type: ignore[attr-defined]
+
+    async def test_a_missing_package_is_named(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setitem(sys.modules, "openai", None)
+        with pytest.raises(MissingDependencyError, match="pip install 'openai'"):
+            async with open_client(None):
+                pass
+
+    def test_adapter_tasks_and_prompts(self):
+        adapter = TraceToMessages()
+        assert require_messages("APO", adapter) is adapter
+        with pytest.raises(
+            ValueError, match=r"APO reads conversations.* not a TracerTraceToTriplet"
+        ):
+            require_messages("APO", TracerTraceToTriplet())
+        assert require_tasks("APO", "train_dataset", [1]) == [1]
+        for nothing in (None, []):
+            with pytest.raises(ValueError, match="APO needs tasks in train_dataset"):
+                require_tasks("APO", "train_dataset", nothing)
+        llm = LLM(endpoint="http://127.0.0.1:9/v1", model="m")
+        both = {"b": template("b"), "llm": llm, "a": template("a")}
+        assert list(prompt_templates("APO", both)) == ["b", "a"]
+        with pytest.raises(ValueError, match="APO needs a PromptTemplate"):
+            prompt_templates("APO", {"llm": llm})
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package with two questions of one purpose and one of another."""
+    folder = tmp_path / "some_search"
+    (folder / "prompts").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    for name, text in {
+        "ask-b.jinja": "[system]\nBe brief.\n[user]\nOn {{ prompt_template }}: {{ hint }}",
+        "ask-a.jinja": "[user]\n{% for run in experiments %}{{ run.conversation }}{% endfor %}",
+        "mend.jinja": "[user]\nMend {{ prompt_template }}",
+        "notes.txt": "no question",
+    }.items():
+        (folder / "prompts" / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "some_search"
+
+
+class TestPromptFiles:
+    def test_questions_by_purpose(self, package: str):
+        files = PromptFiles(package, {"ask": {"hint": "x"}, "mend": {}})
+        assert files.variants("ask") == ["ask-a.jinja", "ask-b.jinja"]
+        assert files.render("ask", 1, prompt_template="[user] {{ x }}", hint="why?") == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "On [user] {{ x }}: why?"},
+        ]
+
+    def test_a_folder_replaces_a_purpose(self, package: str, tmp_path: Path):
+        own = tmp_path / "own"
+        own.mkdir()
+        with pytest.raises(ConfigError, match=r"has no ask\*\.jinja nor mend\*\.jinja"):
+            PromptFiles(package, {"ask": {"hint": "x"}, "mend": {}}, own)
+        (own / "mend-it.jinja").write_text("[user]\nDo mend {{ prompt_template }}")
+        files = PromptFiles(package, {"ask": {"hint": "x"}, "mend": {}}, own)
+        assert files.variants("mend") == ["mend-it.jinja"]
+        assert len(files.variants("ask")) == 2
+
+    def test_a_name_that_nobody_gives_is_a_mistake(self, package: str):
+        with pytest.raises(ConfigError, match=r"ask-b\.jinja: 'hint' is undefined"):
+            PromptFiles(package, {"ask": {}, "mend": {}})

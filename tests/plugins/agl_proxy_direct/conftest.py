@@ -1,0 +1,70 @@
+"""A scripted model server, a store, and a proxy between them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import AttemptedRollout, Span
+from agl_proxy_direct import DirectProxy
+from agl_testing.models import Reply, ScriptedModels
+
+Backend = Callable[..., dict[str, Any]]
+Serve = Callable[..., Any]
+
+
+@pytest.fixture
+def models() -> Iterator[ScriptedModels]:
+    with ScriptedModels([Reply("Hello there my friend")]) as server:
+        yield server
+
+
+@pytest.fixture
+def store() -> InMemoryLightningStore:
+    return InMemoryLightningStore()
+
+
+@pytest.fixture
+async def claim(store: InMemoryLightningStore) -> AttemptedRollout:
+    return await store.start_rollout(input={"task": 1})
+
+
+@pytest.fixture
+def backend() -> Backend:
+    """Make entries of a model list, called ``q``."""
+
+    def entry(server: Any, model: str = "hosted_vllm/Q", **params: Any) -> dict[str, Any]:
+        base = f"http://127.0.0.1:{server.port}"
+        return {"model_name": "q", "litellm_params": {"model": model, "api_base": base, **params}}
+
+    return entry
+
+
+@pytest.fixture
+async def serve(store: InMemoryLightningStore) -> AsyncIterator[Serve]:
+    """Start proxies that are stopped at the end of the test."""
+    running: list[DirectProxy] = []
+
+    async def start(*entries: dict[str, Any], **options: Any) -> DirectProxy:
+        proxy = DirectProxy(**{"store": store, "model_list": list(entries), **options})
+        await proxy.start()
+        running.append(proxy)
+        return proxy
+
+    yield start
+    for proxy in running:
+        if proxy.is_running():
+            await proxy.stop()
+
+
+@pytest.fixture
+def spans(store: InMemoryLightningStore, claim: AttemptedRollout) -> Callable[[], Any]:
+    """Return the spans of the attempt."""
+
+    async def query() -> list[Span]:
+        return list((await store.query_spans(claim.rollout_id, claim.attempt.attempt_id)).items)
+
+    return query

@@ -1,0 +1,109 @@
+"""What a stream passes on at once, what it holds, and what it removes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agl_core.genai._protocols import Protocol
+from agl_core.genai._wire import DONE, event_bytes, named_event
+from agl_proxy_direct.relay import StreamRelay
+from agl_proxy_direct.request_plan import NOTHING_HIDDEN, Hidden
+
+
+def chunk(text: str = "", finish: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
+    choice = {"index": index, "delta": {"content": text}, "finish_reason": finish, **more}
+    return {"id": "r", "choices": [choice]}
+
+
+def relay(
+    source: Protocol = "chat",
+    target: Protocol = "chat",
+    hidden: Hidden = NOTHING_HIDDEN,
+    **request: Any,
+) -> StreamRelay:
+    return StreamRelay(source, target, hidden, request)
+
+
+def test_bytes_pass_unchanged_until_the_last_word_which_is_held():
+    stream = relay()
+    odd = b': ping\n\ndata:   {"choices": [], "x": 1e-7}\n\n'
+    assert stream.feed(odd) == odd
+    first = event_bytes(chunk("a"))
+    assert stream.feed(first[:9]) == b""
+    assert stream.feed(first[9:]) == first
+    last = event_bytes(chunk("b", "stop")) + event_bytes({"choices": [], "usage": {}}) + DONE
+    assert stream.feed(last) == b""
+    assert stream.complete
+    assert stream.close() == last
+
+
+def test_with_several_choices_the_last_words_of_all_are_waited_for():
+    stream = relay(n=2)
+    one, two = event_bytes(chunk("a", "stop")), event_bytes(chunk("b", "stop", index=1))
+    assert stream.feed(one) == one
+    assert not stream.complete
+    assert stream.feed(two) == b""
+    assert stream.close() == two
+
+
+@pytest.mark.parametrize(
+    ("protocol", "events"),
+    [
+        (
+            "messages",
+            [
+                {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+                {"type": "message_stop"},
+            ],
+        ),
+        ("responses", [{"type": "response.completed", "response": {"status": "completed"}}]),
+    ],
+)
+def test_the_end_is_held_in_every_protocol(protocol: Protocol, events: list[Any]):
+    stream = relay(protocol, protocol)
+    start = named_event({"type": "ping"})
+    assert stream.feed(start) == start
+    end = b"".join(map(named_event, events))
+    assert stream.feed(end) == b""
+    assert stream.complete
+    assert stream.close() == end
+
+
+def test_a_translated_end_is_held_too():
+    stream = relay("chat", "messages")
+    assert b"content_block_delta" in stream.feed(event_bytes(chunk("a")))
+    assert stream.feed(event_bytes(chunk("", "stop")) + DONE) == b""
+    held = stream.close()
+    assert b"message_delta" in held and held.rstrip().endswith(b'{"type":"message_stop"}')
+
+
+def test_what_was_not_asked_for_is_removed_and_known():
+    stream = relay(hidden=Hidden(token_ids=True, logprobs=True, usage=True))
+    logprobs = {"content": [{"token": "a", "logprob": -1.0}]}
+    got = stream.feed(
+        event_bytes({**chunk("a", token_ids=[7], logprobs=logprobs), "prompt_token_ids": [1, 2]})
+    )
+    assert json.loads(got[6:]) == chunk("a", logprobs=None)
+    stream.feed(event_bytes(chunk("", "stop")))
+    stream.feed(event_bytes({"choices": [], "usage": {"prompt_tokens": 2}}) + DONE)
+    assert b"usage" not in stream.close()
+    whole = stream.assembler.result()
+    assert whole["prompt_token_ids"] == [1, 2]
+    assert whole["choices"][0]["token_ids"] == [7]
+    assert whole["choices"][0]["logprobs"] == logprobs
+    assert whole["usage"] == {"prompt_tokens": 2}
+
+
+@pytest.mark.parametrize("data", [b"data: {nope\n\n", b"data: [1]\n\n"])
+def test_garbage_is_an_error(data: bytes):
+    with pytest.raises(ValueError):
+        relay().feed(data)
+
+
+def test_a_stream_without_an_end_is_not_complete():
+    stream = relay()
+    stream.feed(event_bytes(chunk("a")))
+    assert not stream.complete

@@ -1,0 +1,152 @@
+"""``agl store`` as a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from agl_core.errors import ConfigError
+from agl_serving.tokens import TokenVerifier
+from agl_store_http.cli.store import store
+
+SECRET = "a secret of more than sixteen characters"
+
+
+@pytest.fixture
+def run() -> Iterator[Any]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str, **env: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agl_core.cli", "store", *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # What is the default where no durable store is installed.
+            env={**os.environ, "AGL_DISABLE_PLUGINS": "store.sqlite", **env},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.fullmatch(
+        r"Serving store memory at (\S+) \(Ctrl\+C stops; nothing in it survives\)\n", line
+    )
+    assert found, line or process.communicate()
+    return found[1]
+
+
+def status_of(url: str, token: str = "") -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_told_to_stop(run, number):
+    process = run("--backend", "memory", "--port", "0")
+    url = url_of(process)
+    assert status_of(f"{url}/v1/agl/statistics") == 200
+    process.send_signal(number)
+    began = time.monotonic()
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (0, "Stopped\n", "")
+    assert time.monotonic() - began < 3
+
+
+def test_a_secret_closes_it_to_strangers(run):
+    process = run("--backend", "memory", "--port", "0", "--host", "0.0.0.0", AGL_AUTH_TOKEN=SECRET)
+    url = url_of(process) + "/v1/agl/statistics"
+    assert url.startswith("http://127.0.0.1:")
+    assert status_of(url) == 401
+    assert status_of(url, SECRET) == 200
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--host", "0.0.0.0"], "--insecure"),
+        (
+            ["--backend", "memory", "--port", "0", "--n-workers", "2"],
+            "keeps its data in one process",
+        ),
+        (["--backend", "memory", "--port", "0", "--auth-token", "short"], "16 characters"),
+        (["--backend", "nonsense"], "nonsense"),
+        (["--backend", "memory", "--port", "0", "--set", "no_such_option=1"], "no_such_option"),
+        (["--set", "nonsense"], "KEY=VALUE"),
+        (["--tls-cert", __file__], "go together"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run, args, message):
+    process = run(*args)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode in (1, 2)
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_port_in_use(run):
+    first = run("--backend", "memory", "--port", "0")
+    port = url_of(first).rpartition(":")[2]
+    second = run("--backend", "memory", "--port", port)
+    _, err = second.communicate(timeout=30)
+    assert second.returncode == 1
+    assert f"127.0.0.1:{port}" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_options_reach_the_backend(run):
+    threshold = "eviction_memory_threshold=123456789"
+    process = run("--backend", "memory", "--port", "0", "--set", threshold)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "123456789" in line
+    found = re.search(r"at (\S+) \(", line)
+    assert found
+    with urllib.request.urlopen(f"{found[1]}/v1/agl/statistics", timeout=10) as answer:
+        assert b'"eviction_threshold_bytes":123456789' in answer.read()
+
+
+def test_tokens_are_minted():
+    runner = CliRunner()
+    made = runner.invoke(store, ["token", "--scope", "runner", "--auth-token", SECRET])
+    assert made.exit_code == 0
+    identity = TokenVerifier(SECRET).identify(made.output.strip().encode())
+    assert identity is not None
+    assert identity.scope == "runner"
+    args = ["token", "--scope", "attempt", "--rollout-id", "r", "--attempt-id", "a"]
+    bound = runner.invoke(store, [*args, "--auth-token", SECRET]).output.strip()
+    identity = TokenVerifier(SECRET).identify(bound.encode())
+    assert identity is not None
+    assert (identity.rollout_id, identity.attempt_id) == ("r", "a")
+    without = runner.invoke(store, ["token", "--scope", "read"], env={"AGL_AUTH_TOKEN": ""})
+    assert isinstance(without.exception, ConfigError)
+
+
+def test_help_has_an_example():
+    shown = CliRunner().invoke(store, ["--help"]).output
+    assert "Example: agl store --backend" in shown

@@ -1,0 +1,405 @@
+"""``agl store export``, ``import`` and ``vacuum``, and the store that ``agl store`` serves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl_core.cli import main
+from agl_core.errors import MissingDependencyError
+from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store.transfer import export_records, read_records, writing
+from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
+from agl_store_http import LightningStoreServer
+
+sqlite = pytest.importorskip("agl_store_sqlite")
+
+
+def open_file(path: Path) -> Any:
+    return sqlite.SqliteLightningStore(path, durability="normal")
+
+
+async def fill(store: LightningStore) -> None:
+    """Put one of everything into a store."""
+    await store.add_resources(
+        {
+            "prompt": PromptTemplate(template="{q} ü", engine="f-string"),
+            "model": LLM(endpoint="http://x", model="m", sampling_parameters={"t": 0.1}),
+        }
+    )
+    await store.update_resources("run:night", {"checkpoint": Checkpoint(state={"epoch": [1]})})
+    config = RolloutConfig(max_attempts=3, retry_condition=["failed"], timeout_seconds=60)
+    for number in range(3):
+        await store.enqueue_rollout(
+            {"q": number, "nested": [1.5, None, "\n"]}, "train", config=config, metadata={"n": 1}
+        )
+    for ending in ("failed", "succeeded"):
+        claimed = await store.dequeue_rollout("Worker-0")
+        assert claimed is not None
+        for number in range(3):
+            await store.add_span(
+                Span.from_attributes(
+                    name=f"step {number}",
+                    attributes={"reward": math.inf if number == 2 else 0.1 + 0.2, "text": "ü\x00"},
+                    rollout_id=claimed.rollout_id,
+                    attempt_id=claimed.attempt.attempt_id,
+                    sequence_id=number + 1,
+                    start_time=1700000000.123456,
+                )
+            )
+        await store.update_attempt(
+            claimed.rollout_id, claimed.attempt.attempt_id, status=ending, metadata={"why": ending}
+        )
+    await store.update_worker("Worker-0", {"cpu": 0.5})
+    await store.enqueue_rollout("late", "val")
+
+
+async def content(store: LightningStore) -> list[tuple[str, Any]]:
+    return [(record.kind, json.loads(record.json)) async for record in export_records(store)]
+
+
+async def closing(store: LightningStore, work: Any) -> Any:
+    try:
+        return await work(store)
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+def filled(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(closing(open_file(tmp_path / "one.db"), fill))
+    return tmp_path
+
+
+def test_a_file_comes_back_as_it_was(filled, capsys):
+    assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
+    said = capsys.readouterr().out
+    assert said == "all.jsonl: 2 resources, 1 worker, 4 rollout, 2 attempt, 6 span\n"
+    assert not (filled / "all.jsonl.part").exists()
+    for taken in ("15", "0"):  # the second time there is nothing new
+        assert main(["store", "import", "all.jsonl", "--path", "two.db"]) == 0
+        assert f"all.jsonl: {taken} records were taken in" in capsys.readouterr().out
+    one, two = (
+        asyncio.run(closing(open_file(filled / name), content)) for name in ("one.db", "two.db")
+    )
+    assert one == two
+    first, second = (
+        asyncio.run(closing(open_file(filled / name), _statistics)) for name in ("one.db", "two.db")
+    )
+    assert first == second
+
+
+async def _statistics(store: LightningStore) -> Any:
+    counts = await store.statistics()
+    latest = await store.get_latest_resources()
+    claimed = await store.dequeue_rollout("Worker-1")
+    assert latest is not None
+    assert claimed is not None
+    draw = await store.get_next_span_sequence_id(
+        (await store.query_rollouts()).items[0].rollout_id, ""
+    )
+    return (
+        {key: counts[key] for key in counts if key.startswith("total")},
+        latest.resources_id,
+        draw,
+    )
+
+
+def test_a_server_gets_what_is_finished_under_new_ids(filled, capsys):
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    asyncio.run(server.start())
+    try:
+        assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
+        assert main(["store", "import", "all.jsonl", "--url", server.endpoint]) == 0
+        assert main(["store", "export", "again.jsonl", "--url", server.endpoint]) == 0
+    finally:
+        asyncio.run(server.stop())
+    before = list(map(json.loads, (filled / "all.jsonl").read_text().splitlines()))
+    after = list(map(json.loads, (filled / "again.jsonl").read_text().splitlines()))
+
+    def spans(lines: list[Any]) -> list[Any]:
+        kept = ("name", "attributes", "sequence_id", "start_time")
+        return [{k: r["record"][k] for k in kept} for r in lines if r["kind"] == "span"]
+
+    finished = [r["record"] for r in before if r["kind"] == "rollout"][1]
+    (rollout,) = [r["record"] for r in after if r["kind"] == "rollout"]
+    same = ("input", "mode", "status", "config", "metadata", "resources_id")
+    assert {k: rollout[k] for k in same} == {k: finished[k] for k in same}
+    assert rollout["rollout_id"] != finished["rollout_id"]
+    assert spans(after) == spans(before)[3:]
+    (attempt,) = [r["record"] for r in after if r["kind"] == "attempt"]
+    assert (attempt["status"], attempt["metadata"]) == ("succeeded", {"why": "succeeded"})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"kind": "rollout"}', "all.jsonl, line 1 is no record"),
+        ("[", "all.jsonl, line 1 is no record"),
+        ('{"kind": "x", "record": {}}', "line 1: unknown kind 'x'"),
+        ('{"kind": "rollout", "record": {"input": 1}}', "this rollout cannot be taken in"),
+        ('{"kind": "span", "record": {"rollout_id": 1}}', "this span cannot be taken in"),
+    ],
+)
+def test_a_malformed_line_is_named(filled, capsys, line, message):
+    (filled / "all.jsonl").write_text(line + "\n")
+    assert main(["store", "import", "all.jsonl", "--path", "two.db"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_parquet_without_pyarrow_names_the_package(filled, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependencyError, match="pyarrow"), writing(filled / "x.parquet"):
+        pass
+    with pytest.raises(MissingDependencyError, match="pyarrow"):
+        list(read_records(filled / "x.parquet"))
+
+
+def test_parquet_holds_the_same(filled):
+    pytest.importorskip("pyarrow")
+    assert main(["store", "export", "all.parquet", "--path", "one.db"]) == 0
+    assert main(["store", "import", "all.parquet", "--path", "two.db"]) == 0
+    one, two = (
+        asyncio.run(closing(open_file(filled / name), content)) for name in ("one.db", "two.db")
+    )
+    assert one == two
+
+
+def test_an_export_that_fails_leaves_no_file(tmp_path):
+    with pytest.raises(RuntimeError), writing(tmp_path / "all.jsonl"):
+        raise RuntimeError
+    assert not (tmp_path / "all.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ([], 41),
+        (["--keep-last", "11"], 11),
+        (["--keep", "1h"], 41),
+        (["--keep", "0s"], 1),
+        (["--keep", "1h", "--keep-last", "0"], 41),
+        (["--keep", "0s", "--keep-last", "5"], 5),
+    ],
+)
+def test_vacuum_drops_what_is_finished_and_old(tmp_path, monkeypatch, capsys, options, left):
+    monkeypatch.chdir(tmp_path)
+
+    async def work(store: LightningStore) -> None:
+        await store.update_resources("run:x", {"checkpoint": Checkpoint(state=1)})
+        for _ in range(40):
+            started = await store.start_rollout("x" * 20_000)
+            span = Span.from_attributes(
+                attributes={}, rollout_id=started.rollout_id, attempt_id=started.attempt.attempt_id
+            )
+            await store.add_span(span)
+            await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        await store.enqueue_rollout("unfinished")
+
+    asyncio.run(closing(open_file(tmp_path / "runs.db"), work))
+    size = (tmp_path / "runs.db").stat().st_size
+    assert main(["store", "vacuum", "--path", "runs.db", *options]) == 0
+    assert capsys.readouterr().out == f"{41 - left} rollouts were dropped\n"
+
+    async def look(store: LightningStore) -> None:
+        rollouts = (await store.query_rollouts()).items
+        assert len(rollouts) == left
+        assert rollouts[-1].input == "unfinished"
+        counts = await store.statistics()
+        assert counts.get("total_rollouts") == left
+        assert counts.get("total_attempts") == counts.get("total_spans") == left - 1
+        spans = [len((await store.query_spans(r.rollout_id)).items) for r in rollouts]
+        assert sum(spans) == left - 1
+        assert await store.get_resources_by_id("run:x") is not None
+
+    asyncio.run(closing(open_file(tmp_path / "runs.db"), look))
+    if left < 20:
+        assert (tmp_path / "runs.db").stat().st_size < size / 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vacuum", "--keep", "soon"], "--keep: 'soon' is no length of time"),
+        (["vacuum", "--url", "http://127.0.0.1:1"], "LightningStoreClient cannot be vacuumed"),
+        (["vacuum", "--backend", "memory"], "a store in memory is gone with its process"),
+        (["vacuum", "--path", "gone.db"], "there is no store gone.db: name its file with --path"),
+        (["export", "x.jsonl"], "agl.db: name its file with --path, or its server with --url"),
+        (
+            ["export", "x.jsonl", "--url", "http://127.0.0.1:1", "--path", "y"],
+            "--url and --backend",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["store", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def served(tmp_path) -> Iterator[Any]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str) -> tuple[str, str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agl_core.cli", "store", "--port", "0", *args],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        started.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"at (\S+) \(", line)
+        assert found, line
+        return line, found[1]
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_a_file_is_served_by_default_and_said_first(served, tmp_path):
+    line, _ = served()
+    assert line.startswith(f"Serving store sqlite {{'path': '{tmp_path / 'agl.db'}'}} at http")
+    assert "survives" not in line
+    assert (tmp_path / "agl.db").exists()
+
+
+def test_workers_share_a_file_and_wake_each_other(served, tmp_path):
+    from agl_store_http import LightningStoreClient
+
+    _, url = served("--n-workers", "4", "--path", "runs.db")
+
+    async def work() -> tuple[list[float], list[float]]:
+        woken: list[float] = []
+        told: list[float] = []
+        # A client keeps its connections, and with them the server processes it speaks to.
+        clients = [LightningStoreClient(url) for _ in range(8)]
+        for number in range(24):
+            runner, algorithm = clients[number % 4], clients[4 + number % 4]
+            waiting = asyncio.ensure_future(runner.dequeue_rollout(f"Worker-{number}", wait=20))
+            await asyncio.sleep(0.05)
+            began = time.monotonic()
+            rollout = await algorithm.enqueue_rollout(number)
+            claimed = await asyncio.wait_for(waiting, 20)
+            woken.append(time.monotonic() - began)
+            assert claimed is not None
+            assert claimed.rollout_id == rollout.rollout_id
+            ended = asyncio.ensure_future(
+                algorithm.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=20)
+            )
+            await asyncio.sleep(0.05)
+            began = time.monotonic()
+            await runner.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            assert [r.rollout_id for r in await ended] == [rollout.rollout_id]
+            told.append(time.monotonic() - began)
+        for client in clients:
+            await client.close()
+        return sorted(woken), sorted(told)
+
+    woken, told = asyncio.run(work())
+    middle = len(woken) // 2
+    print(f"median ms to wake: dequeue {1e3 * woken[middle]:.1f}, wait {1e3 * told[middle]:.1f}")
+    # Both include the call that caused it; a second would mean that it polled.
+    assert woken[middle] < 0.05
+    assert told[middle] < 0.05
+    assert max(woken[-1], told[-1]) < 0.9
+
+
+def test_the_watchdog_looks_once_for_all_processes(tmp_path):
+    async def work() -> list[int]:
+        stores = [
+            sqlite.SqliteLightningStore(
+                tmp_path / "runs.db", durability="normal", scan_debounce_seconds=30
+            )
+            for _ in range(4)
+        ]
+        started = await stores[0].start_rollout(1, config=RolloutConfig(timeout_seconds=0.01))
+        await stores[0].run_watchdog()
+        await stores[0]._engine.write(
+            lambda tx: tx.execute("UPDATE counters SET value = 0 WHERE name = 'last_scan'")
+        )
+        await asyncio.sleep(0.02)
+        verdicts = await asyncio.gather(*(store.run_watchdog() for store in stores))
+        attempt = await stores[3].get_latest_attempt(started.rollout_id)
+        assert attempt is not None
+        assert attempt.status == "timeout"
+        for store in stores:
+            await store.close()
+        return sorted(verdicts)
+
+    assert asyncio.run(work()) == [0, 0, 0, 1]
+
+
+def test_four_server_processes_share_one_watchdog(served, tmp_path):
+    from agl_store_http import LightningStoreClient
+
+    period = 0.4
+    _, url = served(
+        "--n-workers", "4", "--path", "runs.db", "--set", f"scan_debounce_seconds={period}"
+    )
+    late = RolloutConfig(timeout_seconds=0.1, max_attempts=2, retry_condition=["timeout"])
+    file = sqlite3.connect(tmp_path / "runs.db")
+    looks: list[float] = []
+
+    async def ask(client: LightningStoreClient, until: float) -> None:
+        # Every call of a process whose last look is too long ago would look.
+        while time.monotonic() < until:
+            await client.statistics()
+            (last,) = file.execute("SELECT value FROM counters WHERE name = 'last_scan'").fetchone()
+            if last not in looks:
+                looks.append(last)
+
+    async def work() -> tuple[list[str], list[str]]:
+        clients = [LightningStoreClient(url) for _ in range(12)]
+        told: list[str] = []
+
+        async def listen() -> None:
+            async for event in clients[0].events():
+                if event.kind == "attempt" and event.status == "timeout":
+                    told.append(str(event.rollout_id))  # noqa: PERF401 -- it never ends
+
+        listening = asyncio.ensure_future(listen())
+        started = [
+            await client.start_rollout(number, config=late)
+            for number, client in enumerate(clients * 2)
+        ]
+        until = time.monotonic() + 8 * period
+        await asyncio.gather(*(ask(client, until) for client in clients))
+        again = await clients[0].dequeue_many_rollouts(limit=100)
+        listening.cancel()
+        await asyncio.wait([listening])
+        for client in clients:
+            await client.close()
+        assert sorted(r.rollout_id for r in again) == sorted(r.rollout_id for r in started)
+        assert {r.attempt.sequence_id for r in again} == {2}
+        return told, [r.rollout_id for r in started]
+
+    told, started = asyncio.run(work())
+    (processes,) = file.execute("SELECT count(DISTINCT pid) FROM peers").fetchone()
+    file.close()
+    assert processes == 4
+    assert sorted(told) == sorted(started)  # each verdict once
+    assert len(looks) > 3
+    assert min(b - a for a, b in itertools.pairwise(looks)) >= period

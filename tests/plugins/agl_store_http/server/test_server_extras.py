@@ -1,0 +1,240 @@
+"""Events, mounted apps, the OpenAPI document, the watchdog, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from agl_core.errors import PluginBrokenError
+from agl_core.plugins import AppSpec
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import RolloutConfig
+from agl_serving.tokens import mint_token
+from agl_store_http.server.api import ENDPOINTS
+from agl_store_http.server.endpoints import Router
+
+SECRET = "a secret of more than sixteen characters"
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+async def test_events_are_streamed_as_they_happen(served):
+    url = f"{served.url}/v1/agl/events"
+    async with served.session.get(url) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        assert await response.content.readline() == b": listening\n"
+        await response.content.readline()
+        rollout = await served.store.enqueue_rollout(1)
+        lines = [await asyncio.wait_for(response.content.readline(), 5) for _ in range(4)]
+    event = json.loads(lines[2].removeprefix(b"data: "))
+    assert lines[0] == b"id: %d\n" % event["event_id"]
+    assert lines[1] == b"event: rollout\n"
+    assert (event["rollout_id"], event["status"]) == (rollout.rollout_id, "queuing")
+    while served.store._state.bus._subscriptions:
+        await asyncio.sleep(0.01)  # the listener that left is forgotten
+
+
+class SilentStore(InMemoryLightningStore):
+    @property
+    def capabilities(self) -> Any:
+        return {**super().capabilities, "events": False}
+
+
+async def test_a_store_without_events_says_so(serve):
+    served = await serve(SilentStore())
+    assert (await served.get("/events")).status == 501
+
+
+async def test_a_stop_ends_streams_and_long_polls_at_once(served):
+    rollout_id, _ = await served.claim()
+    poll = asyncio.create_task(served.post("/queues/rollouts/dequeue", {"wait": 60}))
+    wait = asyncio.create_task(served.post("/waits/rollouts", {"rollout_ids": [rollout_id]}))
+    response = await served.session.get(f"{served.url}/v1/agl/events")
+    await response.content.readline()
+    while len(served.store._state.line) == 0:
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+    await served.launcher.stop()
+    assert time.monotonic() - began < 2
+    assert (await poll).json == []
+    assert (await wait).json == []
+    await response.read()
+    response.close()
+
+
+# -- the watchdog ----------------------------------------------------------------------------------
+
+
+async def test_the_watchdog_runs_by_itself(serve):
+    store = InMemoryLightningStore(scan_debounce_seconds=0.0)
+    await serve(store, watchdog_seconds=0.05)
+    rollout = await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=0.1))
+    await store.dequeue_rollout()
+    events = store.events()
+    async with asyncio.timeout(10):
+        async for event in events:
+            if event.kind == "rollout" and event.status == "failed":
+                assert event.rollout_id == rollout.rollout_id
+                break
+    assert isinstance(events, AsyncGenerator)
+    await events.aclose()
+
+
+class UnwellStore(InMemoryLightningStore):
+    rounds = 0
+
+    async def run_watchdog(self) -> int:
+        self.rounds += 1
+        if self.rounds == 1:
+            raise OSError("the disk is away")
+        return 0
+
+
+async def test_the_watchdog_survives_a_failed_round(serve, caplog):
+    store = UnwellStore()
+    await serve(store, watchdog_seconds=0.02)
+    while store.rounds < 3:
+        await asyncio.sleep(0.01)
+    assert "the watchdog's round failed" in caplog.text
+
+
+# -- mounted apps ----------------------------------------------------------------------------------
+
+
+def make_page(store: Any) -> Any:
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.close"})
+            return
+        text = f"{scope['root_path']} {scope['path']} {type(store).__name__}".encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": text})
+
+    return page
+
+
+def make_nothing(store: Any) -> Any:
+    raise OSError("no assets")
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A factory that can be imported by name, whatever pytest calls this module."""
+    import sys
+    import types
+
+    module = types.ModuleType("a_mounted_app")
+    module.make_page = make_page  # type: ignore[attr-defined]
+    module.make_nothing = make_nothing  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_mounted_app", module)
+    return "a_mounted_app:make_page"
+
+
+async def test_apps_are_mounted_beside_the_api(serve, page):
+    served = await serve(
+        mounts=(
+            AppSpec("root", "/", page, scope="public"),
+            AppSpec("metrics", "/v1/prometheus", page),
+            AppSpec("deep", "/dash/board", page),
+        )
+    )
+
+    async def get(path: str, method: str = "GET") -> tuple[int, bytes]:
+        answer = await served.send(method, path)
+        return answer.status, answer.body
+
+    name = b"InMemoryLightningStore"
+    assert await get("/") == (200, b" / " + name)
+    assert await get("/any/page") == (200, b" /any/page " + name)
+    assert await get("/v1/prometheus/") == (200, b"/v1/prometheus /v1/prometheus/ " + name)
+    assert await get("/dash/board/x") == (200, b"/dash/board /dash/board/x " + name)
+    assert (await get("/dash/boardwalk"))[1].startswith(b" /dash/boardwalk")
+    assert (await get("/any/page", "POST"))[0] == 404
+    assert (await get("/v1/unknown"))[0] == 404
+    assert (await get("/v1/agl/health"))[1] == b'{"status":"ok"}'
+
+
+async def test_mounted_apps_have_scopes(serve, page):
+    served = await serve(
+        auth_token=SECRET,
+        mounts=(
+            AppSpec("open", "/open", page, scope="public"),
+            AppSpec("read", "/read", page),
+            AppSpec("admin", "/admin", page, scope="admin"),
+        ),
+    )
+
+    async def get(path: str, scope: Any) -> int:
+        token = mint_token(SECRET, scope, lifetime=60) if scope else ""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return (await served.send("GET", path, headers=headers)).status
+
+    assert [await get("/open", who) for who in (None, "read", "admin")] == [200, 200, 200]
+    assert [await get("/read", who) for who in (None, "read", "runner")] == [401, 200, 403]
+    assert [await get("/admin", who) for who in (None, "read", "admin")] == [401, 403, 200]
+
+
+async def test_an_app_that_cannot_be_made(page):
+    from agl_store_http import StoreApp, StoreAppOptions
+
+    broken = AppSpec("dash", "/dash", page.replace("page", "nothing"))
+    with pytest.raises(PluginBrokenError, match=r"dash.*no assets"):
+        StoreApp(InMemoryLightningStore(), StoreAppOptions(mounts=(broken,)))
+
+
+# -- the document ----------------------------------------------------------------------------------
+
+
+async def test_the_document_describes_every_endpoint_and_model(served):
+    document = (await served.send("GET", "/openapi.json")).json
+    listed = {(m.upper(), p) for p, item in document["paths"].items() for m in item}
+    assert listed == {(item.method, item.path) for item in ENDPOINTS}
+    operations = [op for item in document["paths"].values() for op in item.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    assert all(operation["summary"] for operation in operations)
+    schemas = document["components"]["schemas"]
+    undescribed = [name for name, schema in schemas.items() if not schema.get("description")]
+    assert undescribed == []
+    for wanted in ("Rollout", "Attempt", "Span", "RolloutUpdate", "AttemptUpdate", "Problem"):
+        # Older versions of pydantic describe what is read and what is written apart.
+        assert {wanted, f"{wanted}-Input", f"{wanted}-Output"} & set(schemas)
+    referenced = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                referenced.add(node["$ref"].rpartition("/")[2])
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(document)
+    assert referenced <= set(schemas)
+
+
+async def test_the_documents_page(served):
+    answer = await served.send("GET", "/docs")
+    assert (answer.status, b"/openapi.json" in answer.body) == (200, True)
+
+
+def test_two_endpoints_on_one_path_are_a_mistake():
+    router = Router()
+    router.add("GET", "/a/{x}", 1)
+    router.add("GET", "/a/b", 2)
+    assert router.find("GET", "/a/b", b"/a/b") == (2, ())
+    assert router.find("GET", "/a/c", b"/a/c") == (1, ("c",))
+    assert router.find("GET", "/a/", b"/a/") is None
+    assert router.find("POST", "/a/c", b"/a/c") is None
+    with pytest.raises(ValueError, match="two endpoints"):
+        router.add("GET", "/a/{y}", 3)

@@ -1,0 +1,138 @@
+"""What `agl plugins new` writes, and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from agl_core.cli import main
+from agl_core.plugins import KINDS
+from agl_testing.scaffold import PluginName, create, create_plugin
+
+
+@pytest.fixture(autouse=True)
+def only_the_core(agl_registry):
+    """What is installed beside the core must not matter."""
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_is_whole(kind, tmp_path):
+    name = PluginName(kind, "two-words")
+    files = files_of(create_plugin(name, tmp_path))
+    package = f"src/{name.package}"
+    assert {
+        "pyproject.toml",
+        "README.md",
+        ".gitignore",
+        ".github/workflows/tests.yml",
+        f"{package}/__init__.py",
+        f"{package}/hooks.py",
+        f"{package}/py.typed",
+    } <= set(files)
+    assert any(path.startswith("tests/test_") for path in files)
+    for path, text in files.items():
+        assert "PACKAGE" not in path
+        assert "$" not in text.replace("${{ matrix.python }}", ""), path
+        if path.endswith(".py"):
+            ast.parse(text)
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    assert project["name"] == name.distribution
+    assert project["entry-points"]["agl"] == {f"{kind}.two-words": f"{name.package}.hooks"}
+    assert project["dependencies"][0] == "agl-core>=0.1,<0.2"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_it_says_about_itself_is_a_good_spec(kind, tmp_path, agl_registry, monkeypatch):
+    name = PluginName(kind, "spec-of-" + kind.replace("_", "-"))
+    folder = create_plugin(name, tmp_path)
+    monkeypatch.syspath_prepend(str(folder / "src"))
+    agl_registry.add(f"{kind}.{name.name}", f"{name.package}.hooks")
+    from agl_core.plugins import get_registry
+
+    spec = get_registry().load(get_registry().find(kind, name.name))
+    assert spec.name == name.name
+    assert spec.summary
+
+
+def test_names():
+    name = PluginName("llm_server", "my-gpu2")
+    assert name.distribution == "agl-server-my-gpu2"
+    assert name.package == "agl_server_my_gpu2"
+    assert (name.camel, name.snake) == ("MyGpu2", "my_gpu2")
+    assert PluginName("app", "board").distribution == "agl-board"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["shop", "x"], "there is no kind 'shop' (kinds: store, tracer,"),
+        (["stores", "x"], "there is no kind 'stores'; did you mean 'store'? (kinds:"),
+        (["store", "My_Store"], "'My_Store' is no name for a plugin: use lower-case letters,"),
+        (["store", "2nd"], "'2nd' is no name"),
+        (["store", "a--b"], "'a--b' is no name"),
+        (["store", "../evil"], "'../evil' is no name"),
+        (["store", "x" * 31], "at most 30 characters"),
+        (["store", ""], "'' is no name"),
+        (["command", "import"], "'import' is a word of Python"),
+        (["store", "memory"], "store.memory is built in"),
+        (["store", "sqlite"], "agl-store-sqlite exists already"),
+    ],
+)
+def test_what_is_refused_in_one_line(arguments, line, tmp_path, capsys):
+    assert main(["plugins", "new", *arguments, "--path", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("agl: error: ")
+    assert line in captured.err
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_left_alone(tmp_path, capsys):
+    there = tmp_path / "agl-store-mine"
+    there.mkdir()
+    (there / "precious").write_text("x")
+    assert main(["plugins", "new", "store", "mine", "--path", str(tmp_path)]) == 2
+    assert "exists already: remove it, or choose another name or --path" in capsys.readouterr().err
+    assert files_of(tmp_path) == {"agl-store-mine/precious": "x"}
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["plugins", "new", "store", "mine", "--path", str(tmp_path / "file/x")]) == 2
+    assert "cannot be written: Not a directory" in capsys.readouterr().err
+
+
+def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
+    def fail(kind):
+        yield "README.md", "text"
+        raise RuntimeError("half way")
+
+    monkeypatch.setattr(create, "_templates", fail)
+    with pytest.raises(RuntimeError, match="half way"):
+        create_plugin(PluginName("store", "mine"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_what_to_do_next(tmp_path, capsys):
+    assert main(["plugins", "new", "adapter", "pairs", "--path", str(tmp_path / "new")]) == 0
+    folder = tmp_path / "new/agl-adapter-pairs"
+    assert folder.is_dir()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{folder} is ready. Next:"
+    assert [line.strip() for line in lines[1:]] == [
+        f"cd {folder}",
+        "pip install -e '.[test]'",
+        "pytest",
+    ]

@@ -1,4 +1,4 @@
-"""What holds for every test of this repository."""
+"""Options, settings and fixtures of all tests of this repository."""
 
 from __future__ import annotations
 
@@ -17,6 +17,38 @@ from hypothesis import HealthCheck, settings
 # How long an example takes says something about the machine, which is shared and noisy.
 settings.register_profile("agl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("agl")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--timing",
+        choices=["all", "skip", "only"],
+        default="all",
+        help="which tests to run by their `timing` mark; dev.py runs those after the others",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the coverage of this process alone: its children would take much longer."""
+    if not config.getoption("numprocesses", None):
+        os.environ.pop("COVERAGE_PROCESS_START", None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without timing tests where only those are asked for."""
+    if config.getoption("--timing") == "only" and collection_path.suffix == ".py":
+        return True if "mark.timing" not in collection_path.read_text() else None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    which = config.getoption("--timing")
+    if which == "all":
+        return
+    timing = [item for item in items if item.get_closest_marker("timing")]
+    others = [item for item in items if not item.get_closest_marker("timing")]
+    items[:], left_out = (timing, others) if which == "only" else (others, timing)
+    config.hook.pytest_deselected(items=left_out)
 
 
 def free_coverages_lock() -> None:

@@ -100,6 +100,10 @@ def source_of(name: str) -> str:
     )
 
 
+# One worker runs them all: each worker would run their costly fixture once more.
+pytestmark = pytest.mark.xdist_group("broken_plugins")
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, make_site):
     site = make_site(tmp_path_factory.mktemp("broken") / "site")

@@ -68,6 +68,7 @@ async def test_it_is_tried_again_until_the_store_is_back(
     assert (await _attempt(store, rollout)).status == "succeeded"
 
 
+@pytest.mark.timing
 async def test_it_gives_up_at_the_deadline(store: Flaky) -> None:
     rollout = await store.start_rollout({})
     store.failures = [StoreUnavailableError("down")] * 1000

@@ -152,6 +152,7 @@ async def test_errors_are_logged_and_survived(mode: str, caplog: pytest.LogCaptu
     assert caplog.text.count("store away") == 2
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_store_that_hangs_costs_one_interval_per_beat(mode: str) -> None:
     store = Pulse()

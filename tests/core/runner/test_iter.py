@@ -53,6 +53,7 @@ async def test_until_idle_on_an_empty_store_ends_at_once(bench: Any) -> None:
     await asyncio.wait_for(runner.iter(until_idle=True), 2)
 
 
+@pytest.mark.timing
 async def test_until_idle_waits_for_what_others_run(bench: Any) -> None:
     """The other's rollout may fail and come back to the queue."""
     other = await bench.store.start_rollout("other", config=_retried("failed"))

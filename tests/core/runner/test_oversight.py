@@ -86,6 +86,7 @@ async def test_a_superseded_attempt_is_stopped(bench: Any, hang: Any, until: Any
     assert await bench.statuses() == ["preparing"], "only the latest attempt decides"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["sync", "coroutine"])
 async def test_the_runner_enforces_the_timeout(bench: Any, hang: Any, kind: str) -> None:
     """Without waiting for the watchdog; a retry after a timeout is possible."""

@@ -93,6 +93,7 @@ async def test_flush_waits_for_what_has_ended(desk):
     assert max(map(len, desk.store.batches)) <= 256
 
 
+@pytest.mark.timing
 async def test_a_store_that_comes_back_gets_everything_in_order(
     desk, caplog: pytest.LogCaptureFixture
 ):
@@ -179,6 +180,7 @@ async def test_a_full_buffer_makes_the_agent_wait_until_there_is_room(make_desk)
     assert await desk.names(rollout) == [str(index) for index in range(30)]
 
 
+@pytest.mark.timing
 async def test_a_full_buffer_gives_the_trace_up_rather_than_the_agent(make_desk):
     desk = make_desk(max_buffered=5, max_wait=0.1, flush_timeout=5.0)
     rollout = await desk.rollout()

@@ -46,6 +46,7 @@ def test_a_child_forked_during_an_import_can_import(slow_module: threading.Event
     assert child.exitcode == 0
 
 
+@pytest.mark.timing
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_thread_that_imports_may_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "agl_forking_module.py").write_text(

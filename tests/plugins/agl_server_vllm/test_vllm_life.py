@@ -200,6 +200,7 @@ class TestOptions:
 
 
 class TestStart:
+    @pytest.mark.timing
     @pytest.mark.parametrize("path", ["/nowhere/model", "./nothing"])
     async def test_a_folder_that_is_no_model(self, make_server: MakeServer, path: str):
         begun = time.monotonic()

@@ -5,8 +5,10 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -105,8 +107,10 @@ async def test_a_read_only_file_is_named(tmp_path):
         except StoreDataError as error:
             print(error)
     """
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
+    temporary = Path(tempfile.gettempdir())
+    for folder in tmp_path.parents:
+        if temporary in folder.parents:
+            folder.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
     )

@@ -20,7 +20,7 @@ def test_loopback_is_free(agl_loopback_only):
     assert agl_loopback_only == []
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "example.invalid", "2001:db8::1"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "unresolvable.invalid", "2001:db8::1"])
 def test_everything_else_is_refused_and_remembered(agl_loopback_only, host: str):
     def swallow() -> None:
         try:

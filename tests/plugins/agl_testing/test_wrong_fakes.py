@@ -95,6 +95,10 @@ def class_of(suite: str, fake: type) -> str:
     )
 
 
+# One worker runs them all: each worker would run their costly fixture once more.
+pytestmark = pytest.mark.xdist_group("wrong_fakes")
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """What became of each test, by class and name: its outcome and what it said."""

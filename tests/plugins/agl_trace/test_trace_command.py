@@ -254,6 +254,7 @@ def test_what_a_backend_drops_is_told_and_fails(ids, capsys, server):
     assert "; 3 of them were dropped: " in said
 
 
+@pytest.mark.timing
 def test_ten_thousand_spans_are_shown_in_seconds(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 

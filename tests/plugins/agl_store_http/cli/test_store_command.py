@@ -65,6 +65,7 @@ def status_of(url: str, token: str = "") -> int:
             return error.code
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_told_to_stop(run, number):
     process = run("--backend", "memory", "--port", "0")

@@ -294,6 +294,7 @@ async def test_without_batch_routes_spans_go_one_by_one(moody, connect):
     assert moody.requests["/spans/batch"] == 0  # it was known by then
 
 
+@pytest.mark.timing
 async def test_a_server_that_does_not_wait_is_polled(moody, connect):
     client = connect()
     moody.ignore_wait = True

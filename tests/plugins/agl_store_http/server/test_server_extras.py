@@ -51,6 +51,7 @@ async def test_a_store_without_events_says_so(serve):
     assert (await served.get("/events")).status == 501
 
 
+@pytest.mark.timing
 async def test_a_stop_ends_streams_and_long_polls_at_once(served):
     rollout_id, _ = await served.claim()
     poll = asyncio.create_task(served.post("/queues/rollouts/dequeue", {"wait": 60}))

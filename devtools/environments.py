@@ -1,0 +1,151 @@
+"""Virtual environments, made with uv, which is installed into the first of them.
+
+Environments live in ``.venv`` and ``.envs``. Each remembers what it was made from and is updated
+when that changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from devtools.process import ROOT, run
+
+ENVS = ROOT / ".envs"
+BIN = "Scripts" if os.name == "nt" else "bin"
+PYTHON = "python.exe" if os.name == "nt" else "python"
+TOOLS = ("hatchling>=1.25", "packaging>=24.2", "uv>=0.5")
+PIP_TO_UV = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+}
+"""uv does not read pip's settings; a machine with a package mirror often has only those."""
+
+
+def python_of(environment: Path) -> Path:
+    return environment / BIN / PYTHON
+
+
+def program_of(environment: Path, name: str) -> Path:
+    return environment / BIN / (f"{name}.exe" if os.name == "nt" else name)
+
+
+def stale(path: Path, made_from: Sequence[str]) -> str | None:
+    """Return the new stamp of an environment if it is not made from these texts yet."""
+    stamp = hashlib.sha256("\0".join([sys.version, *made_from]).encode()).hexdigest()
+    file = path / "made-from"
+    if file.exists() and file.read_text() == stamp and python_of(path).exists():
+        return None
+    print(f"making {path.relative_to(ROOT)} ...", flush=True)
+    return stamp
+
+
+@cache
+def tools() -> Path:
+    """Return a Python that has uv and the build backend, using nothing but this Python."""
+    path = ENVS / "tools"
+    stamp = stale(path, TOOLS)
+    if stamp:
+        shutil.rmtree(path, ignore_errors=True)
+        _create_with_pip(path)
+        run(python_of(path), "-m", "pip", "install", "--quiet", *TOOLS)
+        (path / "made-from").write_text(stamp)
+    return python_of(path)
+
+
+def _create_with_pip(path: Path) -> None:
+    """Make an environment with pip in it, also where Python comes without ensurepip."""
+    try:
+        import ensurepip  # noqa: F401 -- Debian and Ubuntu ship it in a package of its own
+    except ImportError:
+        venv.create(path, with_pip=False, clear=True, symlinks=os.name != "nt")
+        with TemporaryDirectory() as folder:
+            run(python_of(path), _debian_pip(Path(folder)) / "pip", "install", "--quiet", "pip")
+    else:
+        venv.create(path, with_pip=True, clear=True, symlinks=os.name != "nt")
+
+
+def _debian_pip(folder: Path) -> Path:
+    """Return a runnable pip wheel taken from Debian's archive, without installing anything."""
+    try:
+        subprocess.run(
+            ["apt-get", "download", "--quiet", "python3-pip-whl"], cwd=folder, check=True
+        )
+        package = next(folder.glob("*.deb"))
+        subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
+        return next(folder.glob("usr/share/python-wheels/pip-*.whl"))
+    except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+        sys.exit(f"Python has no ensurepip here: sudo apt-get install python3-venv ({error})")
+
+
+def uv(*arguments: str | Path) -> None:
+    """Run uv with pip's indexes, unless it has some of its own."""
+    env = {
+        theirs: ",".join(os.environ[ours].split())
+        for ours, theirs in PIP_TO_UV.items()
+        if ours in os.environ and theirs not in os.environ
+    }
+    run(tools(), "-m", "uv", *arguments, env=env)
+
+
+def create(path: Path) -> Path:
+    """Make an empty environment with pip, which a few tests call; return its Python."""
+    uv("venv", "--quiet", "--seed", "--clear", "--python", sys.executable, path)
+    return python_of(path)
+
+
+def install(path: Path, *arguments: str | Path) -> None:
+    """Install requirements into an environment.
+
+    The workspace is left out of it: each requirement is what its arguments and the index say.
+    """
+    uv(
+        *("pip", "install", "--quiet", "--no-sources", "--compile-bytecode"),
+        *("--python", python_of(path), *arguments),
+    )
+
+
+def environment(
+    path: Path, requirements: Sequence[str | Path], made_from: Iterable[Path] = ()
+) -> Path:
+    """Return the Python of an environment that has ``requirements``, installing them if need be.
+
+    Args:
+        path: Folder of the environment.
+        requirements: Arguments to ``uv pip install``.
+        made_from: Files whose change makes the environment stale.
+    """
+    stamp = stale(path, [*map(str, requirements), *(file.read_text() for file in made_from)])
+    if stamp:
+        if not python_of(path).exists():
+            create(path)
+        install(path, *requirements)
+        (path / "made-from").write_text(stamp)
+    return python_of(path)
+
+
+def editable(
+    path: Path, extra: str, folders: Sequence[Path], *more: str | Path, tested: bool = False
+) -> Path:
+    """Return an environment with editable installs of the core and of packages.
+
+    Args:
+        path: Folder of the environment.
+        extra: Extra of the core.
+        folders: The packages.
+        more: Further arguments to ``uv pip install``.
+        tested: Whether the packages come with their ``test`` extra.
+    """
+    suffix = "[test]" if tested else ""
+    parts = [part for folder in folders for part in ("-e", f"{folder}{suffix}")]
+    projects = [folder / "pyproject.toml" for folder in (ROOT, *folders)]
+    return environment(path, ["-e", f".[{extra}]", *parts, *more], projects)

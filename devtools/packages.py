@@ -1,0 +1,217 @@
+"""The packages of this repository, as their ``pyproject.toml`` files describe them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from devtools.process import ROOT, output_of
+
+CORE_MODULE = "agl_core"
+REQUIREMENT = re.compile(r'"(agl-[a-z0-9-]+)(\[[a-z0-9,_-]+\])?([<>=!~][^";]*)?"')
+VERSION_LINE = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
+CORE_VERSION_LINE = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Package:
+    """One distribution of this repository."""
+
+    folder: Path
+    pyproject: dict[str, Any]
+
+    @property
+    def project(self) -> dict[str, Any]:
+        return self.pyproject["project"]
+
+    @property
+    def name(self) -> str:
+        """Name of the distribution: ``agl-store-sqlite``."""
+        return self.project["name"]
+
+    @property
+    def module(self) -> str:
+        """Name of the module, and of the folder: ``agl_store_sqlite``."""
+        return self.name.replace("-", "_")
+
+    @property
+    def version(self) -> str:
+        return self.project["version"]
+
+    @property
+    def tests(self) -> Path:
+        return ROOT / "tests/plugins" / self.module
+
+    @property
+    def dependencies(self) -> list[str]:
+        return self.project.get("dependencies", [])
+
+    @property
+    def extras(self) -> dict[str, list[str]]:
+        return self.project.get("optional-dependencies", {})
+
+    @property
+    def heavy(self) -> bool:
+        """Whether the package or its tests need an environment of their own."""
+        return bool(self.pyproject.get("tool", {}).get("agl-dev", {}).get("heavy", False))
+
+    @property
+    def entry_points(self) -> list[str]:
+        """Names of the plugins in it: ``store.sqlite``."""
+        return sorted(self.project.get("entry-points", {}).get("agl", {}))
+
+    @property
+    def own_requirements(self) -> set[str]:
+        """Names of the distributions of this repository that it or an extra of it requires."""
+        return own_names([*self.dependencies, *chain(*self.extras.values())]) - {self.name}
+
+    def requirement(self) -> str:
+        """What to install to test it: its name, with its ``test`` extra if it has one."""
+        return f"{self.name}[test]" if "test" in self.extras else self.name
+
+
+def own_names(requirements: Iterable[str]) -> set[str]:
+    """Return the names of this repository's distributions among requirements."""
+    names = {re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0] for line in requirements}
+    return {name for name in names if name.startswith("agl-")}
+
+
+def read(folder: Path) -> Package:
+    return Package(folder, tomllib.loads((folder / "pyproject.toml").read_text()))
+
+
+@cache
+def core() -> Package:
+    return read(ROOT)
+
+
+@cache
+def all_plugins() -> tuple[Package, ...]:
+    """Return every package under ``plugins/``, sorted by name."""
+    return tuple(read(path.parent) for path in sorted(ROOT.glob("plugins/*/pyproject.toml")))
+
+
+def everything() -> tuple[Package, ...]:
+    return (core(), *all_plugins())
+
+
+def light_plugins() -> list[Package]:
+    return [package for package in all_plugins() if not package.heavy]
+
+
+def named(modules: Sequence[str]) -> list[Package]:
+    """Return the packages with these module names; all without names."""
+    unknown = set(modules) - {package.module for package in all_plugins()}
+    if unknown:
+        sys.exit(f"no such plugin: {', '.join(sorted(unknown))}")
+    return [package for package in all_plugins() if not modules or package.module in modules]
+
+
+def with_requirements(modules: Iterable[str]) -> list[Package]:
+    """Return the packages with these module names and the plugins that they require."""
+    by_name = {package.name: package for package in all_plugins()}
+    wanted: set[str] = set()
+    more = {module.replace("_", "-") for module in modules}
+    while more:
+        wanted |= more
+        required = own_names(chain(*(by_name[name].dependencies for name in more)))
+        more = required & set(by_name) - wanted
+    return [by_name[name] for name in sorted(wanted)]
+
+
+# -- what a change touches -------------------------------------------------------------------------
+
+
+def changed_since(base: str) -> list[Package]:
+    """Return the plugins that a change since ``base`` touches, uncommitted changes included.
+
+    A plugin is touched if a file of it, of its tests, or of a package that it requires changed.
+    """
+    merge_base = output_of("git", "merge-base", base, "HEAD").strip()
+    files = output_of("git", "diff", "--name-only", merge_base).splitlines()
+    files += output_of("git", "ls-files", "--others", "--exclude-standard").splitlines()
+    touched = {package.name for package in everything() if any(_is_in(package, f) for f in files)}
+    while True:
+        more = {package.name for package in all_plugins() if package.own_requirements & touched}
+        if more <= touched:
+            return [package for package in all_plugins() if package.name in touched]
+        touched |= more
+
+
+def _is_in(package: Package, file: str) -> bool:
+    if package == core():
+        return file.startswith(f"{CORE_MODULE}/") or file == "pyproject.toml"
+    return file.startswith((f"plugins/{package.module}/", f"tests/plugins/{package.module}/"))
+
+
+# -- one version -----------------------------------------------------------------------------------
+
+
+def bounds(version: str) -> str:
+    """Return what packages of this repository require of each other at ``version``.
+
+    Any minor release of 0.x may break its callers; from 1.0 on only a major release may.
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    # A bound of 0.2 would exclude 0.2.0rc1.
+    lower = version if re.search(r"[a-z]", version) else f"{major}.{minor}"
+    upper = f"0.{minor + 1}" if major == 0 else str(major + 1)
+    return f">={lower},<{upper}"
+
+
+def version_problems() -> list[str]:
+    """Return each place that disagrees with the version in the root ``pyproject.toml``."""
+    version = core().version
+    wanted = bounds(version)
+    problems = []
+    if CORE_VERSION_LINE.findall(_core_init().read_text()) != [version]:
+        problems.append(f"{_core_init().relative_to(ROOT)}: __version__ is not {version}")
+    for package in everything():
+        file = package.folder / "pyproject.toml"
+        where = file.relative_to(ROOT)
+        if package.version != version:
+            problems.append(f"{where}: version {package.version}, the core has {version}")
+        for name, extra, specifier in REQUIREMENT.findall(file.read_text()):
+            if name != package.name and specifier != wanted:
+                problems.append(f"{where}: {name}{extra}{specifier} should end with {wanted}")
+    return problems
+
+
+def set_version(version: str) -> None:
+    """Write ``version`` into every package, and what they require of each other."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
+        sys.exit(f"{version!r} is not a version like 0.2.0 or 0.2.0rc1")
+    for package in everything():
+        own = package.name
+
+        def bounded(match: re.Match[str], own: str = own) -> str:
+            name, extra, _ = match.groups(default="")
+            return match[0] if name == own else f'"{name}{extra}{bounds(version)}"'
+
+        file = package.folder / "pyproject.toml"
+        text = VERSION_LINE.sub(f'version = "{version}"', file.read_text(), count=1)
+        file.write_text(REQUIREMENT.sub(bounded, text))
+    text = CORE_VERSION_LINE.sub(f'__version__ = "{version}"', _core_init().read_text())
+    _core_init().write_text(text)
+
+
+def _core_init() -> Path:
+    return ROOT / CORE_MODULE / "__init__.py"
+
+
+def licence_problems() -> list[str]:
+    """Return each package without the repository's licence file beside its ``pyproject.toml``."""
+    wanted = (ROOT / "LICENSE").read_text()
+    files = [package.folder / "LICENSE" for package in all_plugins()]
+    return [
+        f"{file.relative_to(ROOT)} is missing or differs from LICENSE"
+        for file in files
+        if not file.exists() or file.read_text() != wanted
+    ]

@@ -1,7 +1,15 @@
 """From the spans of an attempt to what an algorithm trains on."""
 
-from agl_core.adapter._base import Adapter, OtelTraceAdapter, TraceAdapter, TraceToTripletBase
+from agl_core.adapter._base import (
+    Adapter,
+    OtelTraceAdapter,
+    TraceAdapter,
+    TraceToTripletBase,
+    read_reward,
+)
+from agl_core.adapter._call import ModelCall
 from agl_core.adapter._certificates import CertificateSummary
+from agl_core.adapter._dialects import is_model_call
 from agl_core.adapter._messages import TraceToMessages
 from agl_core.adapter._proxy_triplet import LlmProxyTraceToTriplet
 from agl_core.adapter._report import AdapterReport, Reason, Repair
@@ -10,11 +18,13 @@ from agl_core.adapter._trajectory import (
     Certificate,
     TraceToTrajectory,
     TrajectoryRow,
+    read_logprobs,
 )
-from agl_core.adapter._tree import CallRules, TraceTree
+from agl_core.adapter._tree import VIRTUAL_ROOT, CallRules, TraceTree, by_start
 from agl_core.adapter._triplet import TracerTraceToTriplet
 
 __all__ = [
+    "VIRTUAL_ROOT",
     "Adapter",
     "AdapterReport",
     "BreakCause",
@@ -22,6 +32,7 @@ __all__ = [
     "Certificate",
     "CertificateSummary",
     "LlmProxyTraceToTriplet",
+    "ModelCall",
     "OtelTraceAdapter",
     "Reason",
     "Repair",
@@ -32,4 +43,8 @@ __all__ = [
     "TraceTree",
     "TracerTraceToTriplet",
     "TrajectoryRow",
+    "by_start",
+    "is_model_call",
+    "read_logprobs",
+    "read_reward",
 ]

@@ -10,15 +10,36 @@ code  meaning
 2     the user's mistake: an unknown command or option, a bad file, a missing or broken plugin
 130   Ctrl+C
 ====  ==========================================================================================
+
+Authors of commands use what the commands here share: :func:`store_options` and :func:`open_store`
+for the store that a command reads or writes, :func:`print_json` and :func:`print_table` for what it
+says. These import click, and are imported when they are first used.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["main"]
+from agl_core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from agl_core.cli._output import in_terminal, print_json, print_table
+    from agl_core.cli._stores import open_store, store_options
+
+__all__ = ["in_terminal", "main", "open_store", "print_json", "print_table", "store_options"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "in_terminal": "agl_core.cli._output",
+        "open_store": "agl_core.cli._stores",
+        "print_json": "agl_core.cli._output",
+        "print_table": "agl_core.cli._output",
+        "store_options": "agl_core.cli._stores",
+    },
+)
 
 _TRACEBACK: Final = "--traceback"
 

@@ -1,1 +1,74 @@
-"""What model APIs speak: protocols, streams, translation, and the spans of model calls."""
+"""The wire vocabulary of model APIs, shared by tracers, adapters, proxies and model servers.
+
+This package knows HTTP bodies and paths, and nothing of stores, tracers or spans of OpenTelemetry:
+
+* protocols: which API a path belongs to (:data:`Protocol`, :func:`parse_path`);
+* wire format: JSON and server-sent events as bytes (:func:`loads`, :func:`dumps`,
+  :class:`SseSplitter`);
+* attributes: requests and responses in OpenTelemetry's GenAI conventions
+  (:func:`request_attributes`, :func:`response_attributes`);
+* :mod:`agl_core.genai.streams`: a stream's events assembled into one response;
+* :mod:`agl_core.genai.codec`: translation between the chat, Responses and Messages protocols.
+"""
+
+from typing import TYPE_CHECKING
+
+from agl_core.genai._protocols import ENDPOINTS, PROTOCOLS, Protocol, Route, parse_path
+from agl_core.genai._wire import (
+    DONE,
+    Json,
+    ServerSentEvent,
+    SseSplitter,
+    dumps,
+    event_bytes,
+    loads,
+    named_event,
+)
+from agl_core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from agl_core.genai._attributes import (
+        input_messages,
+        message_parts,
+        output_messages,
+        request_attributes,
+        response_attributes,
+        usage_attributes,
+    )
+
+__all__ = [
+    "DONE",
+    "ENDPOINTS",
+    "PROTOCOLS",
+    "Json",
+    "Protocol",
+    "Route",
+    "ServerSentEvent",
+    "SseSplitter",
+    "dumps",
+    "event_bytes",
+    "input_messages",
+    "loads",
+    "message_parts",
+    "named_event",
+    "output_messages",
+    "parse_path",
+    "request_attributes",
+    "response_attributes",
+    "usage_attributes",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    dict.fromkeys(
+        (
+            "input_messages",
+            "message_parts",
+            "output_messages",
+            "request_attributes",
+            "response_attributes",
+            "usage_attributes",
+        ),
+        "agl_core.genai._attributes",
+    ),
+)

@@ -7,7 +7,19 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-__all__ = ["DONE", "ServerSentEvent", "SseSplitter", "dumps", "event_bytes", "loads", "named_event"]
+__all__ = [
+    "DONE",
+    "Json",
+    "ServerSentEvent",
+    "SseSplitter",
+    "dumps",
+    "event_bytes",
+    "loads",
+    "named_event",
+]
+
+Json = dict[str, Any]
+"""A JSON object."""
 
 DONE: Final = b"data: [DONE]\n\n"
 """What ends a stream of OpenAI's chat and completion protocols."""

@@ -1,6 +1,12 @@
 """Tracers: what turns the running of an agent into spans.
 
-The OpenTelemetry tracer is imported when it is first used, so that emitters stay light.
+Besides the contract and the built-in tracers, this package exports what a tracer for another
+instrumentation library is made of: spans that become current between two callbacks
+(:func:`enter_span`), libraries instrumented when the agent imports them (:func:`on_import`,
+:func:`acquire_instrumentor`), and copies of requests, responses and streams that outlive the call
+(:func:`to_jsonable`, :class:`StreamRecord`).
+
+Whatever needs OpenTelemetry's SDK is imported when it is first used, so that emitters stay light.
 """
 
 from typing import TYPE_CHECKING
@@ -11,15 +17,62 @@ from agl_core.tracer._base import Tracer
 from agl_core.tracer._dummy import DummyTracer
 
 if TYPE_CHECKING:
+    from agl_core.tracer._config import DummyTracerConfig, OtelTracerConfig
+    from agl_core.tracer._current import EnteredSpan, enter_span, live_context
+    from agl_core.tracer._imports import on_import
+    from agl_core.tracer._instrument import (
+        InstrumentationReport,
+        Instrumentor,
+        acquire_instrumentor,
+        release_instrumentor,
+    )
     from agl_core.tracer._otel import OtelTracer
+    from agl_core.tracer._payload import response_to_jsonable, to_jsonable
+    from agl_core.tracer._processor import current_recording
+    from agl_core.tracer._streams import RecordedManager, StreamRecord
 
 __all__ = [
     "DummyTracer",
+    "DummyTracerConfig",
+    "EnteredSpan",
+    "InstrumentationReport",
+    "Instrumentor",
     "OtelTracer",
+    "OtelTracerConfig",
+    "RecordedManager",
+    "StreamRecord",
     "Tracer",
+    "acquire_instrumentor",
     "clear_active_tracer",
+    "current_recording",
+    "enter_span",
     "get_active_tracer",
+    "live_context",
+    "on_import",
+    "release_instrumentor",
+    "response_to_jsonable",
     "set_active_tracer",
+    "to_jsonable",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"OtelTracer": "agl_core.tracer._otel"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "DummyTracerConfig": "agl_core.tracer._config",
+        "EnteredSpan": "agl_core.tracer._current",
+        "InstrumentationReport": "agl_core.tracer._instrument",
+        "Instrumentor": "agl_core.tracer._instrument",
+        "OtelTracer": "agl_core.tracer._otel",
+        "OtelTracerConfig": "agl_core.tracer._config",
+        "RecordedManager": "agl_core.tracer._streams",
+        "StreamRecord": "agl_core.tracer._streams",
+        "acquire_instrumentor": "agl_core.tracer._instrument",
+        "current_recording": "agl_core.tracer._processor",
+        "enter_span": "agl_core.tracer._current",
+        "live_context": "agl_core.tracer._current",
+        "on_import": "agl_core.tracer._imports",
+        "release_instrumentor": "agl_core.tracer._instrument",
+        "response_to_jsonable": "agl_core.tracer._payload",
+        "to_jsonable": "agl_core.tracer._payload",
+    },
+)

@@ -29,9 +29,9 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "InstrumentationReport",
     "Instrumentor",
-    "acquire",
+    "acquire_instrumentor",
     "instrumented",
-    "release",
+    "release_instrumentor",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def instrumented(
             try:
                 assert installed is not None
                 key, point = installed.find(name)
-                acquire(key, lambda point=point: point.load()(), provider)
+                acquire_instrumentor(key, lambda point=point: point.load()(), provider)
                 acquired.append((key, name))
             except Exception as error:
                 if which != "auto":
@@ -114,7 +114,7 @@ def instrumented(
         yield InstrumentationReport(tuple(name for _, name in acquired), problems)
     finally:
         for key, _ in reversed(acquired):
-            release(key)
+            release_instrumentor(key)
 
 
 class _Installed:
@@ -155,7 +155,9 @@ class _Installed:
         return f"{dist}:{short}", point
 
 
-def acquire(key: str, load: Callable[[], Instrumentor], provider: TracerProvider) -> None:
+def acquire_instrumentor(
+    key: str, load: Callable[[], Instrumentor], provider: TracerProvider
+) -> None:
     """Activate an instrumentation library, or join its users. Any thread may call this.
 
     Args:
@@ -192,7 +194,7 @@ def _activate(active: _Active, provider: TracerProvider) -> None:
         raise RuntimeError("it declined; is the library it instruments installed?")
 
 
-def release(key: str) -> None:
+def release_instrumentor(key: str) -> None:
     """Let go of an instrumentation library; its last user removes it."""
     with _lock:
         active = _active[key]

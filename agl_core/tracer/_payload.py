@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
-__all__ = ["Json", "dumped", "plain"]
+from agl_core.genai import Json
 
-Json = dict[str, Any]
+__all__ = ["response_to_jsonable", "to_jsonable"]
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _ABSENT: Final = frozenset({"NotGiven", "Omit"})  # what clients pass for parameters left out
@@ -23,7 +23,7 @@ _PER_TOKEN: Final = {"content", "refusal"}
 _WITHOUT_LOGPROBS: Final[Any] = {"choices": {"__all__": {"logprobs"}}}
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """Return a copy of a value as JSON has it; what JSON has nothing for becomes text.
 
     Parameters that were left out are left out here, and so are the fields of models.
@@ -33,10 +33,12 @@ def plain(value: Any) -> Any:
         return value
     # Requests have many values, so those of the usual types are not looked into any further.
     if kind is list:
-        return [item if type(item) in _SCALARS else plain(item) for item in value]
+        return [item if type(item) in _SCALARS else to_jsonable(item) for item in value]
     if kind is dict or isinstance(value, Mapping):
         return {
-            key if type(key) is str else str(key): item if type(item) in _SCALARS else plain(item)
+            key if type(key) is str else str(key): item
+            if type(item) in _SCALARS
+            else to_jsonable(item)
             for key, item in cast("Mapping[Any, Any]", value).items()
             if type(item) in _SCALARS or type(item).__name__ not in _ABSENT
         }
@@ -46,14 +48,15 @@ def plain(value: Any) -> Any:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
-            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+            field.name: to_jsonable(getattr(value, field.name))
+            for field in dataclasses.fields(value)
         }
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
-        return [plain(item) for item in cast("Iterable[Any]", value)]
+        return [to_jsonable(item) for item in cast("Iterable[Any]", value)]
     return str(value)
 
 
-def dumped(response: Any) -> Any:
+def response_to_jsonable(response: Any) -> Any:
     """Return a copy of a client's response as JSON has it, with log-probabilities as text.
 
     They are most of a chat response, and Python objects of them most of what its span would cost.
@@ -62,10 +65,10 @@ def dumped(response: Any) -> Any:
     """
     choices: Any = getattr(response, "choices", None)
     if not isinstance(response, BaseModel) or not isinstance(choices, list):
-        return plain(response)
+        return to_jsonable(response)
     all_logprobs = [getattr(choice, "logprobs", None) for choice in cast("list[Any]", choices)]
     if not any(isinstance(logprobs, BaseModel) for logprobs in all_logprobs):
-        return plain(response)
+        return to_jsonable(response)
     value = response.model_dump(
         mode="json", exclude_unset=True, warnings=False, exclude=_WITHOUT_LOGPROBS
     )

@@ -11,10 +11,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import loads
+from agl_core.genai import Json, Protocol, loads
 from agl_core.genai.streams import assembler_for
-from agl_core.tracer._payload import Json, plain
+from agl_core.tracer._payload import to_jsonable
 
 __all__ = ["RecordedManager", "StreamRecord"]
 
@@ -49,7 +48,7 @@ class StreamRecord:
         if self._texts:
             return
         try:  # another client's stream, or one that has its decoder elsewhere
-            self._events.append(plain(event))
+            self._events.append(to_jsonable(event))
         except Exception:
             _logger.exception("a part of a stream could not be written down")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from agl_core.genai._protocols import Protocol
+from agl_core.genai._wire import Json
 from agl_core.genai.codec._base import CodecError, StreamTranslator
 from agl_core.genai.codec._losses import request_losses, response_losses
 from agl_core.genai.codec._messages_request import request_from_messages, request_to_messages
@@ -18,7 +19,6 @@ from agl_core.genai.codec._messages_stream import ChatToMessages, MessagesToChat
 from agl_core.genai.codec._responses_request import request_from_responses, request_to_responses
 from agl_core.genai.codec._responses_response import response_from_responses, response_to_responses
 from agl_core.genai.codec._responses_stream import ChatToResponses, ResponsesToChat
-from agl_core.genai.streams import Json
 
 __all__ = [
     "TRANSLATABLE",

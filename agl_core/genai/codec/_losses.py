@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from agl_core.genai._protocols import Protocol
+from agl_core.genai._wire import Json
 from agl_core.genai.codec._messages_request import UNSAID_BY_CHAT as MESSAGES_UNSAID
 from agl_core.genai.codec._messages_request import said_by_messages
 from agl_core.genai.codec._parts import as_list, inner, signed_blocks
 from agl_core.genai.codec._responses_request import UNSAID_BY_CHAT as RESPONSES_UNSAID
 from agl_core.genai.codec._responses_request import said_by_responses
-from agl_core.genai.streams import Json
 
 __all__ = ["request_losses", "response_losses"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
+from agl_core.genai._wire import Json
 from agl_core.genai.codec._base import CodecError
 from agl_core.genai.codec._parts import (
     as_list,
@@ -24,7 +25,6 @@ from agl_core.genai.codec._parts import (
     text_of,
     write_arguments,
 )
-from agl_core.genai.streams import Json
 
 __all__ = [
     "UNSAID_BY_CHAT",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from agl_core.genai._wire import Json
 from agl_core.genai.codec._parts import (
     as_list,
     first_choice,
@@ -13,7 +14,6 @@ from agl_core.genai.codec._parts import (
     signed_blocks,
     write_arguments,
 )
-from agl_core.genai.streams import Json
 
 __all__ = [
     "finish_reason_of",

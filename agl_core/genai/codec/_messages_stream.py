@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from agl_core.genai._wire import Json
 from agl_core.genai.codec._base import StreamTranslator
 from agl_core.genai.codec._messages_response import (
     finish_reason_of,
@@ -13,7 +14,7 @@ from agl_core.genai.codec._messages_response import (
     usage_to_messages,
 )
 from agl_core.genai.codec._parts import as_list, is_signed
-from agl_core.genai.streams import Json, MessagesAssembler, error_of
+from agl_core.genai.streams import MessagesAssembler, error_of
 
 __all__ = ["ChatToMessages", "MessagesToChat"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agl_core.genai._wire import Json
 from agl_core.genai.codec._base import StreamTranslator
 from agl_core.genai.codec._parts import as_list, first_choice
 from agl_core.genai.codec._responses_response import (
@@ -13,7 +14,7 @@ from agl_core.genai.codec._responses_response import (
     response_to_responses,
     usage_from_responses,
 )
-from agl_core.genai.streams import ChatAssembler, Json, ResponsesAssembler, error_of
+from agl_core.genai.streams import ChatAssembler, ResponsesAssembler, error_of
 
 __all__ = ["ChatToResponses", "ResponsesToChat"]
 

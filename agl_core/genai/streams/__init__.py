@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agl_core.genai._protocols import Protocol
-from agl_core.genai.streams._base import Assembler, Json, error_of
+from agl_core.genai.streams._base import Assembler, error_of
 from agl_core.genai.streams._named import MessagesAssembler, ResponsesAssembler
 from agl_core.genai.streams._openai import ChatAssembler, CompletionAssembler
 
@@ -11,7 +11,6 @@ __all__ = [
     "Assembler",
     "ChatAssembler",
     "CompletionAssembler",
-    "Json",
     "MessagesAssembler",
     "ResponsesAssembler",
     "assembler_for",

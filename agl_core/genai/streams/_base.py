@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from typing import cast
 
-__all__ = ["Assembler", "Json", "error_of"]
+from agl_core.genai._wire import Json
 
-Json = dict[str, Any]
+__all__ = ["Assembler", "error_of"]
 
 
 class Assembler(ABC):

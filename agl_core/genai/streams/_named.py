@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from agl_core.genai._wire import loads
-from agl_core.genai.streams._base import Assembler, Json, error_of
+from agl_core.genai._wire import Json, loads
+from agl_core.genai.streams._base import Assembler, error_of
 
 __all__ = ["MessagesAssembler", "ResponsesAssembler"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from agl_core.genai.streams._base import Assembler, Json, error_of
+from agl_core.genai._wire import Json
+from agl_core.genai.streams._base import Assembler, error_of
 
 __all__ = ["ChatAssembler", "CompletionAssembler"]
 

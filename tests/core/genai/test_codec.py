@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import dumps
+from agl_core.genai import Protocol, dumps
 from agl_core.genai.codec import (
     CodecError,
     lost_in_request,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.genai._protocols import parse_path
-from agl_core.genai._wire import SseSplitter, dumps, event_bytes, loads, named_event
+from agl_core.genai import SseSplitter, dumps, event_bytes, loads, named_event, parse_path
 
 payloads = st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=5), max_size=2))
 

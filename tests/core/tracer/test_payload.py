@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from pydantic import BaseModel
 
-from agl_core.tracer._payload import dumped, plain
+from agl_core.tracer._payload import response_to_jsonable, to_jsonable
 
 
 class Omit:
@@ -63,17 +63,17 @@ def chat(**entry: Any) -> Any:
     ],
 )
 def test_plain_values_are_what_json_has(value: Any, expected: Any):
-    assert plain(value) == expected
+    assert to_jsonable(value) == expected
 
 
 def test_what_the_agent_changes_afterwards_is_not_changed_in_the_copy():
     request: Any = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
-    copy = plain(request)
+    copy = to_jsonable(request)
     request["messages"][0]["content"][0]["text"] = "b"
     request["messages"].append("c")
     assert copy == {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
     response = chat()
-    copy = dumped(response)
+    copy = response_to_jsonable(response)
     entry = response.choices[0].logprobs.content[0]
     entry.logprob, entry.bytes[0] = 1.0, 0
     response.choices[0].message.content = "other"
@@ -91,7 +91,7 @@ def test_what_the_agent_changes_afterwards_is_not_changed_in_the_copy():
 
 def test_all_that_a_token_has_is_kept():
     top = {"token": "e", "logprob": -2.0, "bytes": None}
-    (choice,) = dumped(chat(top_logprobs=[top], token_id=7))["choices"]
+    (choice,) = response_to_jsonable(chat(top_logprobs=[top], token_id=7))["choices"]
     (entry,) = json.loads(choice["logprobs.content"])
     assert entry["top_logprobs"] == [top] and entry["token_id"] == 7
 
@@ -99,7 +99,7 @@ def test_all_that_a_token_has_is_kept():
 def test_what_a_server_made_up_is_kept():
     logprobs = ChoiceLogprobs.construct(content=["odd", 1])
     choice = Choice.construct(index=0, logprobs=logprobs)
-    (found,) = dumped(ChatCompletion.construct(choices=[choice]))["choices"]
+    (found,) = response_to_jsonable(ChatCompletion.construct(choices=[choice]))["choices"]
     assert json.loads(found["logprobs.content"]) == ["odd", 1]
 
 
@@ -108,12 +108,12 @@ def test_log_probabilities_of_other_shapes_stay_as_they_are():
     choice = {"index": 0, "finish_reason": "stop", "text": "a", "logprobs": logprobs}
     answer = {"id": "1", "created": 1, "model": "m", "object": "text_completion"}
     completion = Completion.model_validate({**answer, "choices": [choice]})
-    assert dumped(completion) == {**answer, "choices": [choice]}
+    assert response_to_jsonable(completion) == {**answer, "choices": [choice]}
 
 
 def test_a_model_that_has_choices_need_not_be_a_response():
     class Question(BaseModel):
         choices: list[str]
 
-    assert dumped(Question(choices=["a", "b"])) == {"choices": ["a", "b"]}
-    assert dumped({"choices": 3}) == {"choices": 3}
+    assert response_to_jsonable(Question(choices=["a", "b"])) == {"choices": ["a", "b"]}
+    assert response_to_jsonable({"choices": 3}) == {"choices": 3}

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agl_core.genai._spans import input_messages, output_messages
+from agl_core.genai import input_messages, output_messages
 from agl_core.types import Span
 from agl_export import Sample
 

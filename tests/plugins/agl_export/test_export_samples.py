@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from agl_core.adapter._report import AdapterReport, Reason
+from agl_core.adapter import AdapterReport, Reason
 from agl_core.errors import InvalidArgumentError
 from agl_export import conversations, task_key
 from agl_export.samples import final_reward, spoken, with_arguments

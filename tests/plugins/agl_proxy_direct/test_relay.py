@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import DONE, event_bytes, named_event
+from agl_core.genai import DONE, Protocol, event_bytes, named_event
 from agl_proxy_direct.relay import StreamRelay
 from agl_proxy_direct.request_plan import NOTHING_HIDDEN, Hidden
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from agl_core.adapter._report import AdapterReport
+from agl_core.adapter import AdapterReport
 
 __all__ = ["ExportReport", "Skip"]
 

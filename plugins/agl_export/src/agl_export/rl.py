@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agl_core.adapter._trajectory import read_logprobs
-from agl_core.adapter._triplet import TracerTraceToTriplet
+from agl_core.adapter import TracerTraceToTriplet, read_logprobs
 from agl_core.errors import InvalidArgumentError
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import Row, Sample, about, trajectories

@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from agl_core.adapter._base import read_reward
-from agl_core.adapter._dialects import is_model_call
-from agl_core.adapter._messages import TraceToMessages
-from agl_core.adapter._report import AdapterReport
-from agl_core.adapter._trajectory import TraceToTrajectory, TrajectoryRow
-from agl_core.adapter._tree import CallRules, TraceTree
+from agl_core.adapter import (
+    AdapterReport,
+    CallRules,
+    TraceToMessages,
+    TraceToTrajectory,
+    TraceTree,
+    TrajectoryRow,
+    is_model_call,
+    read_reward,
+)
 from agl_core.types import OpenAIMessages, Span
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agl_core.adapter._trajectory import TrajectoryRow
+from agl_core.adapter import TrajectoryRow
 from agl_core.errors import InvalidArgumentError
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import (

@@ -1,6 +1,6 @@
 """The proxy as a pure ASGI application.
 
-A path says whose call it is and in which protocol (:func:`~agl_core.genai._protocols.parse_path`).
+A path says whose call it is and in which protocol (:func:`~agl_core.genai.parse_path`).
 Calls of a known protocol become a :class:`~agl_proxy_direct.call.Call`, the list of models is
 answered here, control calls go to :mod:`agl_proxy_direct.control`, and everything else below
 ``/v1`` is passed on to the backend as it is.
@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agl_core.genai._protocols import Route, parse_path
-from agl_core.genai._wire import dumps
+from agl_core.genai import Route, dumps, parse_path
 from agl_core.ids import generate_id
 from agl_core.store.base import LightningStore
 from agl_proxy_direct.backends import Backend, parse_model_list

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl_core.errors import ConfigError
-from agl_core.genai._protocols import Protocol
+from agl_core.genai import Protocol
 
 __all__ = [
     "PROVIDERS",

@@ -16,8 +16,7 @@ import time
 from contextlib import aclosing
 from typing import cast
 
-from agl_core.genai._protocols import ENDPOINTS, Protocol
-from agl_core.genai._wire import dumps, loads
+from agl_core.genai import ENDPOINTS, Json, Protocol, dumps, loads
 from agl_core.genai.codec import (
     TRANSLATABLE,
     CodecError,
@@ -26,7 +25,6 @@ from agl_core.genai.codec import (
     translate_request,
     translate_response,
 )
-from agl_core.genai.streams import Json
 from agl_proxy_direct.balancer import Member
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.failures import CallError, translate_error

@@ -3,7 +3,7 @@
 Attributes are those of OpenTelemetry's GenAI conventions (opentelemetry.io/docs/specs/semconv/
 gen-ai), with the token ids and log-probabilities under the keys that adapters read and with what
 only a proxy knows under ``agl.proxy.*``. Prompt and response are written once, in the conventions'
-shape: :mod:`agl_core.genai._spans`.
+shape: :mod:`agl_core.genai`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agl_core import semconv
-from agl_core.genai import _spans as gen_ai
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import dumps
-from agl_core.genai.streams import Json
+from agl_core import genai, semconv
+from agl_core.genai import Json, Protocol, dumps
 from agl_core.ids import new_span_id, new_trace_id
 
 __all__ = ["CallRecord", "parse_traceparent", "span_fields"]
@@ -143,11 +140,11 @@ def _about_call(record: CallRecord) -> Json:
 
 
 def _about_model(record: CallRecord) -> Json:
-    attributes = gen_ai.request_attributes(record.request)
+    attributes = genai.request_attributes(record.request)
     if record.protocol == "embeddings":
-        attributes |= gen_ai.usage_attributes(record.response or {})
+        attributes |= genai.usage_attributes(record.response or {})
     elif record.protocol is not None:
-        attributes["gen_ai.input.messages"] = dumps(gen_ai.input_messages(record.request)).decode()
+        attributes["gen_ai.input.messages"] = dumps(genai.input_messages(record.request)).decode()
         if record.response is not None:
-            attributes |= gen_ai.response_attributes(record.response)
+            attributes |= genai.response_attributes(record.response)
     return attributes

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl_core.errors import ConfigError
-from agl_core.genai._wire import dumps
+from agl_core.genai import dumps
 from agl_proxy_direct.failures import CallError
 from agl_serving.messages import Headers, Message, Receive, Send, read_body, send_response
 from agl_serving.tokens import Identity

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from agl_core.errors import ConfigError, LaunchError
-from agl_core.proxy._base import LLMProxy
+from agl_core.proxy import LLMProxy
 from agl_core.store.base import LightningStore
 from agl_proxy_direct.app import HEALTH_PATH, Provision, ProxyApp, ProxyOptions
 from agl_proxy_direct.limits import RolloutLimits

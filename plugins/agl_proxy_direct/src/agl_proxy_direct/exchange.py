@@ -7,8 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
-from agl_core.genai._protocols import Route
-from agl_core.genai._wire import dumps
+from agl_core.genai import Route, dumps
 from agl_proxy_direct.capture import CallRecord, parse_traceparent, span_fields
 from agl_proxy_direct.failures import CallError, error_body, error_event
 from agl_proxy_direct.upstream import UpstreamError

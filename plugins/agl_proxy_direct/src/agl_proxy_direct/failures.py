@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import dumps, event_bytes, loads, named_event
+from agl_core.genai import Protocol, dumps, event_bytes, loads, named_event
 
 __all__ = ["CallError", "error_body", "error_event", "translate_error"]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from agl_core.genai._wire import dumps
+from agl_core.genai import dumps
 from agl_proxy_direct.backends import Backend
 from agl_proxy_direct.upstream import Answer, Outgoing, Upstream, UpstreamError
 from agl_serving.tokens import is_token

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Any, cast
 
-from agl_core.genai._wire import dumps, loads
+from agl_core.genai import dumps, loads
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.failures import CallError
 from agl_proxy_direct.upstream import Answer, Outgoing

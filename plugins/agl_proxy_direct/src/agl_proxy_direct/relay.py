@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import DONE, SseSplitter, dumps, event_bytes, loads, named_event
+from agl_core.genai import DONE, Json, Protocol, SseSplitter, dumps, event_bytes, loads, named_event
 from agl_core.genai.codec import StreamTranslator, stream_translator
-from agl_core.genai.streams import Json, assembler_for
+from agl_core.genai.streams import assembler_for
 from agl_proxy_direct.request_plan import Hidden
 
 __all__ = ["StreamRelay"]

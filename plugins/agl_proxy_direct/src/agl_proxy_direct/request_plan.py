@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai.streams import Json
+from agl_core.genai import Json, Protocol
 from agl_proxy_direct.backends import Backend
 
 __all__ = ["NOTHING_HIDDEN", "Hidden", "ask"]

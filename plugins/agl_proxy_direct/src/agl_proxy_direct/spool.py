@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from agl_core.errors import InvalidArgumentError, NotFoundError
-from agl_core.genai._wire import dumps
+from agl_core.genai import dumps
 from agl_core.store.base import LightningStore
 from agl_core.store.encoded import EncodedSpan
 

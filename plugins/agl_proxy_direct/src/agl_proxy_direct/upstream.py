@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from agl_core.genai._protocols import Protocol
+from agl_core.genai import Protocol
 from agl_proxy_direct.backends import Backend
 
 __all__ = ["Answer", "Outgoing", "Upstream", "UpstreamError"]

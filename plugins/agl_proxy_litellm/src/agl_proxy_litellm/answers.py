@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from agl_core.genai._wire import DONE, dumps
+from agl_core.genai import DONE, dumps
 from agl_proxy_direct.failures import error_body
 from agl_proxy_direct.http import relayed
 from agl_proxy_direct.upstream import Answer, UpstreamError

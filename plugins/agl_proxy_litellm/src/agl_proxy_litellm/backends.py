@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agl_core.errors import ConfigError
-from agl_core.genai._protocols import Protocol
+from agl_core.genai import Protocol
 from agl_proxy_direct.backends import (
     PROVIDERS,
     Backend,

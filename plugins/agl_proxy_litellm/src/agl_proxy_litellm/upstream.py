@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 import httpx
 
-from agl_core.genai._protocols import Protocol
+from agl_core.genai import Protocol
 from agl_proxy_direct.failures import CallError
 from agl_proxy_direct.http import HttpUpstream
 from agl_proxy_direct.upstream import Answer, Outgoing, Upstream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import sys
@@ -12,13 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agl_core.cli._output import in_terminal, print_json
-from agl_core.cli._runs import finite
-from agl_core.cli._stores import open_store, store_options
+from agl_core.cli import in_terminal, open_store, print_json, store_options
 from agl_core.errors import AttemptNotFoundError, ConfigError, RolloutNotFoundError
 
 if TYPE_CHECKING:
-    from agl_core.otel._send import SendOutcome
+    from agl_core.otel import SendOutcome
     from agl_core.store.base import LightningStore
     from agl_core.types import Attempt, Rollout, Span
     from agl_trace import Style, TraceSummary, TraceView
@@ -163,8 +162,8 @@ def _show(recorded: _Recorded, depth: int | None, as_json: bool) -> None:
 
 def _as_json(recorded: _Recorded, view: TraceView) -> dict[str, Any]:
     summary = asdict(view.summary)
-    if view.summary.reward is not None:
-        summary["reward"] = finite(view.summary.reward)
+    if view.summary.reward is not None and not math.isfinite(view.summary.reward):
+        summary["reward"] = None  # JSON has no NaN and no infinities
     rollout, attempt = recorded.rollout, recorded.attempt
     return {
         "rollout": {
@@ -230,7 +229,7 @@ def _style() -> Style:
 
 
 def _sender(url: str, headers: Sequence[str]) -> Any:
-    from agl_core.otel._send import OtlpSender, headers_from_environment
+    from agl_core.otel import OtlpSender, headers_from_environment
 
     said = headers_from_environment()
     for header in headers:

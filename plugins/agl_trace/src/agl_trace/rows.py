@@ -12,10 +12,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from agl_core import semconv
-from agl_core.adapter._base import read_reward
-from agl_core.adapter._call import ModelCall
-from agl_core.adapter._dialects import is_model_call
-from agl_core.adapter._tree import VIRTUAL_ROOT, TraceTree, by_start
+from agl_core.adapter import (
+    VIRTUAL_ROOT,
+    ModelCall,
+    TraceTree,
+    by_start,
+    is_model_call,
+    read_reward,
+)
 from agl_core.emitter import get_rewards_from_span
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span

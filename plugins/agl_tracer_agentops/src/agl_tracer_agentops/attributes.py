@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from agl_core.genai import _spans as gen_ai
-from agl_core.genai._protocols import Protocol
+from agl_core import genai
+from agl_core.genai import Json, Protocol
 from agl_core.genai.codec import translate_request
-from agl_core.tracer._payload import Json
 
 __all__ = ["request_attributes", "response_attributes", "tool_calls"]
 
@@ -70,7 +69,7 @@ def response_attributes(chat: Json) -> Json:
     usage: Json = chat.get("usage") or {}
     attributes: Json = {
         key: value
-        for key, value in gen_ai.response_attributes(chat).items()
+        for key, value in genai.response_attributes(chat).items()
         if key.startswith(("prompt_token_ids", "response_token_ids", "logprobs."))
     }
     attributes |= {

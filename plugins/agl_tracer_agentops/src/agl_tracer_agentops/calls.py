@@ -16,12 +16,16 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from agl_core.genai._protocols import Protocol
+from agl_core.genai import Json, Protocol
 from agl_core.genai.codec import translate_response
-from agl_core.otel._later import set_attributes_later
-from agl_core.tracer._current import live_context
-from agl_core.tracer._payload import Json, dumped, plain
-from agl_core.tracer._streams import RecordedManager, StreamRecord
+from agl_core.otel import set_attributes_later
+from agl_core.tracer import (
+    RecordedManager,
+    StreamRecord,
+    live_context,
+    response_to_jsonable,
+    to_jsonable,
+)
 from agl_tracer_agentops.attributes import request_attributes, response_attributes, tool_calls
 
 __all__ = ["wrap_calls"]
@@ -125,7 +129,7 @@ class _Call:
             return _Stream(result, self)
         if isinstance(result, Mapping) or hasattr(result, "model_dump"):
             with _Careful("the answer"):
-                self.answered(dumped(result))
+                self.answered(response_to_jsonable(result))
             return result
         if hasattr(result, "parse"):  # `with_raw_response`, as LangChain calls
             if self._lazy:
@@ -133,7 +137,7 @@ class _Call:
                 return _RawResponse(result, self)
             with _Careful("the answer"):
                 # What the agent parses then is this, remembered.
-                self.answered(dumped(result.parse()))
+                self.answered(response_to_jsonable(result.parse()))
         elif hasattr(result, "__enter__") or hasattr(result, "__aenter__"):
             self._streaming = True
             set_attributes_later(self._span, lambda: {"gen_ai.request.streaming": True})
@@ -191,7 +195,7 @@ class _Call:
 
 def _body(request: Mapping[str, Any]) -> Json:
     """The request as it goes over the wire, near enough."""
-    body: Json = plain(request)
+    body: Json = to_jsonable(request)
     extra = body.pop("extra_body", None)
     return {**body, **extra} if isinstance(extra, dict) else body
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from agl_core.tracer._config import OtelTracerConfig
+from agl_core.tracer import OtelTracerConfig
 
 __all__ = ["AgentOpsTracerConfig"]
 

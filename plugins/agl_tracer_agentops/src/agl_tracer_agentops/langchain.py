@@ -15,8 +15,7 @@ from uuid import UUID
 from langchain_core.callbacks.base import BaseCallbackHandler
 from opentelemetry import trace
 
-from agl_core.tracer._current import EnteredSpan, enter_span, live_context
-from agl_core.tracer._payload import plain
+from agl_core.tracer import EnteredSpan, enter_span, live_context, to_jsonable
 
 __all__ = ["LangChainHandler"]
 
@@ -87,7 +86,7 @@ class LangChainHandler(BaseCallbackHandler):
             entered = self._open.get(run_id)
         if entered is not None:
             content = getattr(output, "content", output)
-            entered.span.set_attribute("langchain.tool.output", str(plain(content)))
+            entered.span.set_attribute("langchain.tool.output", str(to_jsonable(content)))
         self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:

@@ -13,8 +13,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.tracer._imports import on_import
-from agl_core.tracer._instrument import InstrumentationReport, Instrumentor, acquire, release
+from agl_core.tracer import (
+    InstrumentationReport,
+    Instrumentor,
+    acquire_instrumentor,
+    on_import,
+    release_instrumentor,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -47,7 +52,7 @@ def instrumented_on_import(
             if closed:
                 return
         try:
-            acquire(f"agentops:{name}", lambda: _instrumentor(name), provider)
+            acquire_instrumentor(f"agentops:{name}", lambda: _instrumentor(name), provider)
         except Exception as error:
             _logger.warning("cannot instrument %r with AgentOps: %s", name, error)
             problems[name] = str(error)
@@ -56,7 +61,7 @@ def instrumented_on_import(
                 active.append(name)
                 late = closed
             if late:
-                release(f"agentops:{name}")
+                release_instrumentor(f"agentops:{name}")
 
     def report() -> InstrumentationReport:
         with lock:
@@ -70,7 +75,7 @@ def instrumented_on_import(
             closed = True
             names = list(reversed(active))
         for name in names:
-            release(f"agentops:{name}")
+            release_instrumentor(f"agentops:{name}")
 
 
 def _known() -> frozenset[str]:

@@ -11,9 +11,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from agl_core.errors import MissingDependencyError
-from agl_core.otel._provider import get_tracer_provider
-from agl_core.tracer._instrument import InstrumentationReport
-from agl_core.tracer._otel import OtelTracer
+from agl_core.otel import get_tracer_provider
+from agl_core.tracer import InstrumentationReport, OtelTracer
 from agl_tracer_agentops.libraries import instrumented_on_import
 from agl_tracer_agentops.sdk import local_sdk
 
@@ -34,7 +33,7 @@ class AgentOpsTracer(OtelTracer):
     were. Model calls carry ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content``
     where the server gave them. Every trace has one root span, ``<name>.session``.
 
-    Thread safety: as :class:`~agl_core.tracer._otel.OtelTracer`.
+    Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
 
     Args:
         agentops_managed: Set the SDK up, without its service. False: the application calls
@@ -42,7 +41,7 @@ class AgentOpsTracer(OtelTracer):
             the tracer listens in.
         instrument_managed: Instrument libraries. False: the application does.
         daemon: Without effect.
-        options: Those of :class:`~agl_core.tracer._otel.OtelTracer`.
+        options: Those of :class:`~agl_core.tracer.OtelTracer`.
     """
 
     def __init__(

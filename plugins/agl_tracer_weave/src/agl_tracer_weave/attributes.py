@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.genai._protocols import Protocol
+from agl_core.genai import Json, Protocol
 from agl_core.genai.codec import CodecError, translate_request, translate_response
-from agl_core.otel._attributes import flatten_attributes
-from agl_core.tracer._payload import Json, dumped, plain
-from agl_core.tracer._streams import StreamRecord
+from agl_core.otel import flatten_attributes
+from agl_core.tracer import StreamRecord, response_to_jsonable, to_jsonable
 
 __all__ = [
     "agent_name",
@@ -54,12 +53,12 @@ def agent_name(op: str, inputs: Mapping[str, Any]) -> str | None:
 
 def own_inputs(inputs: Mapping[str, Any]) -> Json:
     """Return a copy of an op's inputs as JSON, without the client that it is a method of."""
-    return plain({key: value for key, value in inputs.items() if key != _CLIENT})
+    return to_jsonable({key: value for key, value in inputs.items() if key != _CLIENT})
 
 
 def own_output(output: Any) -> Any:
     """Return a copy of what an op returned as JSON; a stream's record as it is."""
-    return output if isinstance(output, StreamRecord) else dumped(output)
+    return output if isinstance(output, StreamRecord) else response_to_jsonable(output)
 
 
 def input_attributes(op: str, inputs: Json) -> Json:

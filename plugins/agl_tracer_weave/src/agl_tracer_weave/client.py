@@ -15,10 +15,8 @@ from weave.trace.op_protocol import Op
 from weave.utils.attributes_dict import AttributesDict
 
 from agl_core import semconv
-from agl_core.otel._later import set_attributes_later
-from agl_core.tracer._current import EnteredSpan, enter_span, live_context
-from agl_core.tracer._payload import plain
-from agl_core.tracer._processor import current_recording
+from agl_core.otel import set_attributes_later
+from agl_core.tracer import EnteredSpan, current_recording, enter_span, live_context, to_jsonable
 from agl_tracer_weave.attributes import (
     agent_name,
     input_attributes,
@@ -146,7 +144,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
         if inner and (call.parent_id not in self._steps or name.startswith("Runnable")):
             kept["lc_step"] = kept.pop("lc_name")
             self._steps.add(call.id or "")
-        return nested_attributes(plain(kept))
+        return nested_attributes(to_jsonable(kept))
 
     def finish_call(
         self,
@@ -176,7 +174,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
             op._on_finish_handler(call, output, exception)
         try:
             own = own_output(written)
-            summary = plain({"summary": call.summary or {}})
+            summary = to_jsonable({"summary": call.summary or {}})
             set_attributes_later(
                 span, lambda: output_attributes(name, own) | nested_attributes(summary)
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from agl_core.tracer._config import OtelTracerConfig
+from agl_core.tracer import OtelTracerConfig
 
 __all__ = ["WeaveTracerConfig"]
 

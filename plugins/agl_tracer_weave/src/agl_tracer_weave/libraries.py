@@ -14,8 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agl_core.tracer._imports import on_import
-from agl_core.tracer._streams import RecordedManager, StreamRecord
+from agl_core.tracer import RecordedManager, StreamRecord, on_import
 from agl_tracer_weave.attributes import protocol_of
 
 __all__ = ["patched_on_import"]

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from agl_core.otel._provider import get_tracer
-from agl_core.tracer._otel import OtelTracer
+from agl_core.otel import get_tracer
+from agl_core.tracer import OtelTracer
 from agl_tracer_weave.libraries import patched_on_import
 from agl_tracer_weave.sdk import local_client
 
@@ -29,14 +29,14 @@ class WeaveTracer(OtelTracer):
     imported; afterwards they are as they were. An agent must not call ``weave.init()``. Every trace
     has one root span, the call that is named like it.
 
-    Thread safety: as :class:`~agl_core.tracer._otel.OtelTracer`.
+    Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
 
     Args:
         project_name: What Weave calls the project; None makes up a name.
         weave_user_settings: Settings of the SDK, as ``weave.init(settings=…)`` takes them.
         instrument_managed: Have Weave patch libraries. False: only ``@weave.op`` functions are
             traced, and what the application has patched.
-        options: Those of :class:`~agl_core.tracer._otel.OtelTracer`.
+        options: Those of :class:`~agl_core.tracer.OtelTracer`.
     """
 
     def __init__(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from agl_core.genai._wire import dumps
-from agl_core.genai.streams import Json
+from agl_core.genai._wire import Json, dumps
 
 __all__ = [
     "input_messages",

@@ -10,8 +10,9 @@ from agl_core.plugins._build import build_component, resolve_component
 from agl_core.plugins._events import add_listener, notify, remove_listener
 from agl_core.plugins._files import read_config_file
 from agl_core.plugins._imports import import_object
-from agl_core.plugins._records import PluginRecord, PluginStatus
-from agl_core.plugins._registry import Registry, get_registry, reset_registry
+from agl_core.plugins._known import distribution_of, known_names
+from agl_core.plugins._records import CORE_DISTRIBUTION, PluginRecord, PluginStatus, split_name
+from agl_core.plugins._registry import Registry, did_you_mean, get_registry, reset_registry
 from agl_core.plugins._spec import (
     COMPONENT_KINDS,
     ENTRY_POINT_GROUP,
@@ -31,6 +32,7 @@ from agl_core.plugins._switches import Switches
 
 __all__ = [
     "COMPONENT_KINDS",
+    "CORE_DISTRIBUTION",
     "ENTRY_POINT_GROUP",
     "KINDS",
     "PLUGIN_API_VERSION",
@@ -48,13 +50,17 @@ __all__ = [
     "Switches",
     "add_listener",
     "build_component",
+    "did_you_mean",
+    "distribution_of",
     "get_registry",
     "hookimpl",
     "hookspec",
     "import_object",
+    "known_names",
     "notify",
     "read_config_file",
     "remove_listener",
     "reset_registry",
     "resolve_component",
+    "split_name",
 ]

@@ -34,7 +34,7 @@ def test_bool_words(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> 
 
 
 @pytest.mark.parametrize("text", ["", "2", "maybe", "truefalse"])
-def test_bool_that_is_none_names_the_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_invalid_bool_names_the_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(SWITCH.value, text)
     with pytest.raises(InvalidArgumentError, match=r"AGL_MANAGED_STORE is .*takes one of 1, true"):
         resolve_bool_env_var(SWITCH)
@@ -67,7 +67,7 @@ def test_an_override_makes_a_bad_variable_harmless(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("text", ["", "4747.5", "http"])
-def test_int_that_is_none_names_the_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_invalid_int_names_the_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(PORT.value, text)
     with pytest.raises(ValueError, match=r"AGL_SERVER_PORT is .*a whole number"):
         resolve_int_env_var(PORT)

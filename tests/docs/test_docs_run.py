@@ -1,11 +1,11 @@
-"""Every code block of the documentation is executed as it stands.
+"""Every code block of the documentation is executed unchanged.
 
 Each page runs in a folder of its own, from top to bottom, by the first words of its fences:
 
 * ```` ```python file=agent.py ```` (any language) is written to that file;
 * ```` ```python ```` is run, in one process per page;
 * ```` ```console ```` runs each line that starts with ``$``, which must succeed; the lines below it
-  must appear in its output in that order, where ``...`` stands for anything.
+  must appear in its output in that order; ``...`` matches anything.
 
 A fence whose words end in ``norun`` is shown to the reader only (another machine, a bill to pay).
 """

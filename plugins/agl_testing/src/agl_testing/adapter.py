@@ -79,8 +79,8 @@ class AdapterSuite(Suite):
 
     def test_its_cost_is_linear(self, adapter: Adapter[Any, Any]):
         def seconds(spans: Sequence[Span]) -> float:
-            # Of the processor, not of the wall: others use this machine, too. And without the
-            # collector, whose work grows with all that lives in the process.
+            # Processor time, since other programs use this machine too. Without the garbage
+            # collector, whose work grows with the size of the process.
             gc.collect()
             gc.disable()
             try:
@@ -91,13 +91,13 @@ class AdapterSuite(Suite):
                 gc.enable()
 
         few, many = trace(500), trace(4000)
-        # In turns: a busy moment of the machine then slows down both and not one of them.
+        # Alternating, so that a busy moment of the machine slows down both.
         rounds = [(seconds(few), seconds(many)) for _ in range(3)]
         # Eight times the spans: a quadratic adapter takes 64 times as long.
         assert min(m for _, m in rounds) < 24 * min(f for f, _ in rounds) + 0.05
 
     @requires("empty")
-    def test_no_spans_give_nothing(self, adapter: Adapter[Any, Any]):
+    def test_no_spans_give_no_result(self, adapter: Adapter[Any, Any]):
         assert list(adapter.adapt([])) == []
 
     @requires("triplets")

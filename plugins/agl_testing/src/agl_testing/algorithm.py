@@ -32,10 +32,10 @@ N_RUNNERS = 2
 
 
 class SlowStart(Hook):
-    """Each runner's first rollout takes half a second, as an agent's call of a model would.
+    """Delays each runner's first rollout by half a second, as a model call would.
 
-    Without it runners might be done with all tasks before an algorithm that does not wait for
-    them ends, and its fault would show in some runs only.
+    Without the delay, runners may finish all tasks before an algorithm that fails to wait for them
+    ends, and the fault would show only in some runs.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class AlgorithmSuite(Suite):
 
     @pytest.fixture
     def agent(self) -> LitAgent[Any]:
-        """The agent to train: by default one that is right about even numbers."""
+        """Return the agent to train; by default it answers even numbers correctly."""
 
         @rollout
         def even(task: int, prompt_template: PromptTemplate) -> float:
@@ -155,7 +155,7 @@ class AlgorithmSuite(Suite):
         assert set(asyncio.run(self._statuses(algorithm_store))) <= FINISHED_STATUSES
 
     @requires("no_data")
-    def test_no_data_is_no_error(self, trainer: Trainer, agent: LitAgent[Any]):
+    def test_missing_datasets_are_accepted(self, trainer: Trainer, agent: LitAgent[Any]):
         trainer.fit(agent)
 
     @requires("resources")
@@ -171,5 +171,5 @@ class AlgorithmSuite(Suite):
         trainer.fit(agent, train_dataset, val_dataset=val_dataset)
         latest = asyncio.run(algorithm_store.get_latest_resources())
         assert latest is not None
-        # It may add what agents need besides, such as the model that it trains.
+        # It may add other resources that agents need, such as the model that it trains.
         assert set(initial_resources) <= set(latest.resources)

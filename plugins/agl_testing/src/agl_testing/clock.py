@@ -1,4 +1,4 @@
-"""A clock that tests set by hand."""
+"""A clock that tests control."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Clock", "agl_clock"]
 
 
 class Clock:
-    """Stands in for :func:`time.time`; it moves only when told to.
+    """Replaces :func:`time.time`; it moves only by :meth:`advance`.
 
     Attributes:
         now: Epoch seconds that every caller of ``time.time`` sees.
@@ -22,7 +22,7 @@ class Clock:
         self.now = now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock; a negative number is a clock that was set back."""
+        """Move the clock forward, or back by a negative number of seconds."""
         self.now += seconds
 
     @contextmanager
@@ -35,6 +35,6 @@ class Clock:
 
 @pytest.fixture
 def agl_clock() -> Iterator[Clock]:
-    """A clock that stands still at the moment the test began."""
+    """A clock that is stopped at the start of the test."""
     with Clock(time.time()).installed() as clock:
         yield clock

@@ -83,7 +83,7 @@ class UntilClaimed:
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         rollout = await store.enqueue_rollout("x")
-        # The bare contract tells nobody of a claim.
+        # The bare contract has no event for a claim.
         while await store.get_latest_attempt(rollout.rollout_id) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -74,7 +74,7 @@ class LLMServerSuite(Suite):
         with pytest.raises(OSError, match=r".+"), socket.create_connection((host, int(port)), 1):
             pass
 
-    async def test_stopping_twice_is_no_error(self, server: LLMServer):
+    async def test_a_second_stop_does_nothing(self, server: LLMServer):
         await server.stop()
         await server.start()
         await server.stop()
@@ -140,7 +140,7 @@ class LLMServerSuite(Suite):
             assert text_of(await chat(server)) != before
 
     @requires("weights")
-    async def test_bad_weights_are_refused_and_the_old_serve_on(
+    async def test_bad_weights_are_refused_and_the_old_ones_stay(
         self, server: LLMServer, tmp_path: Path
     ):
         async with server:

@@ -1,4 +1,4 @@
-"""Nothing leaves the machine: a guard for tests of libraries that like to report home."""
+"""A guard against network traffic, for tests of libraries that send telemetry."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", socket.getho
 class _Guard:
     """Refuses sockets of this process any address but loopback's, while it is on.
 
-    An audit hook sees every connection that Python makes, whoever makes it, and cannot be removed;
-    so there is one per process, which is told when to look.
+    An audit hook sees every connection that Python makes in this process. It cannot be removed, so
+    there is one per process, which is switched on and off.
     """
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ _guard = _Guard()
 def loopback_only() -> Generator[list[str]]:
     """Refuse this process everything but loopback, names included, for a ``with`` block.
 
-    For programs that tests start; what those start in turn is not covered. Not to be nested. Yields
-    the attempts so far, for who expects some and clears them.
+    For programs that tests start; their own children are not covered. Do not nest it. Yields the
+    list of attempts, which a test that expects some may clear.
 
     Raises:
-        AssertionError: At the end, if there were attempts: libraries swallow what they raised.
+        AssertionError: At the end, if there were attempts, because libraries may swallow the error.
     """
     attempts: list[str] = []
     _guard.watch(attempts)
@@ -88,7 +88,7 @@ def loopback_only() -> Generator[list[str]]:
 def agl_loopback_only() -> Iterator[list[str]]:
     """Fail the test if this process tries to reach anything but loopback, names included.
 
-    The attempt itself fails, too; see :func:`loopback_only`.
+    The attempt itself fails too; see :func:`loopback_only`.
     """
     with loopback_only() as attempts:
         yield attempts

@@ -15,15 +15,21 @@ from typing import NoReturn
 
 import pytest
 
-from agl_core.plugins import Registry, add_listener, reset_registry
+from agl_core.plugins import (
+    CORE_DISTRIBUTION,
+    PluginRecord,
+    Registry,
+    add_listener,
+    reset_registry,
+    split_name,
+)
 from agl_core.plugins import _events as events
-from agl_core.plugins._records import CORE_DISTRIBUTION, PluginRecord, split_name
 
 __all__ = ["Plugins", "agl_registry"]
 
 
 class Plugins:
-    """What is "installed" while a test runs: at first the core's own components only."""
+    """The plugins that count as installed during a test: at first only those of the core."""
 
     def __init__(self) -> None:
         core = distribution(CORE_DISTRIBUTION)

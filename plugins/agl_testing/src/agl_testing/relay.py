@@ -85,7 +85,7 @@ class FaultyRelay:
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Let bytes pass again."""
+        """Let held bytes pass."""
         self._flowing.set()
 
     # -- relaying --------------------------------------------------------------------------------

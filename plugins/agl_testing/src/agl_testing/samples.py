@@ -61,7 +61,7 @@ def reward_span(rollout: AttemptedRollout, value: float, sequence_id: int = 1) -
 
 
 def full_span(rollout: AttemptedRollout, sequence_id: int = 1) -> Span:
-    """Return a span that uses every field, with values that careless stores mangle."""
+    """Return a span that uses every field, with values that a careless store changes."""
     context = SpanContext(
         trace_id="0a" * 16, span_id="0b" * 8, is_remote=True, trace_state={"vendor": "x=1"}
     )

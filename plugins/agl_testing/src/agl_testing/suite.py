@@ -1,9 +1,9 @@
-"""What every conformance suite has in common.
+"""The base of all conformance suites.
 
-A suite is a class of tests. The author of a component subclasses it, supplies a fixture, and states
-in flags what the component claims; a test that needs a flag the component does not claim is
-skipped, and the flag stands in plain sight. Nothing else can switch a test off: a suite test that a
-subclass overrides or deletes fails the run (:mod:`agl_testing.plugin`).
+A suite is a class of tests. The author of a component subclasses it, supplies a fixture, and claims
+capabilities in ``flags``. A test that needs a flag is skipped if the component does not claim it,
+and the report shows the flag. There is no other way to switch a test off: the run fails if a
+subclass overrides or deletes a suite test (:mod:`agl_testing.plugin`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Suite:
 
     Attributes:
         suite_name: The kind the suite is for, as reports name it; None for abstract bases.
-        flags: What the component claims beyond the bare contract; see each suite's ``FLAGS``.
+        flags: Claims beyond the bare contract; see each suite's ``FLAGS``.
         expected_failures: Suite tests that are known to fail, with the reason; they are run, and
             one that passes after all fails the run.
         FLAGS: Every flag the suite knows, with what claiming it means.

@@ -2,12 +2,10 @@
 
 A Qwen2 of some hundred thousand parameters that real engines (Transformers, vLLM, TRL, verl) load
 from a folder as they load any other. Nothing is downloaded. Its weights are random; :func:`teach`
-makes it repeat a few conversations by heart, which is enough for it to end its answers and to call
-a tool.
+makes it memorise a few conversations, which is enough to end answers and to call a tool.
 
-This file needs neither agl nor anything but the standard library to be imported, and torch,
-transformers and tokenizers to build. So it can be run by the interpreter of another environment,
-where the engine lives::
+Importing this file needs only the standard library; building needs torch, transformers and
+tokenizers. So the interpreter of another environment, where the engine is installed, can run it::
 
     python tiny_model.py FOLDER --teach --adapter adapters/a
 
@@ -15,7 +13,7 @@ which is what :func:`make_tiny_model` does.
 """
 
 # pyright: reportMissingImports=false
-# What builds the model is not where the kit is installed.
+# The libraries that build the model may be missing where the kit is installed.
 
 from __future__ import annotations
 
@@ -132,7 +130,7 @@ VLLM_CPU_ENV: dict[str, str] = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "OMP_NUM_THREADS": "1",
-    # Or else the first call that asks for log-probabilities compiles for a quarter of a minute.
+    # Otherwise the first call with log-probabilities compiles for 15 seconds.
     "TORCHDYNAMO_DISABLE": "1",
 }
 """And the environment to go with them."""
@@ -148,8 +146,8 @@ def build_tokenizer(texts: Iterable[str] = (), *, vocab_size: int = 640) -> Any:
     """Return a byte-level BPE tokenizer that encodes any text.
 
     Args:
-        texts: What it learns its merges from, besides its chat template and a few words.
-        vocab_size: Most tokens that it may have; at least 264, the bytes and the special tokens.
+        texts: Training texts of its merges, besides its chat template and a few words.
+        vocab_size: Upper bound of its tokens; at least 264, the bytes and the special tokens.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -166,7 +164,7 @@ def build_tokenizer(texts: Iterable[str] = (), *, vocab_size: int = 640) -> Any:
     )
     learned = [_WORDS, CHAT_TEMPLATE, json.dumps(CONVERSATIONS, ensure_ascii=False), *texts]
     bpe.train_from_iterator(learned * 3, trainer)
-    # Not special, so that they are there in the text that a server's tool parser reads.
+    # Not special, so that a server's tool parser finds them in the text.
     marks = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
     bpe.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(
@@ -191,7 +189,7 @@ def build_model(
     """Return a Qwen2 with random weights, float32, on the CPU.
 
     Args:
-        tokenizer: What it reads and writes.
+        tokenizer: The tokenizer of the model.
         seed: Of the weights.
         hidden_size: Width; a multiple of ``16 * heads``.
         layers: Decoder layers.
@@ -227,7 +225,7 @@ def teach(
     max_steps: int = 400,
     learning_rate: float = 3e-3,
 ) -> int:
-    """Train a model until it would give every answer of some conversations by heart.
+    """Train a model until it has memorised every answer of some conversations.
 
     Args:
         model: Trained in place, with AdamW on all conversations at once.
@@ -247,7 +245,7 @@ def teach(
     rows = [row for it in conversations for row in _answers(tokenizer, it)]
     width = max(len(prompt) + len(answer) for prompt, answer in rows)
     pad = tokenizer.pad_token_id
-    # Padded on the right; labels of -100 (prompt and padding) count for nothing.
+    # Padded on the right; labels of -100 (prompt and padding) are ignored.
     ids = torch.full((len(rows), width), pad)
     labels = torch.full((len(rows), width), -100)
     for row, (prompt, answer) in enumerate(rows):
@@ -259,7 +257,7 @@ def teach(
     model.train()
     for step in range(max_steps):
         logits = model(input_ids=ids).logits[:, :-1]
-        # By a margin, so that another engine's rounding makes no difference to a greedy answer.
+        # With a margin, so that the rounding of another engine does not change a greedy answer.
         sure = logits.softmax(-1).gather(-1, target.clamp(min=0)[..., None])[..., 0][counted]
         if bool((sure > 0.9).all()):
             model.eval()
@@ -358,14 +356,14 @@ def make_tiny_model(
         The folder.
 
     Raises:
-        RuntimeError: It failed; the message holds what the interpreter said last.
+        RuntimeError: It failed; the message holds the last output of the interpreter.
     """
     arguments = [str(folder), "--seed", str(seed), "--hidden-size", str(hidden_size)]
     arguments += ["--layers", str(layers)]
     arguments += ["--teach"] * taught + ["--tied"] * tied
     for adapter in adapters:
         arguments += ["--adapter", str(adapter)]
-    # Isolated: this file's folder is full of modules whose names others have, too.
+    # Isolated (-I): modules in this file's folder would hide others of the same name.
     done = subprocess.run(  # noqa: S603 -- the caller's interpreter, this very file
         [str(python), "-I", __file__, *arguments], capture_output=True, text=True, check=False
     )
@@ -387,7 +385,7 @@ def _main() -> None:
 
     import torch
 
-    torch.set_num_threads(1)  # as fast for tensors this small, and it leaves the machine to others
+    torch.set_num_threads(1)  # as fast for tensors this small, and leaves the other cores free
     tokenizer = build_tokenizer()
     model = build_model(
         tokenizer,

@@ -29,7 +29,7 @@ __all__ = ["TracerSuite"]
 
 
 class BrokenStore(InMemoryLightningStore):
-    """A store that takes no spans."""
+    """A store that refuses every span."""
 
     async def add_encoded_spans(self, spans: Any) -> Any:
         raise ConnectionError("the store is down")
@@ -196,7 +196,7 @@ class TracerSuite(Suite):
         names = [span.name for span in await tracer_store.query_spans(rollout.rollout_id)]
         assert semconv.SPAN_MESSAGE in names
 
-    async def test_what_happens_after_the_context_is_not_the_attempts(
+    async def test_work_after_the_context_is_not_recorded(
         self, tracer: Tracer, tracer_store: LightningStore
     ):
         with tracer.lifespan(tracer_store):
@@ -209,7 +209,7 @@ class TracerSuite(Suite):
         bodies = [span.attributes.get(semconv.MESSAGE_BODY) for span in spans]
         assert [body for body in bodies if body is not None] == ["in"]
 
-    async def test_a_store_that_is_down_is_said_when_the_context_closes(self, tracer: Tracer):
+    async def test_closing_the_context_reports_a_store_that_is_down(self, tracer: Tracer):
         store = BrokenStore()
         with tracer.lifespan(store):
             with pytest.raises((ConnectionError, RuntimeError)):

@@ -39,7 +39,7 @@ class RunsOnce(Base):
 
 
 class NeedsData(Base):
-    CAUGHT_BY = "test_no_data_is_no_error"
+    CAUGHT_BY = "test_missing_datasets_are_accepted"
 
     async def run(self, train_dataset=None, val_dataset=None):
         if not train_dataset:

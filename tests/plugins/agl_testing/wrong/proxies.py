@@ -47,7 +47,7 @@ class DropsTheLastChunk(Base):
 
 
 class CollectsTheStream(Base):
-    CAUGHT_BY = "test_a_stream_reaches_the_agent_as_it_comes"
+    CAUGHT_BY = "test_a_stream_reaches_the_agent_without_delay"
 
     def overrides(self):
         kept: list[bytes] = []

@@ -95,7 +95,7 @@ class KeepsItsPort(Base):
 
 
 class StopsOnlyOnce(Base):
-    CAUGHT_BY = "test_stopping_twice_is_no_error"
+    CAUGHT_BY = "test_a_second_stop_does_nothing"
 
     async def stop(self):
         self._running()
@@ -162,7 +162,7 @@ class ForgetsTheVersion(Base):
 
 
 class LosesTheOldWeights(Base):
-    CAUGHT_BY = "test_bad_weights_are_refused_and_the_old_serve_on"
+    CAUGHT_BY = "test_bad_weights_are_refused_and_the_old_ones_stay"
 
     async def update_weights(self, path, *, version):
         self._text = ""
@@ -170,7 +170,7 @@ class LosesTheOldWeights(Base):
 
 
 class TakesAnythingForWeights(Base):
-    CAUGHT_BY = "test_bad_weights_are_refused_and_the_old_serve_on"
+    CAUGHT_BY = "test_bad_weights_are_refused_and_the_old_ones_stay"
 
     async def update_weights(self, path, *, version):
         with contextlib.suppress(LLMServerError):

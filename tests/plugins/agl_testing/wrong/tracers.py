@@ -28,7 +28,7 @@ class LeaksItsContext(Base):
 
 
 class HidesALostStore(Base):
-    CAUGHT_BY = "test_a_store_that_is_down_is_said_when_the_context_closes"
+    CAUGHT_BY = "test_closing_the_context_reports_a_store_that_is_down"
 
     @contextlib.asynccontextmanager
     async def trace_context(self, name=None, **ids):

@@ -1,12 +1,12 @@
 """The processes of the crash test: a store server, and a training run with its runners.
 
-Started as a script it imports everything once and then forks an actor per command, because a start
-from nothing would take longer than a whole run. Commands and answers are lines of JSON::
+Started as a script it imports everything once and then forks an actor per command, because a fresh
+interpreter would take longer to start than a whole run. Commands and answers are lines of JSON::
 
     {"start": "store", "port": 4747, "factory": "pkg:Store", "options": {}}    {"pid": 17}
     {"code_of": 17}                                                            {"code": null}
 
-A process that is sent SIGUSR1 writes down where each of its threads is.
+A process writes the stacks of its threads to the log on SIGUSR1.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ import agl_core as agl
 from agl_core.algorithm import Run, run_batch
 from agl_core.algorithm import _run as run_module
 from agl_core.emitter import emit_message
-from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-from agl_store_http import LightningStoreClient
+from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
+from agl_store_http import LightningStoreClient, StoreApp, StoreAppOptions
 from agl_store_http.client.transport import Transport
-from agl_store_http.server.app import StoreApp, StoreAppOptions
 from agl_testing.crashes.stores import StoreSpec
 
 ROUNDS = 3
@@ -56,7 +55,7 @@ async def agent(task: int, prompt_template: agl.PromptTemplate) -> float:
 
 @agl.algo
 async def climb(store: agl.LightningStore, run: Run, train_dataset: list[int]) -> None:
-    """Measure a prompt per round; the next one depends on what came of the last."""
+    """Measure one prompt per round; the next prompt depends on the result of the last."""
     state = run.state or {"round": 0, "scores": [], "prompt": "seed {task}"}
     while state["round"] < ROUNDS:
         prompt = agl.PromptTemplate(template=state["prompt"], engine="f-string")
@@ -81,7 +80,7 @@ async def climb(store: agl.LightningStore, run: Run, train_dataset: list[int]) -
 
 def train(url: str, acknowledged: str) -> None:
     note_acknowledgements(acknowledged)
-    run_module._LOOK_SECONDS = 0.2  # an orphan is to be found within this test's patience
+    run_module._LOOK_SECONDS = 0.2  # an orphan must be found before this test gives up
     trainer = agl.Trainer(
         algorithm=climb,
         store=LightningStoreClient(url),
@@ -93,7 +92,7 @@ def train(url: str, acknowledged: str) -> None:
 
 
 def note_acknowledgements(path: str) -> None:
-    """Write down every write that the server has acknowledged, here and in the runners."""
+    """Log every write that the server acknowledged, in this process and in the runners."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     call = Transport.call
 
@@ -109,7 +108,7 @@ def note_acknowledgements(path: str) -> None:
 
 
 def main() -> None:
-    # Ends up in the driver's actors.log.
+    # Goes to the driver's actors.log.
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
     )

@@ -1,8 +1,8 @@
-"""Whatever is killed, and whenever: resumed, a run ends as if nothing had happened.
+"""A run that is killed and resumed ends like an undisturbed run.
 
 A driver kills the store's process, the algorithm's, a runner's, or all of them with SIGKILL at
-random points of a small run, starts again what is dead, and at the end compares what the store
-holds with an undisturbed run's. Every write that a client saw acknowledged must be there.
+random points of a small run, restarts them, and at the end compares the content of the store with
+that of an undisturbed run. Every write that a client saw acknowledged must be there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["Report", "survive_kills"]
 SEED = 20
 VICTIMS = ("store", "algorithm", "runner", "all")
 LONGEST_PAUSE = 0.9  # seconds between two kills; an undisturbed run takes about this long
-PATIENCE = 60.0  # seconds in which a run that is left alone has to end
-LAST_LINES = 200  # of what the actors said, when it does not
+PATIENCE = 60.0  # seconds until an undisturbed run must have ended
+LAST_LINES = 200  # characters of the actors' log in the error
 
 
 class Actors:
@@ -70,7 +70,7 @@ class Actors:
 
 
 class World:
-    """One run with its store; starts again what is dead."""
+    """One run with its store; restarts dead processes."""
 
     def __init__(self, actors: Actors, folder: Path, spec: StoreSpec) -> None:
         folder.mkdir()
@@ -87,7 +87,7 @@ class World:
         self.revive()
 
     def revive(self) -> bool:
-        """Start what does not run; return whether the run has come to its end."""
+        """Start missing processes; return whether the run has ended."""
         if not self._store or self._actors.code_of(self._store) is not None:
             self._store = self._actors.start("store", port=self._port, **self.spec._asdict())
             self._wait_until_it_serves()
@@ -115,7 +115,7 @@ class World:
         raise AssertionError("\n".join(["the store does not serve", *said]))
 
     def kill(self, victim: str, rng: random.Random) -> bool:
-        """Kill; return whether there was anything to kill."""
+        """Kill a process; return whether there was one to kill."""
         victims: list[int] = []
         if victim in ("store", "all"):
             victims.append(self._store)
@@ -128,7 +128,7 @@ class World:
         hit = False
         for pid in victims:
             if self._actors.code_of(self._training) == 0:
-                break  # it has just ended: this would be no kill of a run
+                break  # the run has just ended: this kill would not count
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 hit = True
@@ -152,7 +152,7 @@ class World:
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
-        time.sleep(1.0)  # nothing tells when they have written
+        time.sleep(1.0)  # there is no event for the end of their writing
 
     def close(self) -> None:
         for group in {self._training, *self._orphans} - {0}:
@@ -165,15 +165,15 @@ class World:
 
 
 async def outcome_of(spec: StoreSpec) -> dict[str, Any]:
-    """Return what a store holds of the run, without what may differ: ids, times, retries."""
+    """Return the run as the store has it, without ids, times and retries, which may differ."""
     store = spec.make()
     try:
         rollouts = {}
         for rollout in await store.query_rollouts():
             labels = rollout.metadata or {}
             attempts = (await store.query_attempts(rollout.rollout_id)).items
-            # Nothing is left open. An attempt that was given up may have succeeded all the same; a
-            # claim that reached nobody is given back as unresponsive.
+            # No attempt is left open. An abandoned attempt may still have succeeded; a
+            # claim whose answer was lost is returned as unresponsive.
             assert attempts[-1].status == "succeeded", attempts
             assert {a.status for a in attempts} <= {"failed", "succeeded", "unresponsive"}, attempts
             spans = await store.query_spans(rollout.rollout_id, attempts[-1].attempt_id)
@@ -201,7 +201,7 @@ async def outcome_of(spec: StoreSpec) -> dict[str, Any]:
 
 
 async def check_acknowledged(spec: StoreSpec, folder: Path) -> int:
-    """Find in the store every write that was acknowledged; return how many there were."""
+    """Check that every acknowledged write is in the store; return their number."""
     store = spec.make()
     try:
         lines = (folder / "acknowledged.jsonl").read_text().splitlines()
@@ -238,7 +238,7 @@ async def _check_one(store: LightningStore, path: str, sent: Any, reply: Any) ->
 
 
 class Report(NamedTuple):
-    """What :func:`survive_kills` has seen."""
+    """Result of :func:`survive_kills`."""
 
     kills: Counter[str]
     """By what was killed."""
@@ -247,15 +247,15 @@ class Report(NamedTuple):
 
 
 def survive_kills(folder: Path, make_spec: Callable[[Path], StoreSpec], kills: int) -> Report:
-    """Kill processes of runs until there were this many kills, and compare how the runs end.
+    """Kill processes of runs, restart them, and compare the results with an undisturbed run.
 
     Args:
         folder: Where runs and logs may be kept.
         make_spec: Returns the store of one run, given a folder of the run's own.
-        kills: How many.
+        kills: Number of kills.
 
     Raises:
-        AssertionError: A run did not end, ended differently from one that nobody disturbed, or
+        AssertionError: A run did not end, ended differently from an undisturbed one, or
             lost a write that was acknowledged.
     """
     actors = Actors(folder / "actors.log")

@@ -1,4 +1,4 @@
-"""How the processes of a crash test make the store."""
+"""How the processes of a crash test build the store."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["StoreSpec"]
 
 
 class StoreSpec(NamedTuple):
-    """A store as its class and its arguments, which have a JSON form."""
+    """The class and the arguments of a store, in a form that JSON can carry."""
 
     factory: str
     """``module:Class``."""
     options: Mapping[str, Any]
 
     def make(self) -> LightningStore:
-        """Make the store; whoever does closes it."""
+        """Build the store; the caller closes it."""
         module, _, name = self.factory.partition(":")
         return getattr(import_module(module), name)(**self.options)

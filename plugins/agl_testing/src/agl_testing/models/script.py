@@ -1,4 +1,4 @@
-"""What a scripted model answers, and the toy tokenizer it counts with."""
+"""The answers of a scripted model, and the toy tokenizer that counts their tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prompt_tokens(request: Mapping[str, Any]) -> list[Token]:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, as the model asks for it."""
+    """A tool call of the model."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -48,8 +48,8 @@ class Reply:
     """One answer of a scripted model.
 
     Attributes:
-        text: What it says; may be empty when there are tool calls.
-        tool_calls: What tools it asks for.
+        text: Its text; may be empty if there are tool calls.
+        tool_calls: Its tool calls.
         finish_reason: OpenAI's word; None means ``tool_calls`` or ``stop``, whichever fits.
         error_status: HTTP status of an error to answer with instead; 0 for none.
         error_message: The error's message.

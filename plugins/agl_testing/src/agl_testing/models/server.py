@@ -7,9 +7,9 @@
         ...
         assert models.requests[0].body["messages"][-1]["content"] == "Hi"
 
-It imitates no model: it says what the script says. What it is exact about is the protocol, so that
-official SDKs, proxies and adapters can be tested against it, streams, tools, token ids,
-log-probabilities, errors and delays included.
+It does not imitate a model: its answers come from the script. It follows the protocols exactly, so
+that official SDKs, proxies and adapters can be tested against it. That includes streams, tools,
+token ids, log-probabilities, errors and delays.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Cut(Exception):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether uvicorn should log this: a cut that the script asked for is no news."""
+    """Tell whether uvicorn should log this record; a cut that the script orders is not logged."""
     return not (record.exc_info and record.exc_info[0] is _Cut)
 
 
@@ -66,14 +66,14 @@ class ScriptedModels:
     Thread-safe: ``requests`` only grows, and ``script`` may be replaced at any time.
 
     Args:
-        script: What to answer; see :data:`Script`. By default every request gets ``Reply("ok")``.
+        script: The answers; see :data:`Script`. By default every request gets ``Reply("ok")``.
         models: Names that ``/v1/models`` lists.
-        always: Parameters that every request is taken to have, such as ``return_token_ids``: a
-            server that gives them unasked. ``requests`` shows what came.
+        always: Parameters that the server adds to every request, such as ``return_token_ids``.
+            ``requests`` shows the requests without them.
 
     Attributes:
         requests: Requests seen so far, in order of arrival.
-        disconnects: How many clients went away before their reply was whole.
+        disconnects: Number of clients that left before the end of their reply.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ScriptedModels:
 
     def __enter__(self) -> ScriptedModels:
         logging.getLogger("uvicorn.error").addFilter(_is_news)
-        # Spelt out, because asyncio switches Nagle's algorithm off only for sockets that say TCP.
+        # IPPROTO_TCP is explicit: asyncio switches Nagle's algorithm off only for such sockets.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
@@ -126,7 +126,7 @@ class ScriptedModels:
             with contextlib.closing(listener):
                 asyncio.run(main(self._server))
 
-        # The socket listens from here on, so that a client that comes early waits in its backlog.
+        # The socket listens from here on, so that early clients wait in its backlog.
         listener.listen(2048)
         self._thread = threading.Thread(target=serve, name="scripted-models", daemon=True)
         self._thread.start()
@@ -239,7 +239,7 @@ class ScriptedModels:
 
 
 def _cut(send: Send) -> None:
-    """Cut the connection. ASGI has no such thing: to uvicorn an error without a reply is a 500."""
+    """Cut the connection. ASGI has no call for that, and uvicorn answers an error with a 500."""
     cycle: Any = getattr(send, "__self__")  # noqa: B009 -- of a function it is not declared
     cycle.transport.abort()
 

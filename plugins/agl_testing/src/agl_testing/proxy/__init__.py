@@ -11,7 +11,7 @@
 """
 
 from agl_testing.proxy.calls import CallTests, StreamTests
-from agl_testing.proxy.control import ControlTests, LifeTests
+from agl_testing.proxy.control import ControlTests, LifecycleTests
 from agl_testing.proxy.faults import BackendFaultTests, StoreFaultTests
 from agl_testing.proxy.stores import TroubledStore
 
@@ -19,6 +19,6 @@ __all__ = ["ProxySuite", "TroubledStore"]
 
 
 class ProxySuite(
-    LifeTests, CallTests, StreamTests, BackendFaultTests, StoreFaultTests, ControlTests
+    LifecycleTests, CallTests, StreamTests, BackendFaultTests, StoreFaultTests, ControlTests
 ):
     """Everything an LLM proxy must do; see :class:`agl_testing.proxy.base.ProxyTests`."""

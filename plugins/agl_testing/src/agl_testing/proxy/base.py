@@ -1,4 +1,4 @@
-"""What all tests of proxies share: a scripted model server, a store, and a proxy between them."""
+"""Base of the tests of proxies: a scripted model server, a store, and a proxy between them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ProxyTests(Suite):
 
     suite_name = "proxy"
     FLAGS: ClassVar[dict[str, str]] = {
-        "streaming": "the pieces of an answer reach the agent as they come",
+        "streaming": "the agent receives each piece of an answer without delay",
         "token_ids": "the span has the ids and log-probabilities that the backend can give",
         "translation": "an agent may speak Anthropic's protocol to a backend that speaks OpenAI's",
     }
@@ -134,9 +134,9 @@ async def chat(base_url: str, *, stream: bool = False, **body: Any) -> str:
 
 
 async def soon(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
-    """Tell whether something that the backend sees comes true in time."""
+    """Wait until a condition on the backend holds; return whether it did in time."""
     deadline = asyncio.get_running_loop().time() + timeout
-    # The scripted server runs in a thread and tells nobody.
+    # The scripted server runs in a thread and has no event to wait for.
     while not condition() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return condition()

@@ -1,4 +1,4 @@
-"""Calls and streams that go well, and the spans they leave."""
+"""Successful calls and streams, and their spans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["CallTests", "StreamTests"]
 
 
 class CallTests(ProxyTests):
-    """A call passes whole and is recorded as it was."""
+    """A call passes unchanged and is recorded exactly."""
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_call_passes_whole_and_is_stored(
@@ -41,7 +41,7 @@ class CallTests(ProxyTests):
         async with running(proxy):
             rollout, llm = await attempt_of(proxy, proxy_store)
             assert await chat(llm.endpoint, stream=stream, temperature=0.5) == ANSWER.text
-            # No flush: an agent that has the whole answer may end its attempt at once.
+            # No flush: an agent may end its attempt as soon as it has the answer.
             (span,) = await spans_of(proxy_store, rollout)
         assert models.requests[0].body["messages"] == MESSAGES
         assert models.requests[0].body["temperature"] == 0.5
@@ -123,10 +123,10 @@ class CallTests(ProxyTests):
 
 
 class StreamTests(ProxyTests):
-    """Streams stay streams."""
+    """A stream is passed on as a stream."""
 
     @requires("streaming")
-    async def test_a_stream_reaches_the_agent_as_it_comes(
+    async def test_a_stream_reaches_the_agent_without_delay(
         self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
     ):
         models.script = [Reply("one two three four", chunk_delay=0.2)]

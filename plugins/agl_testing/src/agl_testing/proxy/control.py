@@ -1,4 +1,4 @@
-"""Starting and stopping, and what an operator does to a proxy that serves."""
+"""Start, stop, and control of a running proxy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from agl_testing.proxy.base import (
 )
 from agl_testing.proxy.stores import TroubledStore
 
-__all__ = ["ControlTests", "LifeTests"]
+__all__ = ["ControlTests", "LifecycleTests"]
 
 
-class LifeTests(ProxyTests):
-    """A proxy is made, started, stopped and copied."""
+class LifecycleTests(ProxyTests):
+    """A proxy is created, started, stopped and copied."""
 
     async def test_it_starts_stops_and_starts_again(self, proxy: LLMProxy):
         assert isinstance(proxy, LLMProxy)
@@ -78,7 +78,7 @@ class LifeTests(ProxyTests):
 
 
 class ControlTests(ProxyTests):
-    """Models, versions and pauses change while calls are made."""
+    """Models, versions and pauses change during calls."""
 
     async def test_a_new_model_list_counts_at_once(self, proxy: LLMProxy):
         with ScriptedModels([Reply("the other")]) as other:

@@ -1,7 +1,7 @@
-"""Backends that fail, agents that leave, and stores that are slow or gone.
+"""Failing backends, agents that disconnect, and stores that are slow or down.
 
-Whatever happens, the agent gets an error of its own protocol in bounded time, and the span says
-what it was.
+In each case the agent gets an error of its own protocol in bounded time, and the span records the
+error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BOUND = 30.0
 
 
 class BackendFaultTests(ProxyTests):
-    """Backends that fail in every way, and agents that leave."""
+    """Failing backends, and agents that disconnect."""
 
     @pytest.mark.parametrize("status", [400, 401, 404])
     async def test_the_backends_error_is_the_agents(
@@ -58,7 +58,7 @@ class BackendFaultTests(ProxyTests):
             (span,) = await spans_of(proxy_store, rollout)
         assert span.status.status_code == "ERROR"
 
-    async def test_a_backend_that_breaks_off_is_an_error(
+    async def test_a_truncated_stream_is_an_error(
         self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
     ):
         models.script = [Reply("a b c d e f", drop_after=3)]
@@ -68,7 +68,7 @@ class BackendFaultTests(ProxyTests):
                 text = await asyncio.wait_for(chat(llm.endpoint, stream=True), 30)
             except (aiohttp.ClientError, RuntimeError):
                 text = None
-            assert text is None, "a stream that broke off looks as if it were whole"
+            assert text is None, "a truncated stream looks complete"
             await proxy.flush()
             (span,) = await spans_of(proxy_store, rollout)
         assert span.status.status_code == "ERROR"
@@ -81,7 +81,7 @@ class BackendFaultTests(ProxyTests):
             async with post(llm.endpoint, "/chat/completions", model="nobody") as reply:
                 assert 400 <= reply.status < 500
 
-    async def test_a_backend_that_is_not_there_is_an_error(
+    async def test_a_missing_backend_is_an_error(
         self,
         make_proxy: Callable[..., LLMProxy],
         proxy_store: TroubledStore,
@@ -187,7 +187,7 @@ class BackendFaultTests(ProxyTests):
 
 
 class StoreFaultTests(ProxyTests):
-    """Stores that are slow, or gone for a while."""
+    """Stores that are slow, or down for a while."""
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_slow_store_has_the_span_before_the_agent_its_answer(

@@ -1,4 +1,4 @@
-"""A store in trouble."""
+"""A store that is slow or down."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["TroubledStore"]
 
 
 class TroubledStore(InMemoryLightningStore):
-    """A store that can be slow to take spans, or gone.
+    """A store whose span calls can be slow, or fail.
 
     Attributes:
-        delay: Seconds that taking spans, and drawing their ids, takes longer.
-        gone: Whether it does not answer those calls.
-        batches: How often spans were brought to it.
+        delay: Seconds added to each call that adds spans or draws their ids.
+        gone: Whether those calls fail.
+        batches: Number of calls that added spans.
     """
 
     delay = 0.0
@@ -38,4 +38,4 @@ class TroubledStore(InMemoryLightningStore):
     async def _trouble(self) -> None:
         await asyncio.sleep(self.delay)
         if self.gone:
-            raise StoreUnavailableError("nobody is there")
+            raise StoreUnavailableError("the server does not answer")

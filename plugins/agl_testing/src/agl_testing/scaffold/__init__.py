@@ -1,8 +1,8 @@
-"""Writing a new plugin package: what ``agl plugins new`` does.
+"""Create a new plugin package; the code behind ``agl plugins new``.
 
 Each folder of ``templates`` holds the files of one kind, ``common`` those of all; a kind's file
-takes the place of a common one of the same path. They are the files of a working plugin, in which
-``$name`` and the like stand for what differs (:class:`PluginName`).
+replaces a common one of the same path. They are the files of a working plugin, in which
+``$name`` and similar placeholders are filled in (:class:`PluginName`).
 """
 
 from agl_testing.scaffold.create import create_plugin

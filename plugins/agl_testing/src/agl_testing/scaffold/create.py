@@ -1,4 +1,4 @@
-"""From templates to a folder with a package in it."""
+"""Create a package from templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
 from agl_core.errors import ConfigError
-from agl_core.plugins._records import CORE_DISTRIBUTION
+from agl_core.plugins import CORE_DISTRIBUTION
 from agl_testing.scaffold.names import PluginName
 
 __all__ = ["create_plugin"]
@@ -23,12 +23,12 @@ _REQUIRES = {
     "command": ("agl-store-http",),
     "proxy": ("agl-proxy-direct",),
 }
-"""What packages of a kind need beside the core."""
+"""Distributions that a package of a kind needs beside the core."""
 _PACKAGE = "PACKAGE"  # stands in a template's path for the name of the package
 
 
 def create_plugin(name: PluginName, parent: Path) -> Path:
-    """Write a package into a new folder of ``parent``; all of it or nothing.
+    """Write a package into a new folder of ``parent``, atomically.
 
     Args:
         name: Kind and name of the plugin.
@@ -38,7 +38,7 @@ def create_plugin(name: PluginName, parent: Path) -> Path:
         The package's folder.
 
     Raises:
-        ConfigError: There is something of that name already, or the folder cannot be written.
+        ConfigError: The folder exists already, or cannot be written.
     """
     target = parent / name.distribution
     if target.exists() or target.is_symlink():
@@ -46,7 +46,7 @@ def create_plugin(name: PluginName, parent: Path) -> Path:
     values = _values(name)
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that the last step is a rename.
+        # Next to the target, so that the last step is a rename.
         draft = Path(tempfile.mkdtemp(prefix=f".{name.distribution}-", dir=parent))
         try:
             for path, text in _templates(name.kind):

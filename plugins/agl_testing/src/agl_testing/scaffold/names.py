@@ -1,4 +1,4 @@
-"""What a new plugin and its parts are called."""
+"""The names of a new plugin and of its parts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agl_core.errors import ConfigError
-from agl_core.plugins._known import distribution_of, known_names
-from agl_core.plugins._registry import did_you_mean, get_registry
-from agl_core.plugins._spec import KINDS
+from agl_core.plugins import KINDS, did_you_mean, distribution_of, get_registry, known_names
 
 __all__ = ["PluginName"]
 
@@ -20,10 +18,10 @@ _LONGEST: Final = 30  # characters; the name becomes part of file names and of a
 
 @dataclass(frozen=True, slots=True)
 class PluginName:
-    """A kind and a name that a plugin of one's own may have.
+    """The kind and the name of a new plugin, checked.
 
     Raises:
-        ConfigError: There is no such kind, or the name is malformed or taken.
+        ConfigError: The kind is unknown, or the name is malformed or taken.
     """
 
     kind: str
@@ -36,7 +34,7 @@ class PluginName:
             raise ConfigError(f"there is no kind {kind!r}{guess} (kinds: {', '.join(KINDS)})")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST:
             raise ConfigError(
-                f"{name!r} is no name for a plugin: use lower-case letters, digits and single "
+                f"{name!r} is not a plugin name: use lower-case letters, digits and single "
                 f"hyphens, a letter first, at most {_LONGEST} characters"
             )
         if keyword.iskeyword(name):
@@ -61,10 +59,10 @@ class PluginName:
 
     @property
     def camel(self) -> str:
-        """The name as classes have it: ``JsonFile``."""
+        """The name in class names: ``JsonFile``."""
         return "".join(part.capitalize() for part in self.name.split("-"))
 
     @property
     def snake(self) -> str:
-        """The name as functions have it: ``json_file``."""
+        """The name in function names: ``json_file``."""
         return self.name.replace("-", "_")

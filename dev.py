@@ -12,7 +12,7 @@
     python3 dev.py plugins [NAME...]   the plugins' tests on their wheels; --changed [BASE]: of
                                        plugins that differ from the branch BASE (default: main)
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch and agent frameworks
-    python3 dev.py lowest [ARGS...]    the core with the oldest versions it allows
+    python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
     python3 dev.py version [X.Y.Z]     prints the version of all packages, or sets it
     python3 dev.py ci [STEP...]        all of it, as CI does
 
@@ -27,6 +27,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 from devtools import distributions, environments, packages
@@ -132,7 +133,8 @@ def lint(arguments: Sequence[str]) -> None:
     python = dev_python()
     run(python, "-m", "ruff", "check", *arguments)
     run(python, "-m", "ruff", "format", "--check", *arguments)
-    problems = [*packages.version_problems(), *packages.licence_problems()]
+    problems = packages.version_problems() + packages.workspace_problems()
+    problems += packages.licence_problems()
     if problems:
         sys.exit("\n".join(problems))
 
@@ -227,19 +229,26 @@ def vllm_python() -> Path:
 
 
 # What runs with the oldest versions: the rooms that lean on libraries most, without the slow parts.
-LOWEST_TESTS = ["types", "store", "otel", "tracer", "emitter", "adapter", "plugins", "server"]
+LOWEST_TESTS = (
+    *("tests/core/adapter", "tests/core/emitter", "tests/core/genai", "tests/core/otel"),
+    *("tests/core/plugins", "tests/core/store", "tests/core/tracer", "tests/core/types"),
+    *("tests/plugins/agl_serving", "tests/plugins/agl_store_http/server"),
+)
 
 
 def lowest(arguments: Sequence[str]) -> None:
-    """Install the core with the lower bound of each of its requirements, and run its core tests."""
-    required: list[str] = packages.core().project["dependencies"]
-    oldest = [requirement.replace(">=", "==") for requirement in required]
-    folders = [package.folder for package in packages.light_plugins()]
+    """Run tests of the core and of the bundle with the lowest version of each requirement."""
+    bundled = packages.with_requirements(["agl_bundle"])
+    required = chain(*(package.dependencies for package in (packages.core(), *bundled)))
+    oldest = sorted({line.replace(">=", "==") for line in required if "agl-" not in line})
+    folders = [
+        package.folder for package in packages.with_requirements(["agl_bundle", "agl_testing"])
+    ]
     python = editable(ENVS / "lowest", "demo", folders, *oldest, *distributions.TEST_TOOLS)
     environments.uv("pip", "check", "--quiet", "--python", python)
-    tests = [f"tests/core/{room}" for room in LOWEST_TESTS]
     # Old releases warn about this Python in ways that newer ones have mended.
-    pytest(pytest_of(python), "-W", "default::DeprecationWarning", *(arguments or tests))
+    warnings = ("-W", "default::DeprecationWarning")
+    pytest(pytest_of(python), *warnings, *(arguments or LOWEST_TESTS))
 
 
 def ci(arguments: Sequence[str]) -> None:

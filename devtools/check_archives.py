@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from packaging.metadata import Metadata
@@ -18,7 +18,7 @@ SDIST_FILES = {"PKG-INFO", "README.md", "LICENSE", "CHANGELOG.md", "pyproject.to
 WHEEL_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 
-def wheel_problems(wheel: Path, source: Path, project: dict[str, object]) -> Iterator[str]:
+def wheel_problems(wheel: Path, source: Path, project: Mapping[str, object]) -> Iterator[str]:
     """Yield what is wrong with a wheel.
 
     Args:
@@ -67,7 +67,7 @@ def stray_files(names: Iterator[str]) -> Iterator[str]:
             yield f"{name} is a test"
 
 
-def metadata_problems(raw: bytes, project: dict[str, object]) -> Iterator[str]:
+def metadata_problems(raw: bytes, project: Mapping[str, object]) -> Iterator[str]:
     """Yield what is wrong with the core metadata (https://packaging.python.org, PEP 566, 639)."""
     try:
         metadata = Metadata.from_email(raw, validate=True)
@@ -90,7 +90,7 @@ def metadata_problems(raw: bytes, project: dict[str, object]) -> Iterator[str]:
     yield from (f"metadata: {url} is a placeholder" for url in placeholder)
 
 
-def sdist_problems(sdist: Path, source: Path, project: dict[str, object]) -> Iterator[str]:
+def sdist_problems(sdist: Path, source: Path, project: Mapping[str, object]) -> Iterator[str]:
     """Yield what is wrong with an sdist; the arguments are those of ``wheel_problems``."""
     module = source.name
     top = f"{module}-{project['version']}/"

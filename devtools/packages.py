@@ -206,6 +206,16 @@ def _core_init() -> Path:
     return ROOT / CORE_MODULE / "__init__.py"
 
 
+def workspace_problems() -> list[str]:
+    """Return each package that uv would look for in an index and not in the working tree."""
+    sources = core().pyproject["tool"]["uv"]["sources"]
+    return [
+        f"pyproject.toml: [tool.uv.sources] lacks {package.name} = {{ workspace = true }}"
+        for package in everything()
+        if sources.get(package.name) != {"workspace": True}
+    ]
+
+
 def licence_problems() -> list[str]:
     """Return each package without the repository's licence file beside its ``pyproject.toml``."""
     wanted = (ROOT / "LICENSE").read_text()

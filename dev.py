@@ -80,8 +80,6 @@ def pytest(
         env: What to add to the environment.
     """
     spread = ("-n", str(WORKERS), "--dist", "loadgroup", "--timing", "skip")
-    # Without bytecode on disk, each of the many processes compiles everything that it imports.
-    env = {"PYTHONDONTWRITEBYTECODE": "", **(env or {})}
     codes = {
         exit_code(*command, *spread, *arguments, env=env),
         exit_code(*command, *arguments, "-n0", "--timing", "only", env=env),
@@ -270,6 +268,8 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
         print(__doc__)
         sys.exit(0 if {"-h", "--help"} & set(sys.argv) else 2)
+    # Without bytecode on disk, each of the many processes compiles everything that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A shell starts background jobs with Ctrl+C ignored, and child processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

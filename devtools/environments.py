@@ -108,10 +108,7 @@ def install(path: Path, *arguments: str | Path) -> None:
 
     The workspace is left out of it: each requirement is what its arguments and the index say.
     """
-    uv(
-        *("pip", "install", "--quiet", "--no-sources", "--compile-bytecode"),
-        *("--python", python_of(path), *arguments),
-    )
+    uv("pip", "install", "--quiet", "--no-sources", "--python", python_of(path), *arguments)
 
 
 def environment(

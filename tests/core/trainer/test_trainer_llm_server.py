@@ -187,7 +187,7 @@ class TestFile:
 
     def test_a_component_of_another_kind_is_refused(self, file):
         with pytest.raises(ConfigError, match=r"llm_server: .* is no LLMServer"):
-            read_train_file(file, ["llm_server=agl_proxy_direct.direct:DirectProxy"])
+            read_train_file(file, ["llm_server=agl_proxy_direct.proxy:DirectProxy"])
 
     def test_a_plugin_that_is_not_installed_is_named(self, file):
         with pytest.raises(PluginNotFoundError, match=r"llm_server: .*nobody"):

@@ -9,7 +9,7 @@ import pytest
 
 from agl_proxy_direct.backends import Backend, parse_model_list
 from agl_proxy_direct.balancer import Balancer, Member
-from agl_proxy_direct.failures import CallError
+from agl_proxy_direct.errors import CallError
 
 
 class Clock:
@@ -170,7 +170,7 @@ async def test_a_pause_holds_new_calls_until_the_end():
     calls = [asyncio.ensure_future(balancer.acquire("q", f"r{n}")) for n in range(3)]
     await asyncio.sleep(0)
     assert (balancer.waiting(), balancer.in_flight) == (3, 1)
-    idle = asyncio.ensure_future(balancer.idle())
+    idle = asyncio.ensure_future(balancer.wait_idle())
     await asyncio.sleep(0)
     assert not idle.done()
     balancer.release(flying, failed=False)
@@ -207,6 +207,6 @@ async def test_calls_that_wait_learn_of_an_update():
     orphan = asyncio.ensure_future(balancer.acquire("q", "r1"))
     await asyncio.sleep(0)
     balancer.update(backends("a", model="other"))
-    with pytest.raises(CallError, match="there is: other") as caught:
+    with pytest.raises(CallError, match="served: other") as caught:
         await asyncio.wait_for(orphan, 5)
     assert caught.value.status == 404

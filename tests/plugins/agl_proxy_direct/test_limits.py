@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI, RateLimitError
 
 from agl_core.types import AttemptedRollout
-from agl_proxy_direct.failures import CallError
+from agl_proxy_direct.errors import CallError
 from agl_proxy_direct.limits import Limits, RolloutLimits
 from agl_testing.models import ScriptedModels
 
@@ -24,7 +24,7 @@ def test_without_limits_nothing_is_counted():
     limits = Limits(RolloutLimits())
     for _ in range(1000):
         limits.admit("r")
-        limits.spend("r", 10**9)
+        limits.add_tokens("r", 10**9)
 
 
 def test_calls_and_tokens_are_budgets_of_each_rollout():
@@ -34,7 +34,7 @@ def test_calls_and_tokens_are_budgets_of_each_rollout():
     with pytest.raises(CallError, match="budget of 2 model calls"):
         limits.admit("r1")
     limits.admit("r2")
-    limits.spend("r2", 120)
+    limits.add_tokens("r2", 120)
     with pytest.raises(CallError, match="budget of 100 tokens") as caught:
         limits.admit("r2")
     assert (b"x-should-retry", b"false") in caught.value.headers

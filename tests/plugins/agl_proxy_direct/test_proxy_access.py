@@ -199,14 +199,17 @@ async def test_pages_of_other_origins_may_not_call(
         ({"host": "0.0.0.0"}, "auth_token"),
         ({"auth_token": "short"}, "16 characters"),
         ({"model_list": [{"litellm_params": {"model": "a"}}]}, "model_list.0.model_name"),
-        ({"model_list": [{"model_name": "q", "litellm_params": {"model": "a"}}]}, "where a is"),
+        (
+            {"model_list": [{"model_name": "q", "litellm_params": {"model": "a"}}]},
+            "a needs a base URL",
+        ),
         (
             {
                 "model_list": [
                     {"model_name": "q", "litellm_params": {"model": "a", "api_base": "x"}}
                 ]
             },
-            "is no URL",
+            "is not an HTTP URL",
         ),
         (
             {

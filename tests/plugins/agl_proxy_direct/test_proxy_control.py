@@ -179,7 +179,7 @@ async def test_life(
     with pytest.raises(LaunchError, match="does not run"):
         await proxy.pause()
     await proxy.stop()
-    assert "nothing to stop" in caplog.text
+    assert "stop() has no effect" in caplog.text
     proxy.set_store(store)
     await proxy.start()
     with pytest.raises(LaunchError, match="runs already"):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agl_core.genai import DONE, Protocol, event_bytes, named_event
+from agl_proxy_direct.extra_fields import NO_EXTRA_FIELDS, ExtraFields
 from agl_proxy_direct.relay import StreamRelay
-from agl_proxy_direct.request_plan import NOTHING_HIDDEN, Hidden
 
 
 def chunk(text: str = "", finish: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
@@ -20,10 +20,10 @@ def chunk(text: str = "", finish: str | None = None, index: int = 0, **more: Any
 def relay(
     source: Protocol = "chat",
     target: Protocol = "chat",
-    hidden: Hidden = NOTHING_HIDDEN,
+    extra: ExtraFields = NO_EXTRA_FIELDS,
     **request: Any,
 ) -> StreamRelay:
-    return StreamRelay(source, target, hidden, request)
+    return StreamRelay(source, target, extra, request)
 
 
 def test_bytes_pass_unchanged_until_the_last_word_which_is_held():
@@ -80,7 +80,7 @@ def test_a_translated_end_is_held_too():
 
 
 def test_what_was_not_asked_for_is_removed_and_known():
-    stream = relay(hidden=Hidden(token_ids=True, logprobs=True, usage=True))
+    stream = relay(extra=ExtraFields(token_ids=True, logprobs=True, usage=True))
     logprobs = {"content": [{"token": "a", "logprob": -1.0}]}
     got = stream.feed(
         event_bytes({**chunk("a", token_ids=[7], logprobs=logprobs), "prompt_token_ids": [1, 2]})

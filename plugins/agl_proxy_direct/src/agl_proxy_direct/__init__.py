@@ -1,4 +1,9 @@
-"""The direct LLM proxy: requests go to model servers as they are, and every call becomes a span."""
+"""The direct LLM proxy: relays model calls to servers over HTTP and records each in a span.
+
+Besides the component, this package exports what a proxy for other backends is made of: a subclass
+of :class:`DirectProxy` with an :class:`UpstreamSpec` that reads its model list and makes its
+:class:`Upstream`.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,71 @@ from typing import TYPE_CHECKING
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from agl_proxy_direct.app import ProxyApp
+    from agl_proxy_direct.backends import (
+        PROVIDERS,
+        Backend,
+        ModelEntry,
+        ModelParams,
+        parse_model_list,
+        read_model_list,
+        resolve_secret,
+    )
     from agl_proxy_direct.config import DirectProxyConfig
-    from agl_proxy_direct.direct import DirectProxy
+    from agl_proxy_direct.errors import CallError, error_body
+    from agl_proxy_direct.http_upstream import HttpUpstream, response_headers
+    from agl_proxy_direct.options import UpstreamSpec
+    from agl_proxy_direct.proxy import DirectProxy
+    from agl_proxy_direct.upstream import (
+        Upstream,
+        UpstreamError,
+        UpstreamRequest,
+        UpstreamResponse,
+    )
 
 __all__ = [
+    "PROVIDERS",
+    "Backend",
+    "CallError",
     "DirectProxy",
     "DirectProxyConfig",
+    "HttpUpstream",
+    "ModelEntry",
+    "ModelParams",
+    "ProxyApp",
+    "Upstream",
+    "UpstreamError",
+    "UpstreamRequest",
+    "UpstreamResponse",
+    "UpstreamSpec",
+    "error_body",
+    "parse_model_list",
+    "read_model_list",
+    "resolve_secret",
+    "response_headers",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "DirectProxy": "agl_proxy_direct.direct",
+        "PROVIDERS": "agl_proxy_direct.backends",
+        "Backend": "agl_proxy_direct.backends",
+        "CallError": "agl_proxy_direct.errors",
+        "DirectProxy": "agl_proxy_direct.proxy",
         "DirectProxyConfig": "agl_proxy_direct.config",
+        "HttpUpstream": "agl_proxy_direct.http_upstream",
+        "ModelEntry": "agl_proxy_direct.backends",
+        "ModelParams": "agl_proxy_direct.backends",
+        "ProxyApp": "agl_proxy_direct.app",
+        "Upstream": "agl_proxy_direct.upstream",
+        "UpstreamError": "agl_proxy_direct.upstream",
+        "UpstreamRequest": "agl_proxy_direct.upstream",
+        "UpstreamResponse": "agl_proxy_direct.upstream",
+        "UpstreamSpec": "agl_proxy_direct.options",
+        "error_body": "agl_proxy_direct.errors",
+        "parse_model_list": "agl_proxy_direct.backends",
+        "read_model_list": "agl_proxy_direct.backends",
+        "resolve_secret": "agl_proxy_direct.backends",
+        "response_headers": "agl_proxy_direct.http_upstream",
     },
 )

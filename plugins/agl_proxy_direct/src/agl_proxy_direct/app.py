@@ -1,35 +1,37 @@
-"""The proxy as a pure ASGI application.
+"""The proxy's ASGI application: it routes each request to the code that answers it.
 
-A path says whose call it is and in which protocol (:func:`~agl_core.genai.parse_path`).
-Calls of a known protocol become a :class:`~agl_proxy_direct.call.Call`, the list of models is
-answered here, control calls go to :mod:`agl_proxy_direct.control`, and everything else below
-``/v1`` is passed on to the backend as it is.
+A path says which attempt a call belongs to and which protocol it speaks
+(:func:`~agl_core.genai.parse_path`):
+
+* calls of a known protocol: :class:`~agl_proxy_direct.model_call.ModelCallExchange`;
+* other calls below ``/v1``: :class:`~agl_proxy_direct.passthrough.PassthroughExchange`;
+* ``/control/...``: :mod:`agl_proxy_direct.control`;
+* the list of models: :mod:`agl_proxy_direct.models_endpoint`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from agl_core.genai import Route, dumps, parse_path
 from agl_core.ids import generate_id
 from agl_core.store.base import LightningStore
-from agl_proxy_direct.backends import Backend, parse_model_list
+from agl_proxy_direct.access import AccessControl
+from agl_proxy_direct.backends import Backend
 from agl_proxy_direct.balancer import Balancer
-from agl_proxy_direct.call import Call
 from agl_proxy_direct.control import CONTROL_PREFIX, control
+from agl_proxy_direct.errors import CallError, error_body
 from agl_proxy_direct.exchange import Exchange
-from agl_proxy_direct.failures import CallError, error_body
-from agl_proxy_direct.http import HttpUpstream
-from agl_proxy_direct.limits import Limits, RolloutLimits
-from agl_proxy_direct.passthrough import PassedOn
-from agl_proxy_direct.spool import Spool, Ticket
+from agl_proxy_direct.limits import Limits
+from agl_proxy_direct.model_call import ModelCallExchange
+from agl_proxy_direct.models_endpoint import describe_models
+from agl_proxy_direct.options import ProxyOptions, UpstreamSpec
+from agl_proxy_direct.passthrough import PassthroughExchange
+from agl_proxy_direct.spool import PendingSpan, Spool
 from agl_proxy_direct.upstream import Upstream
-from agl_serving.guard import BrowserGuard
 from agl_serving.messages import (
     JSON,
     ClientGone,
@@ -41,52 +43,13 @@ from agl_serving.messages import (
     read_body,
     send_response,
 )
-from agl_serving.tokens import Identity, TokenVerifier
 
-__all__ = ["HEALTH_PATH", "Provision", "ProxyApp", "ProxyOptions"]
+__all__ = ["HEALTH_PATH", "ProxyApp"]
 
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/health"
-_NOBODY: Final = Identity("admin")
-"""Who calls a proxy without auth: whoever can reach it may do everything."""
 _RETRY_SOON: Final = ((b"retry-after", b"1"),)
-
-
-ModelList = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Provision:
-    """What stands behind a proxy: how its model list is read, and who sends its requests."""
-
-    parse: Callable[[ModelList], tuple[Backend, ...]] = parse_model_list
-    """Returns the backends of a model list; raises ConfigError."""
-    connect: Callable[[], Upstream] = HttpUpstream
-    """Called in the loop that serves."""
-
-
-@dataclass(frozen=True)
-class ProxyOptions:
-    """What an operator chooses. Durations are seconds. Picklable."""
-
-    auth_token: str | None = None
-    """The secret whose tokens callers show; None asks nobody."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names that the Host header may carry besides localhost and IP addresses, without auth."""
-    num_retries: int = 2
-    """How often a call is tried again, on other backends and before its first byte."""
-    queue_timeout: float = 600.0
-    """How long a call waits for a free backend or for the end of a pause."""
-    flush_timeout: float = 5.0
-    """How long the end of an answer waits for its span to be stored."""
-    stop_timeout: float = 30.0
-    """How long a stop waits for spans to be stored."""
-    max_spooled_spans: int = 20_000
-    max_spooled_bytes: int = 512 * 2**20
-    """What may wait for the store before new calls are refused."""
-    max_body_bytes: int = 256 * 2**20
-    limits: RolloutLimits = field(default_factory=RolloutLimits)
 
 
 class ProxyApp:
@@ -94,9 +57,14 @@ class ProxyApp:
 
     Args:
         store: Where spans go.
-        backends: Who answers.
-        options: See :class:`ProxyOptions`.
-        provision: See :class:`Provision`.
+        backends: The backends to start with.
+        options: See :class:`~agl_proxy_direct.options.ProxyOptions`.
+        upstream_spec: See :class:`~agl_proxy_direct.options.UpstreamSpec`.
+
+    Attributes:
+        upstream: Sends requests to backends; made when the server starts.
+        spool: Spans on their way to the store; made when the server starts.
+        loop: The event loop that serves, while it serves.
     """
 
     upstream: Upstream
@@ -107,23 +75,22 @@ class ProxyApp:
         store: LightningStore,
         backends: Sequence[Backend],
         options: ProxyOptions | None = None,
-        provision: Provision | None = None,
+        upstream_spec: UpstreamSpec | None = None,
     ) -> None:
         self.options = options = options or ProxyOptions()
-        self.provision = provision or Provision()
+        self.upstream_spec = upstream_spec or UpstreamSpec()
         self.balancer = Balancer(backends, queue_timeout=options.queue_timeout)
         self.limits = Limits(options.limits)
         self.loop: asyncio.AbstractEventLoop | None = None
         self._store = store
-        self._tokens = TokenVerifier(options.auth_token) if options.auth_token else None
-        self._guard = None if self._tokens else BrowserGuard(options.allowed_hosts)
+        self._access = AccessControl(options.auth_token, options.allowed_hosts)
         self._exchanges: set[Exchange] = set()
         self._warned = False
 
     @property
     def forwards_keys(self) -> bool:
-        """Whether a backend without a key is shown the caller's; never where that is a token."""
-        return self._tokens is None
+        """Whether a backend without a key gets the caller's; never where that is our token."""
+        return not self._access.uses_tokens
 
     # -- ASGI ------------------------------------------------------------------------------------
 
@@ -143,32 +110,31 @@ class ProxyApp:
             if scope["path"] == HEALTH_PATH:
                 await send_response(send, 200, b'{"status":"ok"}')
                 return
-            if self._guard is not None:
-                self._guard.check(headers)
-            identity = self._identify(headers)
+            identity = self._access.identify(headers)
             if scope["path"].startswith(CONTROL_PREFIX):
                 await control(self, identity, scope, headers, receive, send)
                 return
-            self._authorize(identity, route)
+            self._access.check_call(identity, route)
             if scope["method"] == "GET" and route.endpoint.partition("/models")[0] == "":
-                await self._list_models(route, send, identity.models)
+                page = describe_models(route.endpoint, self.balancer.models, identity.models)
+                await send_response(send, 200, page)
                 return
             body = await read_body(receive, headers, self.options.max_body_bytes)
-            await self._relay(route, scope, body, receive, send, identity.models)
+            await self._serve(route, scope, body, receive, send, identity.models)
         except ClientGone:
             return
         except CallError as error:
-            await _tell(send, route, error)
+            await _send_error(send, route, error)
         except HTTPError as error:
-            told = CallError(error.status, str(error.detail), "refused", error.headers)
-            await _tell(send, route, told)
+            refused = CallError(error.status, str(error.detail), "refused", error.headers)
+            await _send_error(send, route, refused)
         except Exception:
             error_id = generate_id(12)
             logger.exception("a call of %s failed (error_id %s)", scope["path"], error_id)
-            message = f"the proxy failed; its log says why under {error_id}"
-            await _tell(send, route, CallError(500, message, "proxy_error"))
+            message = f"the proxy failed; see error_id {error_id} in its log"
+            await _send_error(send, route, CallError(500, message, "proxy_error"))
 
-    async def _relay(
+    async def _serve(
         self,
         route: Route,
         scope: Message,
@@ -183,7 +149,8 @@ class ProxyApp:
                 "calls without a rollout in their URL are not recorded; "
                 "use as_resource() or /rollout/<id>/attempt/<id>/v1"
             )
-        kind = Call if route.protocol and scope["method"] == "POST" else PassedOn
+        is_model_call = route.protocol is not None and scope["method"] == "POST"
+        kind = ModelCallExchange if is_model_call else PassthroughExchange
         exchange = kind(self, route, scope, body, receive, send, models)
         self._exchanges.add(exchange)
         try:
@@ -191,80 +158,26 @@ class ProxyApp:
         finally:
             self._exchanges.discard(exchange)
 
-    # -- who may do what -------------------------------------------------------------------------
+    # -- used by exchanges and control calls -----------------------------------------------------
 
-    def _identify(self, headers: Headers) -> Identity:
-        if self._tokens is None:
-            return _NOBODY
-        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
-        if kind.lower() != b"bearer" or not token:
-            token = headers.get(b"x-api-key", b"")
-        identity = self._tokens.identify(token.strip()) if token else None
-        if identity is None:
-            raise CallError(
-                401,
-                "this proxy needs a token as API key, and takes only valid ones",
-                "invalid_api_key",
-                ((b"www-authenticate", b"Bearer"),),
-            )
-        return identity
-
-    def _authorize(self, identity: Identity, route: Route) -> None:
-        if identity.scope == "read":
-            raise CallError(403, "a token of scope read may not call models", "forbidden")
-        if identity.scope == "attempt":
-            if (route.rollout_id, route.attempt_id) == (identity.rollout_id, identity.attempt_id):
-                return
-            raise CallError(
-                403, f"this token is bound to attempt {identity.attempt_id}", "forbidden"
-            )
-
-    # -- what calls use --------------------------------------------------------------------------
-
-    async def open_ticket(self, rollout_id: str, attempt_id: str) -> Ticket:
-        """Return the place of a call's span.
+    async def reserve_span(self, rollout_id: str, attempt_id: str) -> PendingSpan:
+        """Reserve the place of a call's span in the order of its attempt.
 
         Raises:
-            CallError: 503, the store does not take spans, so that the call could not be recorded.
+            CallError: 503, the store does not take spans, so the call could not be recorded.
         """
         spool = self.spool
         if spool.full():
-            await spool.room(self.options.flush_timeout)
-        if spool.full() or spool.troubled_for() > self.options.flush_timeout:
+            await spool.wait_for_room(self.options.flush_timeout)
+        if spool.full() or spool.failing_for() > self.options.flush_timeout:
             raise CallError(
                 503,
-                f"the store does not take this proxy's spans ({spool.trouble or 'too slow'}); "
-                "try again later",
+                f"the store does not take this proxy's spans "
+                f"({spool.store_error or 'too slow'}); try again later",
                 "store_unavailable",
                 _RETRY_SOON,
             )
-        return spool.open(rollout_id, attempt_id)
-
-    async def _list_models(self, route: Route, send: Send, models: frozenset[str] | None) -> None:
-        names = [name for name in self.balancer.models if models is None or name in models]
-        data = [
-            {
-                "id": name,
-                "object": "model",
-                "created": 0,
-                "owned_by": "agl",
-                "type": "model",  # the last three are what Anthropic's clients read
-                "display_name": name,
-                "created_at": "1970-01-01T00:00:00Z",
-            }
-            for name in names
-        ]
-        wanted = route.endpoint.removeprefix("/models").strip("/")
-        if not wanted:
-            page = {"object": "list", "data": data, "has_more": False}
-            await send_response(send, 200, dumps(page))
-            return
-        found = next((item for item in data if item["id"] == wanted), None)
-        if found is None:
-            raise CallError(404, f"no model {wanted!r} here", "model_not_found")
-        await send_response(send, 200, dumps(found))
-
-    # -- life ------------------------------------------------------------------------------------
+        return spool.reserve(rollout_id, attempt_id)
 
     def set_store(self, store: LightningStore) -> None:
         """Send spans to another store from now on."""
@@ -284,7 +197,7 @@ class ProxyApp:
 
         Args:
             deadline: Longest wait, in seconds.
-            abort: End the calls that are still in flight then; their spans say so.
+            abort: End the calls that are still in flight then. Their spans record it as an error.
 
         Returns:
             How many calls were still in flight at the deadline.
@@ -292,7 +205,7 @@ class ProxyApp:
         self.balancer.pause()
         try:
             async with asyncio.timeout(deadline):
-                await self.balancer.idle()
+                await self.balancer.wait_idle()
         except TimeoutError:
             left = self.balancer.in_flight
             if abort:
@@ -301,19 +214,21 @@ class ProxyApp:
             return left
         return 0
 
+    # -- lifespan --------------------------------------------------------------------------------
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                # The upstream's client session and the spool's tasks belong to this loop.
                 self.loop = asyncio.get_running_loop()
-                self.upstream = self.provision.connect()
+                self.upstream = self.upstream_spec.connect()
                 self.upstream.update(member.backend for member in self.balancer.members())
                 self.spool = Spool(
                     self._store,
                     max_spans=self.options.max_spooled_spans,
                     max_bytes=self.options.max_spooled_bytes,
                 )
-                self.started = time.time()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.spool.close(self.options.stop_timeout)
@@ -323,6 +238,6 @@ class ProxyApp:
                 return
 
 
-async def _tell(send: Send, route: Route, error: CallError) -> None:
+async def _send_error(send: Send, route: Route, error: CallError) -> None:
     body = dumps(error_body(route.protocol, error.status, error.message, error.code))
     await send_response(send, error.status, body, (JSON, *error.headers))

@@ -1,13 +1,13 @@
-"""Backends: what a model list says about each, in LiteLLM's shape.
+"""Backends, and the model list that describes them in LiteLLM's form.
 
 ::
 
     [{"model_name": "qwen",
       "litellm_params": {"model": "hosted_vllm/Qwen/Qwen3-8B", "api_base": "http://gpu0:8000/v1"}}]
 
-Several entries of one ``model_name`` share its calls. What comes before the first ``/`` of
-``model`` is the provider if it is one of :data:`PROVIDERS`; anything else is the name of a model on
-a server that speaks OpenAI's protocols.
+Several entries of one ``model_name`` share its calls. The part of ``model`` before the first ``/``
+is the provider if it is one of :data:`PROVIDERS`. Otherwise all of it is the name of a model on a
+server that speaks OpenAI's protocols.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = [
     "ModelParams",
     "Provider",
     "parse_model_list",
-    "read_entries",
-    "secret",
+    "read_model_list",
+    "resolve_secret",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What servers of a kind can do.
+    """A kind of server.
 
     Attributes:
-        protocols: What they speak, the most exact one first: what an agent asks for in another
-            protocol is translated to the first that can say it.
-        token_ids: Whether they return token ids on ``return_token_ids``.
-        logprobs: Whether log-probabilities may be asked for in every call.
-        stream_usage: Whether they take ``stream_options.include_usage``.
-        api_base: Where they are if an entry does not say.
+        protocols: Protocols that it speaks, best first. A request in another protocol is translated
+            to the first of them that can express it.
+        token_ids: Whether it returns token ids on ``return_token_ids``.
+        logprobs: Whether log-probabilities may be requested in every call.
+        stream_usage: Whether it takes ``stream_options.include_usage``.
+        api_base: Base URL of an entry that gives none.
     """
 
     protocols: tuple[Protocol, ...]
@@ -58,7 +58,7 @@ class Provider:
 _OPENAI_LIKE: Final[tuple[Protocol, ...]] = ("chat", "completions", "embeddings")
 
 PROVIDERS: Final[Mapping[str, Provider]] = {
-    # vLLM serves /responses and /messages too, but without token ids: these are translated to chat.
+    # vLLM also serves /responses and /messages, but without token ids, so these are translated.
     "hosted_vllm": Provider(_OPENAI_LIKE, token_ids=True, logprobs=True, stream_usage=True),
     "openai": Provider(
         (*_OPENAI_LIKE, "responses"), stream_usage=True, api_base="https://api.openai.com/v1"
@@ -67,7 +67,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
 }
 _COMPATIBLE: Final = Provider(_OPENAI_LIKE)
 
-# Parameters of LiteLLM's router that steer it and are nothing to send to a model.
+# Parameters that steer LiteLLM's router; they are not sent to a model.
 _ROUTER_ONLY: Final = frozenset(
     {
         "custom_llm_provider",
@@ -83,7 +83,7 @@ _ROUTER_ONLY: Final = frozenset(
 
 
 class ModelParams(BaseModel):
-    """``litellm_params`` of an entry. Other keys are defaults for requests that lack them."""
+    """``litellm_params`` of an entry. Any other key is a default for requests without it."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -91,22 +91,28 @@ class ModelParams(BaseModel):
     api_base: str | None = None
     base_url: str | None = Field(default=None, description="Another name of api_base")
     api_key: str | None = Field(
-        default=None, description='A key, or "os.environ/NAME" for what that variable holds'
+        default=None, description='A key, or "os.environ/NAME" to read it from a variable'
     )
     timeout: float = Field(default=600.0, gt=0, description="Longest call, in seconds")
     stream_timeout: float | None = Field(
-        default=None, gt=0, description="Longest silence of a backend, in seconds; None is timeout"
+        default=None,
+        gt=0,
+        description="Longest wait for the next bytes, in seconds; None: as timeout",
     )
-    connect_timeout: float = Field(default=10.0, gt=0, description="Seconds to connect in")
+    connect_timeout: float = Field(
+        default=10.0, gt=0, description="Longest wait for a connection, in seconds"
+    )
     max_parallel_requests: int | None = Field(
-        default=None, ge=1, description="Calls at a time; what is more waits, fairly by rollout"
+        default=None, ge=1, description="Calls in flight; further calls wait, fairly by rollout"
     )
     extra_headers: dict[str, str] = Field(default_factory=dict)
     protocols: tuple[Protocol, ...] | None = Field(
-        default=None, description="What the backend speaks, if its provider does not tell"
+        default=None, description="Protocols that the backend speaks; by default its provider's"
     )
-    token_ids: bool | None = Field(default=None, description="Ask for token ids in every call")
-    logprobs: bool | None = Field(default=None, description="Ask for logprobs in every call")
+    token_ids: bool | None = Field(default=None, description="Request token ids in every call")
+    logprobs: bool | None = Field(
+        default=None, description="Request log-probabilities in every call"
+    )
 
 
 class ModelEntry(BaseModel):
@@ -121,12 +127,12 @@ class ModelEntry(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One server of one model. Equal configurations are equal backends."""
+    """One server of one model. Backends of equal configuration are equal."""
 
     model_name: str
-    """What agents call it."""
+    """The model's name for agents."""
     model: str
-    """What the server calls it."""
+    """The model's name on the server."""
     provider: str
     api_base: str
     api_key: str | None
@@ -143,7 +149,7 @@ class Backend:
     version: str | None
 
     def url(self, endpoint: str) -> str:
-        """Return where an endpoint is; a base URL without a path gets the usual ``/v1``."""
+        """Return the URL of an endpoint, e.g. of ``/chat/completions``."""
         return self.api_base + endpoint
 
     def __hash__(self) -> int:  # defaults may hold lists
@@ -154,16 +160,16 @@ def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, 
     """Return the backends of a model list.
 
     Raises:
-        ConfigError: An entry is wrong; the message starts with where.
+        ConfigError: An entry is invalid; the message starts with its path.
     """
-    return tuple(_backend(entry, where) for entry, where in read_entries(model_list))
+    return tuple(_backend(entry, where) for entry, where in read_model_list(model_list))
 
 
-def read_entries(model_list: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ModelEntry, str]]:
-    """Yield the entries of a model list, and where the parameters of each are.
+def read_model_list(model_list: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ModelEntry, str]]:
+    """Yield the entries of a model list, and the path of each one's parameters for messages.
 
     Raises:
-        ConfigError: An entry is wrong.
+        ConfigError: An entry is invalid.
     """
     for index, item in enumerate(model_list):
         where = f"model_list.{index}"
@@ -184,7 +190,9 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
     base = (params.api_base or params.base_url or provider.api_base).rstrip("/")
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        problem = f"{base!r} is no URL" if base else f"say where {params.model} is served"
+        problem = (
+            f"{base!r} is not an HTTP URL" if base else f"the base URL of {params.model} is missing"
+        )
         raise ConfigError(f"{problem}, e.g. http://127.0.0.1:8000/v1", path=f"{where}.api_base")
     if not parts.path:
         base += "/v1"
@@ -195,7 +203,7 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
         model=rest if known else params.model,
         provider=prefix if known else "openai-compatible",
         api_base=base,
-        api_key=secret(params.api_key, f"{where}.api_key"),
+        api_key=resolve_secret(params.api_key, f"{where}.api_key"),
         headers=tuple(params.extra_headers.items()),
         protocols=params.protocols or provider.protocols,
         token_ids=provider.token_ids if params.token_ids is None else params.token_ids,
@@ -210,11 +218,11 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
     )
 
 
-def secret(value: str | None, where: str) -> str | None:
-    """Return a value, or what the environment variable holds that it names.
+def resolve_secret(value: str | None, where: str) -> str | None:
+    """Return a value; ``os.environ/NAME`` is read from the environment variable NAME.
 
     Raises:
-        ConfigError: There is no such variable.
+        ConfigError: The variable is not set.
     """
     if value is None or not value.startswith("os.environ/"):
         return value

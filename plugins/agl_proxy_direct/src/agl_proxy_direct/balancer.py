@@ -1,6 +1,6 @@
-"""Which backend takes a call: health, stickiness, least in flight, limits and fair waiting.
+"""Load balancing: health, sticky rollouts, fewest calls in flight, limits, and a fair queue.
 
-All of it belongs to the event loop that serves the proxy; nothing here is thread-safe.
+Nothing here is thread-safe; everything runs in the event loop that serves the proxy.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from agl_proxy_direct.backends import Backend
-from agl_proxy_direct.failures import CallError
+from agl_proxy_direct.errors import CallError
 
 __all__ = ["Balancer", "Member"]
 
 _EJECT_AFTER: Final = 3
-"""Failures in a row after which a backend is left alone for a while."""
+"""Consecutive failures after which a backend gets no calls for a while."""
 _FIRST_EJECTION: Final = 1.0
+"""Seconds without calls; doubles with each further failure."""
 _LONGEST_EJECTION: Final = 60.0
 _STICKY_ROLLOUTS: Final = 65_536
 
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A backend and how it is doing."""
+    """A backend and its state."""
 
     backend: Backend
     version: str | None
     in_flight: int = 0
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     ejected_until: float = 0.0
     calls: int = 0
 
@@ -42,17 +43,17 @@ class Member:
 
 
 class _Pool:
-    """The backends of one model, and the calls that wait for one of them.
+    """The backends of one model, and a fair queue of calls that wait for one.
 
-    Waiting calls are served in turns of rollouts, so that one rollout with a hundred calls delays
-    another's single call by one.
+    Rollouts take turns: a rollout with a hundred waiting calls delays another rollout's single call
+    by one call.
     """
 
     def __init__(self) -> None:
         self.members: list[Member] = []
         self._turns: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._waiting = 0
-        """Calls that wait, or whose turn it is and that have not run since."""
+        """Calls that wait, and calls that were woken and have not run yet."""
 
     def waiting(self) -> int:
         return self._waiting
@@ -60,7 +61,7 @@ class _Pool:
     def free(self) -> bool:
         return any(member.free() for member in self.members)
 
-    async def turn(self, rollout: str) -> None:
+    async def wait_turn(self, rollout: str) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.setdefault(rollout, deque()).append(future)
         self._waiting += 1
@@ -68,27 +69,27 @@ class _Pool:
             await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self._forget(rollout, future)
+                self._leave_queue(rollout, future)
             else:
-                self.wake()  # it was this call's turn: the next one takes it
+                self.wake()  # a cancelled call passes its turn to the next one
             raise
         finally:
             self._waiting -= 1
 
-    def _forget(self, rollout: str, future: asyncio.Future[None]) -> None:
+    def _leave_queue(self, rollout: str, future: asyncio.Future[None]) -> None:
         queue = self._turns[rollout]
         queue.remove(future)
         if not queue:
             del self._turns[rollout]
 
     def wake(self) -> None:
-        """Let the next waiting call look again."""
+        """Wake the next waiting call, which then looks for a free backend."""
         if not self._turns:
             return
         rollout, queue = self._turns.popitem(last=False)
         queue.popleft().set_result(None)
         if queue:
-            self._turns[rollout] = queue  # to the end: the other rollouts come first
+            self._turns[rollout] = queue  # at the end, behind the other rollouts
 
     def wake_all(self) -> None:
         while self._turns:
@@ -96,12 +97,13 @@ class _Pool:
 
 
 class Balancer:
-    """Gives calls to backends.
+    """Chooses a backend for each call.
 
     Args:
-        backends: Who there is.
-        queue_timeout: Seconds that a call waits for a free backend, or for the end of a pause.
-        clock: Seconds, monotonic.
+        backends: The backends to start with.
+        queue_timeout: Longest wait of a call for a free backend or for the end of a pause, in
+            seconds.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Balancer:
         self._idle: asyncio.Event | None = None
         self._in_flight = 0
         self._versions: dict[str | None, str] = {}
-        """By model; under None, what holds for models that came later."""
+        """Version by model; under None, the version of models added later."""
         self.update(backends)
 
     # -- control ---------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Balancer:
     def update(self, backends: Iterable[Backend]) -> None:
         """Replace the backends at once.
 
-        Those that stay keep their state; calls on those that go end as they would have.
+        Backends in both lists keep their state. Calls on removed backends run to their end.
         """
         known = {member.backend: member for member in self.members()}
         for pool in self._pools.values():
@@ -169,7 +171,7 @@ class Balancer:
         }
 
     def set_version(self, version: str, model: str | None = None) -> None:
-        """Say which weights answer from now on, on all models or on one."""
+        """Set the version of the weights that answer from now on, of all models or of one."""
         self._versions[model] = version
         for name, pool in self._pools.items():
             if model in (None, name):
@@ -178,7 +180,7 @@ class Balancer:
                     member.version = version
 
     def pause(self) -> None:
-        """Let new calls wait; those in flight go on."""
+        """Make new calls wait. Calls in flight go on."""
         self._paused = True
 
     def resume(self) -> None:
@@ -186,7 +188,7 @@ class Balancer:
         for pool in self._pools.values():
             pool.wake_all()
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when no call is in flight."""
         while self._in_flight:
             if self._idle is None:
@@ -196,8 +198,8 @@ class Balancer:
 
     # -- calls -----------------------------------------------------------------------------------
 
-    def choices(self, model: str) -> int:
-        """Return how many backends a model has."""
+    def count_backends(self, model: str) -> int:
+        """Return the number of a model's backends."""
         pool = self._pools.get(model)
         return len(pool.members) if pool else 0
 
@@ -206,12 +208,12 @@ class Balancer:
 
         Args:
             model: Name of the model.
-            rollout: Whose call it is: it goes where the rollout's last call went, whose prefix
-                cache knows the conversation.
-            without: Backends that failed this call before.
+            rollout: Rollout of the call. It goes to the backend of the rollout's last call, whose
+                prefix cache holds the conversation.
+            without: Backends that already failed this call.
 
         Raises:
-            CallError: No such model, or none of its backends was free in time.
+            CallError: 404, there is no such model; 503, no backend was free in time.
         """
         deadline = self._clock() + self._queue_timeout
         waited = False
@@ -220,9 +222,9 @@ class Balancer:
             if pool is None or not pool.members:
                 known = ", ".join(self.models) or "none"
                 raise CallError(
-                    404, f"no model {model!r} here; there is: {known}", "model_not_found"
+                    404, f"no model {model!r} is served here; served: {known}", "model_not_found"
                 )
-            # Who comes new stands behind those who wait, or nobody would ever wait fairly.
+            # New calls queue behind waiting ones; otherwise waiters starve.
             if not self._paused and (waited or not pool.waiting()):
                 member = self._choose(pool, model, rollout, without)
                 if member is not None:
@@ -234,7 +236,7 @@ class Balancer:
                     return member
             try:
                 async with asyncio.timeout(deadline - self._clock()):
-                    await pool.turn(rollout)
+                    await pool.wait_turn(rollout)
             except TimeoutError:
                 why = "is paused" if self._paused else "was not free"
                 raise CallError(
@@ -248,10 +250,10 @@ class Balancer:
     def _choose(
         self, pool: _Pool, model: str, rollout: str, without: Collection[Member]
     ) -> Member | None:
-        open_ = [m for m in pool.members if m not in without] or pool.members
+        untried = [m for m in pool.members if m not in without] or pool.members
         now = self._clock()
-        # With every backend ejected, trying one beats refusing the call.
-        healthy = [m for m in open_ if m.ejected_until <= now] or open_
+        # With every backend ejected, trying one is better than refusing the call.
+        healthy = [m for m in untried if m.ejected_until <= now] or untried
         free = [m for m in healthy if m.free()]
         if not free:
             return None
@@ -273,7 +275,7 @@ class Balancer:
 
         Args:
             member: What :meth:`acquire` returned.
-            failed: Whether the backend was at fault; None if the call says nothing about it.
+            failed: Whether the backend was at fault; None if the call does not tell.
         """
         member.in_flight -= 1
         self._in_flight -= 1

@@ -27,30 +27,30 @@ __all__ = ["proxy"]
     multiple=True,
     required=True,
     metavar="NAME=BASE_URL",
-    help="A model and where it is served; repeatable, also for several servers of one model.",
+    help="A model and the base URL of its server. Repeatable, also for servers of one model.",
 )
 @click.option(
     "--provider",
     default="hosted_vllm",
     show_default=True,
-    help="What serves the models: hosted_vllm, openai, anthropic, or another that the backend "
-    "knows. Write PROVIDER/UPSTREAM@BASE_URL as BASE_URL to say it per model.",
+    help="Kind of server: hosted_vllm, openai, anthropic, or another that the proxy plugin "
+    "knows. Write PROVIDER/UPSTREAM@BASE_URL as BASE_URL to set it per model.",
 )
 @click.option(
     "--api-key",
     envvar="AGL_PROXY_API_KEY",
     show_envvar=True,
-    help="Key to show the models' servers.",
+    help="API key for the models' servers.",
 )
-@click.option("--store", required=True, metavar="URL", help="The store server that spans go to.")
+@click.option("--store", required=True, metavar="URL", help="Store server that spans go to.")
 @click.option("--backend", default="direct", show_default=True, help="Proxy plugin to serve.")
 @click.option(
     "--auth-token",
     envvar=LightningEnvVar.AGL_AUTH_TOKEN.value,
     show_envvar=True,
-    help="Secret whose tokens agents must show; also shown to the store.",
+    help="Secret for tokens: agents must send one as API key, and the store gets one.",
 )
-@click.option("--insecure", is_flag=True, help="Let a network in without a token.")
+@click.option("--insecure", is_flag=True, help="Accept calls from a network without a token.")
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
@@ -92,7 +92,7 @@ def proxy(
 
 
 def _entry(text: str, provider: str, api_key: str | None) -> dict[str, Any]:
-    """Return the entry of a model list that NAME=BASE_URL says."""
+    """Return the entry of a model list for NAME=BASE_URL."""
     name, equals, url = text.partition("=")
     if not equals or not name or not url:
         raise ConfigError(f"--model takes NAME=BASE_URL, not {text!r}")

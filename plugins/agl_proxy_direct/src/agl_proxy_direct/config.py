@@ -1,4 +1,4 @@
-"""What can be configured about the built-in proxy."""
+"""Configuration of the direct proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["DirectProxyConfig"]
 
 
 class DirectProxyConfig(BaseModel):
-    """Options of :class:`~agl_proxy_direct.direct.DirectProxy`. Durations are seconds."""
+    """Options of :class:`~agl_proxy_direct.DirectProxy`. Durations are seconds."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
     injects: ClassVar[frozenset[str]] = frozenset({"store"})

@@ -1,13 +1,13 @@
-"""Control over HTTP: for whoever runs a proxy in another process. Scope admin or algorithm.
+"""Control of a proxy in another process, over HTTP. Needs scope admin or algorithm.
 
 | call                          | does                                                             |
 |-------------------------------|------------------------------------------------------------------|
-| GET  /control/status          | backends, calls in flight, spans that wait                       |
-| POST /control/pause, /resume  | new calls wait; go on                                            |
-| POST /control/drain           | ``{"deadline": s, "abort": bool}``: pause and wait for the rest  |
-| POST /control/models          | ``{"model_list": [...]}``: new backends, at once                 |
-| POST /control/version         | ``{"version": v, "model": name?}``: which weights answer now     |
-| POST /control/flush           | ``{"rollout_id"?, "attempt_id"?}``: wait until spans are stored  |
+| GET  /control/status          | returns backends, calls in flight, waiting spans                 |
+| POST /control/pause, /resume  | makes new calls wait; lets them go on                            |
+| POST /control/drain           | ``{"deadline": s, "abort": bool}``: pauses, waits for the rest   |
+| POST /control/models          | ``{"model_list": [...]}``: replaces the backends                 |
+| POST /control/version         | ``{"version": v, "model": name?}``: sets the version of weights  |
+| POST /control/flush           | ``{"rollout_id"?, "attempt_id"?}``: waits until spans are stored |
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl_core.errors import ConfigError
 from agl_core.genai import dumps
-from agl_proxy_direct.failures import CallError
+from agl_proxy_direct.errors import CallError
 from agl_serving.messages import Headers, Message, Receive, Send, read_body, send_response
 from agl_serving.tokens import Identity
 
@@ -30,35 +30,35 @@ __all__ = ["CONTROL_PREFIX", "control"]
 CONTROL_PREFIX: Final = "/control/"
 
 
-class _Order(BaseModel):
+class _Command(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _Drain(_Order):
+class _Drain(_Command):
     deadline: float = Field(default=60.0, ge=0)
     abort: bool = False
 
 
-class _Models(_Order):
+class _Models(_Command):
     model_list: list[dict[str, Any]]
 
 
-class _Version(_Order):
+class _Version(_Command):
     version: str
     model: str | None = None
 
 
-class _Flush(_Order):
+class _Flush(_Command):
     rollout_id: str | None = None
     attempt_id: str | None = None
 
 
-_ORDERS: Final[dict[str, type[_Order]]] = {
+_COMMANDS: Final[dict[str, type[_Command]]] = {
     "drain": _Drain,
     "flush": _Flush,
     "models": _Models,
-    "pause": _Order,
-    "resume": _Order,
+    "pause": _Command,
+    "resume": _Command,
     "version": _Version,
 }
 
@@ -74,7 +74,8 @@ async def control(
     """Answer a control call.
 
     Raises:
-        CallError: The caller may not, there is no such call, or its body is wrong.
+        CallError: 403, the scope does not allow it; 404, there is no such call; 422, the body is
+            wrong.
     """
     if identity.scope not in ("admin", "algorithm"):
         raise CallError(403, f"a token of scope {identity.scope} may not do this", "forbidden")
@@ -82,27 +83,27 @@ async def control(
     if scope["method"] == "GET" and name == "status":
         await send_response(send, 200, dumps(status(app)))
         return
-    kind = _ORDERS.get(name)
+    kind = _COMMANDS.get(name)
     if scope["method"] != "POST" or kind is None:
-        raise CallError(404, f"no control call {scope['method']} {name}", "not_found")
+        raise CallError(404, f"there is no control call {scope['method']} {name}", "not_found")
     body = await read_body(receive, headers, app.options.max_body_bytes)
     try:
-        order = kind.model_validate_json(body or b"{}")
-        answer = await _obey(app, name, order)
+        command = kind.model_validate_json(body or b"{}")
+        answer = await _execute(app, name, command)
     except (ValidationError, ConfigError) as error:
         raise CallError(422, str(error), "invalid_order") from None
     await send_response(send, 200, dumps(answer))
 
 
-async def _obey(app: ProxyApp, name: str, order: _Order) -> dict[str, Any]:
-    if isinstance(order, _Drain):
-        return {"in_flight": await app.drain(order.deadline, abort=order.abort)}
-    if isinstance(order, _Models):
-        app.update(app.provision.parse(order.model_list))
-    elif isinstance(order, _Version):
-        app.balancer.set_version(order.version, order.model)
-    elif isinstance(order, _Flush):
-        await app.spool.flush(order.rollout_id, order.attempt_id)
+async def _execute(app: ProxyApp, name: str, command: _Command) -> dict[str, Any]:
+    if isinstance(command, _Drain):
+        return {"in_flight": await app.drain(command.deadline, abort=command.abort)}
+    if isinstance(command, _Models):
+        app.update(app.upstream_spec.parse(command.model_list))
+    elif isinstance(command, _Version):
+        app.balancer.set_version(command.version, command.model)
+    elif isinstance(command, _Flush):
+        await app.spool.flush(command.rollout_id, command.attempt_id)
     elif name == "pause":
         app.balancer.pause()
     else:
@@ -111,7 +112,7 @@ async def _obey(app: ProxyApp, name: str, order: _Order) -> dict[str, Any]:
 
 
 def status(app: ProxyApp) -> dict[str, Any]:
-    """Return how the proxy is doing; it names no keys."""
+    """Return the state of the proxy, without secrets."""
     balancer, spool = app.balancer, app.spool
     return {
         "paused": balancer.paused,
@@ -121,7 +122,7 @@ def status(app: ProxyApp) -> dict[str, Any]:
             "waiting": spool.waiting,
             "stored": spool.stored_spans,
             "refused": spool.refused_spans,
-            "store_error": spool.trouble,
+            "store_error": spool.store_error,
         },
         "backends": [
             {

@@ -1,36 +1,39 @@
-"""What every call has, whatever it asks for: an agent that may leave, a span, and one ending."""
+"""Base of one proxied request: the span, cancellation when the agent leaves, and error replies."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agl_core.genai import Route, dumps
-from agl_proxy_direct.capture import CallRecord, parse_traceparent, span_fields
-from agl_proxy_direct.failures import CallError, error_body, error_event
+from agl_proxy_direct.call_span import CallRecord, parse_traceparent, span_fields
+from agl_proxy_direct.errors import CallError, error_body, error_event
 from agl_proxy_direct.upstream import UpstreamError
 from agl_serving.messages import JSON, Message, Receive, Send
 
 if TYPE_CHECKING:
     from agl_proxy_direct.app import ProxyApp
-    from agl_proxy_direct.spool import Ticket
+    from agl_proxy_direct.spool import PendingSpan
 
 __all__ = ["Exchange"]
 
+_CLIENT_CLOSED: Final = 499
+"""nginx's log status for a client that closed its connection. It is recorded and never sent."""
+
 
 class Exchange(ABC):
-    """A request and its answer; served once.
+    """One request and its response. Serves once.
 
     Args:
-        app: Whose backends, spool and limits it uses.
-        route: What its path says.
+        app: The application whose backends, spool and limits are used.
+        route: The parsed path.
         scope: ASGI scope of the request.
-        body: Its body.
-        receive: ASGI receive; tells when the agent goes away.
+        body: Body of the request.
+        receive: ASGI receive; reports when the agent disconnects.
         send: ASGI send.
-        models: The models its caller may use; None for all.
+        models: Names of the models that the caller may use; None for all.
     """
 
     def __init__(
@@ -52,67 +55,65 @@ class Exchange(ABC):
         self._receive = receive
         self._send = send
         self._models = models
-        self._clock = time.monotonic()
-        self._begun = False
-        self._ended: CallError | None = None
+        self._started_at = time.monotonic()
+        self._headers_sent = False
+        self._ended_by: CallError | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._ticket: Ticket | None = None
+        self._span: PendingSpan | None = None
         self._record = CallRecord(route.protocol, self._method, route.endpoint, time.time())
 
     @abstractmethod
-    async def _exchange(self) -> None:
-        """Do it; raise CallError or UpstreamError if that fails."""
+    async def _proxy(self) -> None:
+        """Send the request to a backend and its response to the agent.
+
+        Raises:
+            CallError: The proxy refuses the call.
+            UpstreamError: No backend gave a response.
+        """
 
     async def serve(self) -> None:
-        """Answer; every way that a call can end ends here, and leaves a span."""
+        """Answer the request. However it ends, its span is submitted."""
         self._task = task = cast("asyncio.Task[Any]", asyncio.current_task())
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(self._watch_disconnect())
         try:
             try:
-                await self._open()
-                await self._exchange()
+                await self._reserve_span()
+                await self._proxy()
             except UpstreamError as error:
-                await self._tell(error)
+                await self._send_upstream_error(error)
             except CallError as error:
-                await self._fail(error)
+                await self._send_error(error)
         except asyncio.CancelledError:
-            ended = self._ended or CallError(503, "the proxy was stopped", "proxy_stopped")
-            self._record.error, self._record.error_type = ended.message, ended.code
-            self._file()
-            if self._ended is None:
+            ended_by = self._ended_by or CallError(503, "the proxy was stopped", "proxy_stopped")
+            self._record.error, self._record.error_type = ended_by.message, ended_by.code
+            self._submit_span()
+            if self._ended_by is None:
                 raise
             task.uncancel()
-            if ended.status != _GONE:
-                await self._fail(ended)
+            if ended_by.status != _CLIENT_CLOSED:
+                await self._send_error(ended_by)
         except Exception as error:
             self._record.error, self._record.error_type = repr(error), type(error).__name__
             raise
         finally:
             watch.cancel()
-            self._file()
+            self._submit_span()
 
     def abort(self, why: str) -> None:
-        """End the call with an error."""
+        """End the call with status 503."""
         self._end(CallError(503, why, "aborted", ((b"retry-after", b"1"),)))
 
     def _end(self, why: CallError) -> None:
-        if self._ended is None and self._task is not None:
-            self._ended = why
+        if self._ended_by is None and self._task is not None:
+            self._ended_by = why
             self._task.cancel()
 
-    async def _watch(self) -> None:
+    async def _watch_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             continue
-        self._end(CallError(_GONE, "the agent closed the connection", "client_disconnected"))
-
-    async def _open(self) -> None:
-        rollout_id, attempt_id = self._route.rollout_id, self._route.attempt_id
-        if rollout_id is None or attempt_id is None:
-            return
-        for name, value in self._headers:
-            if name == b"traceparent" and (parent := parse_traceparent(value)) is not None:
-                self._record.trace_id, self._record.parent_id = parent
-        self._ticket = await self._app.open_ticket(rollout_id, attempt_id)
+        self._end(
+            CallError(_CLIENT_CLOSED, "the agent closed the connection", "client_disconnected")
+        )
 
     def _check_model(self, model: str) -> None:
         if self._models is not None and model not in self._models:
@@ -120,49 +121,60 @@ class Exchange(ABC):
 
     # -- the span --------------------------------------------------------------------------------
 
-    def _file(self) -> None:
-        """Hand the span to the spool, once."""
-        ticket, record = self._ticket, self._record
-        if ticket is None or ticket.filed:
+    async def _reserve_span(self) -> None:
+        rollout_id, attempt_id = self._route.rollout_id, self._route.attempt_id
+        if rollout_id is None or attempt_id is None:
             return
-        record.end_time = record.start_time + time.monotonic() - self._clock
-        ticket.file(span_fields(record))
+        for name, value in self._headers:
+            if name == b"traceparent" and (parent := parse_traceparent(value)) is not None:
+                self._record.trace_id, self._record.parent_id = parent
+        self._span = await self._app.reserve_span(rollout_id, attempt_id)
+
+    def _submit_span(self) -> None:
+        """Hand the span to the spool, once."""
+        span, record = self._span, self._record
+        if span is None or span.submitted:
+            return
+        record.end_time = record.start_time + time.monotonic() - self._started_at
+        span.submit(span_fields(record))
         if record.response is not None:
             usage: dict[str, Any] = record.response.get("usage") or {}
-            self._app.limits.spend(ticket.rollout_id, usage.get("total_tokens") or 0)
+            self._app.limits.add_tokens(span.rollout_id, usage.get("total_tokens") or 0)
 
-    async def _commit(self, status: int) -> None:
-        """See the span into the store, or at least into the spool."""
+    async def _store_span(self, status: int) -> None:
+        """Wait until the span is in the store, for at most ``flush_timeout`` seconds.
+
+        Called before the last bytes of a response: an agent that has its whole response may return
+        and end its attempt, and the attempt must not end without this span.
+        """
         self._record.status = status
-        self._file()
-        if self._ticket is not None:
-            await self._app.spool.stored(self._ticket, self._app.options.flush_timeout)
+        self._submit_span()
+        if self._span is not None:
+            await self._app.spool.wait_stored(self._span, self._app.options.flush_timeout)
 
     # -- to the agent ----------------------------------------------------------------------------
 
-    async def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        if not self._begun:
-            self._begun = True
+    async def _send_headers(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if not self._headers_sent:
+            self._headers_sent = True
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def _answer(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        await self._begin(status, [*headers, (b"content-length", b"%d" % len(body))])
+    async def _send_response(
+        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        await self._send_headers(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self._send({"type": "http.response.body", "body": body})
 
-    async def _fail(self, error: CallError) -> None:
+    async def _send_error(self, error: CallError) -> None:
         self._record.error, self._record.error_type = error.message, error.code
-        await self._commit(error.status)
-        if self._begun:
-            told = error_event(self._route.protocol, error)
-            await self._send({"type": "http.response.body", "body": told})
+        await self._store_span(error.status)
+        if self._headers_sent:
+            event = error_event(self._route.protocol, error)
+            await self._send({"type": "http.response.body", "body": event})
             return
         body = error_body(self._route.protocol, error.status, error.message, error.code)
-        await self._answer(error.status, dumps(body), [JSON, *error.headers])
+        await self._send_response(error.status, dumps(body), [JSON, *error.headers])
 
-    async def _tell(self, error: UpstreamError) -> None:
-        """Say that the backend failed."""
-        await self._fail(CallError(error.status, error.message, error.code))
-
-
-_GONE = 499
-"""The status that logs show for a client that closed its connection; nobody is answered with it."""
+    async def _send_upstream_error(self, error: UpstreamError) -> None:
+        """Report that no backend gave a response."""
+        await self._send_error(CallError(error.status, error.message, error.code))

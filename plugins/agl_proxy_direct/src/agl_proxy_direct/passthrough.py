@@ -1,24 +1,24 @@
-"""Calls that the proxy does not understand: passed on as they are, and back."""
+"""Calls below ``/v1`` whose protocol the proxy does not know: relayed unchanged."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any, cast
+from typing import cast
 
-from agl_core.genai import dumps, loads
+from agl_core.genai import Json, dumps, loads
+from agl_proxy_direct.errors import CallError
 from agl_proxy_direct.exchange import Exchange
-from agl_proxy_direct.failures import CallError
-from agl_proxy_direct.upstream import Answer, Outgoing
+from agl_proxy_direct.upstream import UpstreamRequest, UpstreamResponse
 
-__all__ = ["PassedOn"]
+__all__ = ["PassthroughExchange"]
 
 
-class PassedOn(Exchange):
-    """A request for any other path below ``/v1``; only the name of the model is put right."""
+class PassthroughExchange(Exchange):
+    """A call that is relayed unchanged, except for the name of the model in a JSON body."""
 
-    async def _exchange(self) -> None:
+    async def _proxy(self) -> None:
         record, app = self._record, self._app
-        request = self._json()
+        request = self._json_body()
         named = request is not None and isinstance(request.get("model"), str)
         model = cast("str", request["model"]) if request and named else self._only_model()
         self._check_model(model)
@@ -33,7 +33,7 @@ class PassedOn(Exchange):
         failed: bool | None = None
         try:
             response = await app.upstream.send(
-                Outgoing(
+                UpstreamRequest(
                     backend,
                     self._route.endpoint,
                     None,
@@ -55,18 +55,18 @@ class PassedOn(Exchange):
         finally:
             app.balancer.release(member, failed=failed)
 
-    async def _copy(self, response: Answer) -> None:
+    async def _copy(self, response: UpstreamResponse) -> None:
         if response.status >= 400:
             self._record.error = f"the backend answered {response.status}"
             self._record.error_type = f"backend_{response.status}"
-        await self._begin(response.status, response.headers)
+        await self._send_headers(response.status, response.headers)
         async with aclosing(response.chunks()) as chunks:
             async for chunk in chunks:
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await self._commit(response.status)
+        await self._store_span(response.status)
         await self._send({"type": "http.response.body", "body": b""})
 
-    def _json(self) -> dict[str, Any] | None:
+    def _json_body(self) -> Json | None:
         """Return the body if it is a JSON object."""
         if not self._body.lstrip().startswith(b"{"):
             return None
@@ -74,10 +74,10 @@ class PassedOn(Exchange):
             parsed = loads(self._body)
         except ValueError:
             return None
-        return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else None
+        return cast("Json", parsed) if isinstance(parsed, dict) else None
 
     def _only_model(self) -> str:
         models = self._app.balancer.models
         if len(models) != 1:
-            raise CallError(400, "say which model: the body has no 'model'", "model_missing")
+            raise CallError(400, "name a model: the body has no 'model'", "model_missing")
         return models[0]

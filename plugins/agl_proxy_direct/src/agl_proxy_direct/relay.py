@@ -1,8 +1,8 @@
-"""A stream on its way from a backend to an agent: bytes in, bytes out, assembled on the side.
+"""Relay of a streamed response: the backend's bytes in, the agent's bytes out.
 
-Pure; the caller does the I/O. Events leave in the call that brought them, except the last ones:
-from the event on that ends the model's answer they are held, so that whatever an agent takes as the
-end of its call comes after the span is stored.
+Pure: the caller does the I/O. :meth:`StreamRelay.feed` returns each event when it is complete.
+The event that finishes the model's output, and all after it, are held until
+:meth:`StreamRelay.close`, so that the span is stored before an agent can see the end of its call.
 """
 
 from __future__ import annotations
@@ -12,32 +12,34 @@ from typing import cast
 from agl_core.genai import DONE, Json, Protocol, SseSplitter, dumps, event_bytes, loads, named_event
 from agl_core.genai.codec import StreamTranslator, stream_translator
 from agl_core.genai.streams import assembler_for
-from agl_proxy_direct.request_plan import Hidden
+from agl_proxy_direct.extra_fields import ExtraFields
 
 __all__ = ["StreamRelay"]
 
 
 class StreamRelay:
-    """One streamed response.
+    """Translates one streamed response, strips extra fields, and assembles the response.
 
     Args:
-        source: What the backend speaks.
-        target: What the agent speaks.
-        hidden: What to remove from each chunk.
+        source: The backend's protocol.
+        target: The agent's protocol.
+        extra: The fields to remove from each chunk.
         request: The agent's request, in the chat protocol.
 
     Attributes:
-        assembler: Knows the response so far.
-        events: How many events with data have come.
-        complete: Whether the stream said that it ends.
+        assembler: The response so far.
+        events: Number of events with data so far.
+        complete: Whether the backend ended the stream with an event, not by disconnecting.
     """
 
-    def __init__(self, source: Protocol, target: Protocol, hidden: Hidden, request: Json) -> None:
+    def __init__(
+        self, source: Protocol, target: Protocol, extra: ExtraFields, request: Json
+    ) -> None:
         choices = request.get("n")
         self.assembler = assembler_for(source, choices if isinstance(choices, int) else 1)
         self.events = 0
         self.complete = False
-        self._hidden = hidden
+        self._extra = extra
         self._splitter = SseSplitter()
         self._translator: StreamTranslator | None = None
         self._write = event_bytes if target in ("chat", "completions") else named_event
@@ -49,10 +51,10 @@ class StreamRelay:
         self._held: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of the backend; return those to send on now.
+        """Take bytes from the backend; return the bytes to send now.
 
         Raises:
-            ValueError: They are no events of JSON.
+            ValueError: An event is not a JSON object, or is too large.
         """
         out: list[bytes] = []
         for event in self._splitter.feed(data):
@@ -67,7 +69,7 @@ class StreamRelay:
                 continue
             parsed = loads(event.data)
             if not isinstance(parsed, dict):
-                raise ValueError(f"an event is no JSON object: {event.data[:80]!r}")
+                raise ValueError(f"an event is not a JSON object: {event.data[:80]!r}")
             self.events += 1
             self.assembler.feed(cast("Json", parsed))
             (self._held if self.assembler.finished else out).extend(
@@ -77,7 +79,7 @@ class StreamRelay:
         return b"".join(out)
 
     def close(self) -> bytes:
-        """Return what was held; call it when the stream has ended."""
+        """Return the held bytes; called when the backend has ended the stream."""
         if self._translator is not None:
             self._held += [self._write(event) for event in self._translator.close()]
             self._held.append(self._done)
@@ -88,8 +90,8 @@ class StreamRelay:
     def _outgoing(self, event: Json, raw: bytes) -> list[bytes]:
         if self._translator is not None:
             return [self._write(made) for made in self._translator.feed(event)]
-        if not self._hidden:
+        if not self._extra:
             return [raw]
-        if self._hidden.strip(event):
+        if self._extra.strip(event):
             return []
         return [b"data: " + dumps(event) + b"\n\n"]

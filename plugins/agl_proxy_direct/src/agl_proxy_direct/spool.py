@@ -1,18 +1,18 @@
-"""Brings spans to the store, off the path of the calls that they are about.
+"""A queue of spans between the proxy and its store, which writes them in batches.
 
 ::
 
-    ticket = spool.open(rollout_id, attempt_id)    # when the call starts: its place in the order
+    span = spool.reserve(rollout_id, attempt_id)   # the call starts: gets a sequence id
     ...
-    ticket.file(span)                              # when it is over
-    await spool.stored(ticket)                     # before the caller gets its last byte
+    span.submit(fields)                            # the call is over
+    await spool.wait_stored(span, timeout)         # before the caller gets the last byte
 
-Ids are drawn and spans are stored in batches: whatever came while the last batch was under way is
-the next one. So a lone call waits for one round trip, and a thousand calls share a few.
+Sequence ids are drawn and spans are stored in batches: a batch is whatever arrived while the last
+one was under way. A lone call waits for one round trip to the store; a thousand calls share a few.
 
-Nothing is dropped. While the store does not answer, the spool tries again, keeps what it has, and
-refuses new calls once it holds as much as it may; what the store will never take (its attempt does
-not exist) is logged and counted.
+No span is dropped. While the store fails, the spool keeps its spans and tries again, and is full at
+a limit; the proxy then refuses new calls. A span that the store will never take, since its attempt
+does not exist, is logged and counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agl_core.genai import dumps
 from agl_core.store.base import LightningStore
 from agl_core.store.encoded import EncodedSpan
 
-__all__ = ["Spool", "Ticket"]
+__all__ = ["PendingSpan", "Spool"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +41,18 @@ _REFUSALS: Final = (NotFoundError, InvalidArgumentError)
 T = TypeVar("T")
 
 
-class _Filed(NamedTuple):
-    """A span that lacks nothing but its sequence id."""
+class _SubmittedSpan(NamedTuple):
+    """A complete span, except for its sequence id."""
 
     fields: dict[str, Any]
     json: bytes
-    """Of all fields."""
+    """All fields as JSON."""
 
 
-class Ticket:
-    """A call's place among the spans of its rollout."""
+class PendingSpan:
+    """The span of a call, from the call's start until the store has it."""
 
-    __slots__ = ("_filed", "_spool", "attempt_id", "done", "rollout_id", "sequence_id", "size")
+    __slots__ = ("_spool", "_submitted", "attempt_id", "done", "rollout_id", "sequence_id", "size")
 
     def __init__(self, spool: Spool, rollout_id: str, attempt_id: str) -> None:
         self.rollout_id = rollout_id
@@ -61,31 +61,33 @@ class Ticket:
         self.size = 0
         self.done: asyncio.Future[bool] | None = None
         self._spool = spool
-        self._filed: _Filed | None = None
+        self._submitted: _SubmittedSpan | None = None
 
     @property
-    def filed(self) -> bool:
-        return self._filed is not None
+    def submitted(self) -> bool:
+        return self._submitted is not None
 
-    def file(self, fields: dict[str, Any]) -> None:
-        """Hand over the span, as the fields of :class:`~agl_core.types.Span` that JSON has.
+    def submit(self, fields: dict[str, Any]) -> None:
+        """Queue the span for the store, once.
 
-        Once per ticket. The ids of rollout, attempt and sequence are the ticket's.
+        Args:
+            fields: JSON fields of :class:`~agl_core.types.Span`, without the ids of rollout,
+                attempt and sequence.
         """
         fields = {"rollout_id": self.rollout_id, "attempt_id": self.attempt_id, **fields}
         json = dumps(fields)
-        # All but the numbers and names that the store looks at is in the bytes now.
+        # The bytes hold the attributes now; keeping them twice would double the spool's memory.
         del fields["attributes"]
-        self._filed = _Filed(fields, json)
+        self._submitted = _SubmittedSpan(fields, json)
         self.size = len(json)
         self.done = asyncio.get_running_loop().create_future()
-        self._spool.take(self)
+        self._spool.add(self)
 
     def encode(self) -> EncodedSpan:
         """Return the span with its sequence id."""
-        assert self._filed is not None
+        assert self._submitted is not None
         assert self.sequence_id is not None
-        fields, json = self._filed
+        fields, json = self._submitted
         return EncodedSpan(
             self.rollout_id,
             self.attempt_id,
@@ -101,17 +103,17 @@ class Ticket:
 
 
 class Spool:
-    """The spans between a proxy and its store. Belongs to one event loop.
+    """Spans on their way from a proxy to its store. Belongs to one event loop.
 
     Args:
-        store: Where they go.
-        max_spans: How many may wait; with more, new calls are refused.
-        max_bytes: What they may hold together, roughly.
+        store: Where spans go.
+        max_spans: Number of waiting spans at which the spool is full.
+        max_bytes: Bytes of JSON at which the spool is full.
 
     Attributes:
-        store: Where they go from now on.
-        stored_spans: How many the store took.
-        refused_spans: How many it will never take.
+        store: Where spans go; may be replaced.
+        stored_spans: Number of spans that the store took.
+        refused_spans: Number of spans that the store refused for good.
     """
 
     def __init__(
@@ -122,15 +124,15 @@ class Spool:
         self._max_bytes = max_bytes
         self._waiting = 0
         self._bytes = 0
-        self._to_draw: deque[Ticket] = deque()
-        self._to_store: deque[Ticket] = deque()
+        self._to_draw: deque[PendingSpan] = deque()
+        self._to_store: deque[PendingSpan] = deque()
         self._wake_draw = asyncio.Event()
         self._wake_store = asyncio.Event()
-        self._unstored: dict[tuple[str, str], set[Ticket]] = {}
+        self._unstored: dict[tuple[str, str], set[PendingSpan]] = {}
         self._empty = asyncio.Event()
         self._empty.set()
-        self._trouble: str | None = None
-        self._trouble_since = 0.0
+        self._store_error: str | None = None
+        self._failing_since = 0.0
         self._room: asyncio.Event = asyncio.Event()
         self.stored_spans = 0
         self.refused_spans = 0
@@ -139,26 +141,26 @@ class Spool:
             asyncio.create_task(self._store_all(), name="agl-proxy-store"),
         )
 
-    # -- calls -----------------------------------------------------------------------------------
+    # -- used by calls ---------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        """Spans filed and not yet stored."""
+        """Number of submitted spans that are not stored yet."""
         return self._waiting
 
     @property
-    def trouble(self) -> str | None:
-        """What the store's last answer was, if it was an error."""
-        return self._trouble
+    def store_error(self) -> str | None:
+        """The store's last error; None once it took spans again."""
+        return self._store_error
 
-    def troubled_for(self) -> float:
-        """Return for how many seconds the store has answered nothing but errors."""
-        return 0.0 if self._trouble is None else time.monotonic() - self._trouble_since
+    def failing_for(self) -> float:
+        """Return for how many seconds every call of the store has failed."""
+        return 0.0 if self._store_error is None else time.monotonic() - self._failing_since
 
     def full(self) -> bool:
         return self._waiting >= self._max_spans or self._bytes >= self._max_bytes
 
-    async def room(self, timeout: float) -> None:
+    async def wait_for_room(self, timeout: float) -> None:
         """Wait until the spool is not full, for at most ``timeout`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -166,45 +168,49 @@ class Spool:
                     self._room.clear()
                     await self._room.wait()
 
-    def open(self, rollout_id: str, attempt_id: str) -> Ticket:
-        """Start to draw a sequence id."""
-        ticket = Ticket(self, rollout_id, attempt_id)
-        self._to_draw.append(ticket)
+    def reserve(self, rollout_id: str, attempt_id: str) -> PendingSpan:
+        """Reserve the next place in an attempt's order; the sequence id is drawn later."""
+        span = PendingSpan(self, rollout_id, attempt_id)
+        self._to_draw.append(span)
         self._wake_draw.set()
-        return ticket
+        return span
 
-    def take(self, ticket: Ticket) -> None:
+    def add(self, span: PendingSpan) -> None:
         self._waiting += 1
-        self._bytes += ticket.size
+        self._bytes += span.size
         self._empty.clear()
-        key = (ticket.rollout_id, ticket.attempt_id)
+        key = (span.rollout_id, span.attempt_id)
         unstored = self._unstored.get(key)
         if unstored is None:
             unstored = self._unstored[key] = set()
-        unstored.add(ticket)
-        if ticket.sequence_id is not None:
-            self._to_store.append(ticket)
+        unstored.add(span)
+        if span.sequence_id is not None:
+            self._to_store.append(span)
             self._wake_store.set()
 
-    async def stored(self, ticket: Ticket, timeout: float) -> bool:
-        """Wait until a filed span is in the store, for at most ``timeout`` seconds."""
-        assert ticket.done is not None
-        if not ticket.done.done():
-            await asyncio.wait((ticket.done,), timeout=timeout)
-        return ticket.done.done() and ticket.done.result()
+    async def wait_stored(self, span: PendingSpan, timeout: float) -> bool:
+        """Wait until a submitted span is in the store, for at most ``timeout`` seconds.
+
+        Returns:
+            Whether it is.
+        """
+        assert span.done is not None
+        if not span.done.done():
+            await asyncio.wait((span.done,), timeout=timeout)
+        return span.done.done() and span.done.result()
 
     async def flush(self, rollout_id: str | None = None, attempt_id: str | None = None) -> None:
-        """Wait until the spans filed so far, of all attempts or of one, are in the store."""
+        """Wait until the spans submitted so far, of all attempts or of one, are in the store."""
         if rollout_id is None or attempt_id is None:
-            tickets = [ticket for group in self._unstored.values() for ticket in group]
+            pending = [span for group in self._unstored.values() for span in group]
         else:
-            tickets = list(self._unstored.get((rollout_id, attempt_id), ()))
-        waits = [ticket.done for ticket in tickets if ticket.done is not None]
+            pending = list(self._unstored.get((rollout_id, attempt_id), ()))
+        waits = [span.done for span in pending if span.done is not None]
         if waits:
             await asyncio.wait(waits)
 
     async def close(self, timeout: float) -> int:
-        """Store what is left, for at most ``timeout`` seconds, and stop.
+        """Store the remaining spans, for at most ``timeout`` seconds, and stop.
 
         Returns:
             How many spans could not be stored in time; they are lost.
@@ -217,14 +223,14 @@ class Spool:
                 "%d spans of model calls are lost: the store did not take them within %g s (%s)",
                 self._waiting,
                 timeout,
-                self._trouble or "no answer",
+                self._store_error or "no answer",
             )
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         return self._waiting
 
-    # -- drawing ids -----------------------------------------------------------------------------
+    # -- sequence ids ----------------------------------------------------------------------------
 
     async def _draw_all(self) -> None:
         while True:
@@ -232,15 +238,15 @@ class Spool:
             self._wake_draw.clear()
             while self._to_draw:
                 batch = [self._to_draw.popleft() for _ in range(min(len(self._to_draw), _BATCH))]
-                for ticket, number in zip(batch, await self._draw(batch), strict=True):
-                    ticket.sequence_id = number
-                    if ticket.filed:
-                        self._to_store.append(ticket)
+                for span, number in zip(batch, await self._draw(batch), strict=True):
+                    span.sequence_id = number
+                    if span.submitted:
+                        self._to_store.append(span)
                         self._wake_store.set()
 
-    async def _draw(self, batch: list[Ticket]) -> Sequence[int]:
-        ids = [(ticket.rollout_id, ticket.attempt_id) for ticket in batch]
-        return await self._insist(lambda: self.store.get_many_span_sequence_ids(ids))
+    async def _draw(self, batch: list[PendingSpan]) -> Sequence[int]:
+        ids = [(span.rollout_id, span.attempt_id) for span in batch]
+        return await self._retry(lambda: self.store.get_many_span_sequence_ids(ids))
 
     # -- storing ---------------------------------------------------------------------------------
 
@@ -252,42 +258,42 @@ class Spool:
                 batch = [self._to_store.popleft() for _ in range(min(len(self._to_store), _BATCH))]
                 await self._store_batch(batch)
 
-    async def _store_batch(self, batch: list[Ticket]) -> None:
-        spans = [ticket.encode() for ticket in batch]
+    async def _store_batch(self, batch: list[PendingSpan]) -> None:
+        spans = [span.encode() for span in batch]
         try:
-            await self._insist(lambda: self.store.add_encoded_spans(spans))
+            await self._retry(lambda: self.store.add_encoded_spans(spans))
         except _REFUSALS as error:
             if len(batch) == 1:
                 self.refused_spans += 1
                 logger.error("the store refuses the span of a model call: %s", error)
                 self._settle(batch[0], stored=False)
                 return
-            for ticket in batch:  # one unknown attempt must not take the others along
-                await self._store_batch([ticket])
+            for span in batch:  # one unknown attempt must not fail the other spans
+                await self._store_batch([span])
             return
-        for ticket in batch:
+        for span in batch:
             self.stored_spans += 1
-            self._settle(ticket, stored=True)
+            self._settle(span, stored=True)
 
-    def _settle(self, ticket: Ticket, *, stored: bool) -> None:
-        assert ticket.done is not None
+    def _settle(self, span: PendingSpan, *, stored: bool) -> None:
+        assert span.done is not None
         self._waiting -= 1
-        self._bytes -= ticket.size
-        key = (ticket.rollout_id, ticket.attempt_id)
+        self._bytes -= span.size
+        key = (span.rollout_id, span.attempt_id)
         group = self._unstored[key]
-        group.discard(ticket)
+        group.discard(span)
         if not group:
             del self._unstored[key]
-        if not ticket.done.done():
-            ticket.done.set_result(stored)
+        if not span.done.done():
+            span.done.set_result(stored)
         self._room.set()
         if self._waiting == 0:
             self._empty.set()
 
-    # -- a store that fails ----------------------------------------------------------------------
+    # -- retries ---------------------------------------------------------------------------------
 
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call until the store answers; what it says about the arguments themselves is raised."""
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the store until it answers; errors about the arguments are raised at once."""
         tries = 0
         while True:
             try:
@@ -295,15 +301,15 @@ class Spool:
             except _REFUSALS:
                 raise
             except Exception as error:
-                # Whatever else a store fails with, the spans are still here and it may recover.
-                if self._trouble is None:
-                    self._trouble_since = time.monotonic()
-                    logger.warning("the store does not take spans, trying again: %r", error)
-                self._trouble = str(error) or type(error).__name__
+                # Any other error may pass: the spans are kept, and the store may recover.
+                if self._store_error is None:
+                    self._failing_since = time.monotonic()
+                    logger.warning("the store does not take spans; trying again: %r", error)
+                self._store_error = str(error) or type(error).__name__
                 await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
                 continue
-            if self._trouble is not None:
+            if self._store_error is not None:
                 logger.info("the store takes spans again; %d wait", self._waiting)
-                self._trouble = None
+                self._store_error = None
             return result

@@ -1,4 +1,4 @@
-"""Who answers: what a proxy asks of its backends, whatever stands behind them."""
+"""The contract between the proxy and whatever sends requests to backends."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from agl_core.genai import Protocol
 from agl_proxy_direct.backends import Backend
 
-__all__ = ["Answer", "Outgoing", "Upstream", "UpstreamError"]
+__all__ = ["Upstream", "UpstreamError", "UpstreamRequest", "UpstreamResponse"]
 
 HeaderList = list[tuple[bytes, bytes]]
 
 
 class UpstreamError(Exception):
-    """A backend did not answer a call as it should.
+    """A backend gave no usable response.
 
     Args:
-        status: HTTP status that tells the caller.
+        status: HTTP status for the caller.
         message: What happened.
-        code: A word for programs.
-        backend_fault: Whether the backend should be thought less of.
+        code: Machine-readable code.
+        backend_fault: Whether this counts as a failure of the backend.
     """
 
     def __init__(self, status: int, message: str, code: str, *, backend_fault: bool = True) -> None:
@@ -34,18 +34,18 @@ class UpstreamError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A request on its way to a backend.
+class UpstreamRequest:
+    """A request to a backend.
 
     Attributes:
-        backend: Who gets it.
+        backend: The backend that gets it.
         endpoint: Path below ``/v1``.
-        protocol: What the body is written in; None for a call that is only passed on.
-        body: A JSON object, or bytes to be sent as they are.
+        protocol: Protocol of the body; None for a call that is passed through.
+        body: A JSON object, or bytes that are sent unchanged.
         headers: The agent's headers.
         method: HTTP method.
         query: Query string, without the question mark.
-        forward_key: Whether a backend without a key of its own is shown the agent's.
+        forward_key: Whether a backend without a key of its own gets the agent's.
     """
 
     backend: Backend
@@ -58,12 +58,12 @@ class Outgoing:
     forward_key: bool = False
 
 
-class Answer(ABC):
-    """A backend's response, as HTTP has it. Its body is read once, and it is closed by its reader.
+class UpstreamResponse(ABC):
+    """A backend's HTTP response. Its body is read once; whoever reads it closes it.
 
     Attributes:
         status: HTTP status.
-        headers: What of the response's headers the agent gets.
+        headers: The headers that the agent gets.
         streamed: Whether the body is a stream of server-sent events.
     """
 
@@ -76,7 +76,7 @@ class Answer(ABC):
         """Return the whole body.
 
         Raises:
-            UpstreamError: It did not come whole.
+            UpstreamError: The connection broke before the end.
         """
 
     @abstractmethod
@@ -84,29 +84,29 @@ class Answer(ABC):
         """Yield the body as it comes.
 
         Raises:
-            UpstreamError: It did not come whole.
+            UpstreamError: The connection broke before the end.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of it; a body that is not read to its end ends the call at the backend."""
+        """Close the connection unless the body was read to its end, which stops the backend."""
 
 
 class Upstream(ABC):
     """Sends requests to backends. Created and closed in the loop that uses it."""
 
     @abstractmethod
-    async def send(self, request: Outgoing) -> Answer:
-        """Return the response once its headers are there.
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Return the response when its headers have arrived.
 
         Raises:
-            UpstreamError: There is none.
+            UpstreamError: The backend gave no response.
         """
 
     @abstractmethod
     def update(self, backends: Iterable[Backend]) -> None:
-        """Take note of the backends that there are from now on; those that go may still be used."""
+        """Note the current backends. Calls in flight may still use removed ones."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""

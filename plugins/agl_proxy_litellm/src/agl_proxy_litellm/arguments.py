@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from agl_proxy_direct.failures import CallError
+from agl_proxy_direct import CallError
 
 __all__ = ["arguments"]
 

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from agl_core.errors import ConfigError
 from agl_core.genai import Protocol
-from agl_proxy_direct.backends import (
+from agl_proxy_direct import (
     PROVIDERS,
     Backend,
     ModelEntry,
     ModelParams,
-    read_entries,
-    secret,
+    read_model_list,
+    resolve_secret,
 )
 from agl_proxy_litellm.library import library
 
@@ -60,7 +60,7 @@ def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, 
     Raises:
         ConfigError: An entry is wrong; the message starts with where.
     """
-    return tuple(_backend(entry, where) for entry, where in read_entries(model_list))
+    return tuple(_backend(entry, where) for entry, where in read_model_list(model_list))
 
 
 def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
@@ -69,7 +69,7 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
     provider, model = _provider(params, given, where)
     home = PROVIDERS[provider].api_base if provider in PROVIDERS else ""
     base = _base_url(given or home, provider, f"{where}.api_base")
-    key = secret(params.api_key, f"{where}.api_key")
+    key = resolve_secret(params.api_key, f"{where}.api_key")
     if key is None and provider in _KEYS:
         key = os.environ.get(_KEYS[provider])
     deployment: dict[str, Any] = {
@@ -103,7 +103,7 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
 
 
 def _resolved(value: Any, where: str) -> Any:
-    return secret(value, where) if isinstance(value, str) else value
+    return resolve_secret(value, where) if isinstance(value, str) else value
 
 
 def _provider(params: ModelParams, base: str | None, where: str) -> tuple[str, str]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from agl_proxy_direct import DirectProxy
-from agl_proxy_direct.app import Provision
+from agl_proxy_direct import DirectProxy, UpstreamSpec
 from agl_proxy_litellm.backends import parse_model_list
 from agl_proxy_litellm.upstream import LiteLLMUpstream
 
@@ -27,4 +26,4 @@ class LiteLLMProxy(DirectProxy):
     health and what is in flight. No server of LiteLLM's is started.
     """
 
-    provision: ClassVar[Provision] = Provision(parse_model_list, LiteLLMUpstream)
+    upstream_spec: ClassVar[UpstreamSpec] = UpstreamSpec(parse_model_list, LiteLLMUpstream)

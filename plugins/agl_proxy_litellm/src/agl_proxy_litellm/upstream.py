@@ -11,13 +11,11 @@ import aiohttp
 import httpx
 
 from agl_core.genai import Protocol
-from agl_proxy_direct.failures import CallError
-from agl_proxy_direct.http import HttpUpstream
-from agl_proxy_direct.upstream import Answer, Outgoing, Upstream
-from agl_proxy_litellm.answers import RawStream, TranslatedStream, failed, whole
+from agl_proxy_direct import CallError, HttpUpstream, Upstream, UpstreamRequest, UpstreamResponse
 from agl_proxy_litellm.arguments import arguments
 from agl_proxy_litellm.backends import Backend, LiteLLMBackend
 from agl_proxy_litellm.library import library
+from agl_proxy_litellm.responses import RawStream, TranslatedStream, failed, whole
 from agl_proxy_litellm.tap import Tap, TapTransport
 
 __all__ = ["LiteLLMUpstream"]
@@ -96,7 +94,7 @@ class LiteLLMUpstream(Upstream):
 
     # -- calls -----------------------------------------------------------------------------------
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         backend = request.backend
         assert isinstance(backend, LiteLLMBackend)
         if request.protocol is None or request.protocol not in _METHODS:
@@ -118,8 +116,8 @@ class LiteLLMUpstream(Upstream):
             raise
 
     async def _answer(
-        self, request: Outgoing, protocol: Protocol, backend: LiteLLMBackend, tap: Tap
-    ) -> Answer:
+        self, request: UpstreamRequest, protocol: Protocol, backend: LiteLLMBackend, tap: Tap
+    ) -> UpstreamResponse:
         result = await self._call(request, protocol, backend)
         if not _is_stream(result):
             return whole(result, tap, backend)
@@ -131,7 +129,7 @@ class LiteLLMUpstream(Upstream):
         await stream.start()
         return stream
 
-    async def _straight(self, request: Outgoing) -> Answer:
+    async def _straight(self, request: UpstreamRequest) -> UpstreamResponse:
         if not request.backend.api_base.startswith("http"):
             raise CallError(
                 404,
@@ -142,7 +140,7 @@ class LiteLLMUpstream(Upstream):
         return await self._http.send(request)
 
     def _call(
-        self, request: Outgoing, protocol: Protocol, backend: LiteLLMBackend
+        self, request: UpstreamRequest, protocol: Protocol, backend: LiteLLMBackend
     ) -> Awaitable[Any]:
         assert isinstance(request.body, dict)
         openai = backend.speaks_openai
@@ -187,7 +185,7 @@ def _is_stream(result: Any) -> bool:
     return hasattr(result, "__aiter__") and not hasattr(result, "model_dump")
 
 
-def _forwarded(request: Outgoing) -> dict[str, str]:
+def _forwarded(request: UpstreamRequest) -> dict[str, str]:
     headers: dict[str, str] = {}
     for raw_name, value in request.headers:
         name = raw_name.decode("latin-1")

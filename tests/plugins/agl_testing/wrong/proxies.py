@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from agl_core.errors import StoreUnavailableError
 from agl_core.store import LightningStoreThreaded
-from agl_proxy_direct import DirectProxy
-from agl_proxy_direct.app import ProxyApp
+from agl_proxy_direct import DirectProxy, ProxyApp
 
 
 class Base(DirectProxy):

@@ -1,4 +1,4 @@
-"""Backends that are HTTP servers: one client session per event loop."""
+"""Sends requests to backends over HTTP, with one client session per event loop."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from yarl import URL
 
 from agl_core.genai import dumps
 from agl_proxy_direct.backends import Backend
-from agl_proxy_direct.upstream import Answer, Outgoing, Upstream, UpstreamError
+from agl_proxy_direct.upstream import Upstream, UpstreamError, UpstreamRequest, UpstreamResponse
 from agl_serving.tokens import is_token
 
-__all__ = ["HttpUpstream", "relayed"]
+__all__ = ["HttpUpstream", "response_headers"]
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -33,7 +33,7 @@ _HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
-"""RFC 9110, section 7.6.1, and what our own server writes."""
+"""Hop-by-hop headers (RFC 9110, section 7.6.1), and headers that our own server writes."""
 
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     "accept-encoding",
@@ -45,15 +45,17 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     "origin",
     "x-api-key",
 }
+"""Credentials, and headers that describe the agent's connection to the proxy."""
 
-# Servers close idle connections after 5 s (uvicorn's default), and a request written just then is
-# lost: connections that might be about to close are not used again.
+# uvicorn closes idle connections after 5 s by default. A request written at that moment is lost, so
+# idle connections are dropped before.
 _KEEP_ALIVE: Final = 4.0
 _LARGE: Final = 2**20
+"""Bytes from which on a body is written in pieces."""
 
 
 class HttpUpstream(Upstream):
-    """Sends requests as they are to servers that speak their protocol."""
+    """Sends requests unchanged to HTTP servers that speak their protocol."""
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -78,7 +80,7 @@ class HttpUpstream(Upstream):
         kept = set(backends)
         self._timeouts = {key: value for key, value in self._timeouts.items() if key in kept}
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         backend, body = request.backend, request.body
         headers = _request_headers(request)
         if isinstance(body, dict):
@@ -86,7 +88,7 @@ class HttpUpstream(Upstream):
             headers["content-type"] = "application/json"
         data: Any = body
         if body is not None and len(body) > _LARGE:
-            data = io.BytesIO(body)  # written in pieces, so that others' calls go on
+            data = io.BytesIO(body)  # written in pieces, so that it does not block the event loop
         try:
             response = await self._session.request(
                 request.method,
@@ -98,9 +100,9 @@ class HttpUpstream(Upstream):
             )
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _as_upstream_error(error, backend) from error
-        return _HttpAnswer(response, backend)
+        return _HttpResponse(response, backend)
 
-    def _url(self, request: Outgoing) -> URL:
+    def _url(self, request: UpstreamRequest) -> URL:
         url = request.backend.url(request.endpoint)
         if request.query:
             url += f"?{request.query}"
@@ -122,10 +124,10 @@ class HttpUpstream(Upstream):
         return timeout
 
 
-class _HttpAnswer(Answer):
+class _HttpResponse(UpstreamResponse):
     def __init__(self, response: aiohttp.ClientResponse, backend: Backend) -> None:
         self.status = response.status
-        self.headers = relayed(response.raw_headers)
+        self.headers = response_headers(response.raw_headers)
         self.streamed = response.content_type == "text/event-stream"
         self._response = response
         self._backend = backend
@@ -147,8 +149,8 @@ class _HttpAnswer(Answer):
         self._response.close()
 
 
-def relayed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return what of a backend's headers its caller gets."""
+def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a backend's response that the agent gets."""
     return [
         (name.lower(), value)
         for name, value in headers
@@ -157,7 +159,7 @@ def relayed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]
 
 
 def _as_upstream_error(error: BaseException, backend: Backend) -> UpstreamError:
-    """Say what a failure of the connection means."""
+    """Return the error that a failed connection means for the caller."""
     where = f"the backend {backend.api_base} of model {backend.model_name!r}"
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         message = f"{where} could not be connected to within {backend.connect_timeout:g} s"
@@ -171,8 +173,8 @@ def _as_upstream_error(error: BaseException, backend: Backend) -> UpstreamError:
     )
 
 
-def _request_headers(request: Outgoing) -> dict[str, str]:
-    """Return the headers to send: the agent's, without its credentials unless they are meant."""
+def _request_headers(request: UpstreamRequest) -> dict[str, str]:
+    """Return the agent's headers with the backend's credentials in place of the agent's."""
     backend = request.backend
     headers: dict[str, str] = {}
     key = ""

@@ -1,20 +1,20 @@
-"""One call of an agent: to a backend and back, with its span.
+"""One model call in a protocol that the proxy knows, from the agent to a backend and back.
 
 ::
 
-    request -> limits -> backend -> translate, ask for more -> upstream
-    upstream -> assemble on the side -> hide what was not asked for -> translate -> agent
+    request  -> limits -> choose a backend -> translate -> request extra fields -> upstream
+    response -> assemble for the span -> strip extra fields -> translate -> agent
 
-The agent gets the last bytes of an answer once its span is in the store, so a span is there before
-the agent can return and its attempt can end. The wait is bounded; a span that is late stays with
-the spool.
+The agent gets the last bytes of a response when its span is in the store, so the span is stored
+before the agent can return and its attempt can end. The wait is bounded; a span that is late stays
+in the spool.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import aclosing
-from typing import cast
+from typing import Final, cast
 
 from agl_core.genai import ENDPOINTS, Json, Protocol, dumps, loads
 from agl_core.genai.codec import (
@@ -26,20 +26,25 @@ from agl_core.genai.codec import (
     translate_response,
 )
 from agl_proxy_direct.balancer import Member
+from agl_proxy_direct.errors import CallError, translate_error
 from agl_proxy_direct.exchange import Exchange
-from agl_proxy_direct.failures import CallError, translate_error
+from agl_proxy_direct.extra_fields import ExtraFields, complete_request
 from agl_proxy_direct.relay import StreamRelay
-from agl_proxy_direct.request_plan import Hidden, ask
-from agl_proxy_direct.upstream import Answer, Outgoing, UpstreamError
+from agl_proxy_direct.upstream import UpstreamError, UpstreamRequest, UpstreamResponse
 from agl_serving.messages import JSON
 
-__all__ = ["Call"]
+__all__ = ["ModelCallExchange"]
+
+# 529 is Anthropic's "overloaded". Any other status says that the request itself is wrong.
+_RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504, 529})
 
 
-class Refused(UpstreamError):
-    """A backend answered with an error; it is passed on if no other backend does better."""
+class BackendRefusal(UpstreamError):
+    """A backend answered with an error status. The agent gets it if no other backend succeeds."""
 
-    def __init__(self, member: Member, protocol: Protocol, response: Answer, body: bytes) -> None:
+    def __init__(
+        self, member: Member, protocol: Protocol, response: UpstreamResponse, body: bytes
+    ) -> None:
         status = response.status
         super().__init__(
             status,
@@ -52,19 +57,19 @@ class Refused(UpstreamError):
         self.headers = response.headers
 
 
-class Call(Exchange):
-    """A call of a protocol that the proxy understands."""
+class ModelCallExchange(Exchange):
+    """A model call in a known protocol."""
 
     @property
     def _protocol(self) -> Protocol:
         assert self._route.protocol is not None
         return self._route.protocol
 
-    async def _exchange(self) -> None:
+    async def _proxy(self) -> None:
         app, record, rollout = self._app, self._record, self._route.rollout_id or ""
-        request = self._parse()
-        if self._ticket is not None:
-            app.limits.admit(self._ticket.rollout_id)
+        request = self._parse_request()
+        if self._span is not None:
+            app.limits.admit(self._span.rollout_id)
         failed: list[Member] = []
         while True:
             queued = time.monotonic()
@@ -84,7 +89,7 @@ class Call(Exchange):
             finally:
                 app.balancer.release(member, failed=fault)
 
-    def _parse(self) -> Json:
+    def _parse_request(self) -> Json:
         try:
             request = loads(self._body)
         except ValueError as error:
@@ -96,55 +101,55 @@ class Call(Exchange):
         if model is None and len(self._app.balancer.models) == 1:
             model = self._app.balancer.models[0]
         if not isinstance(model, str):
-            raise CallError(400, "say which model: the body has no 'model'", "model_missing")
+            raise CallError(400, "name a model: the body has no 'model'", "model_missing")
         self._check_model(model)
         self._record.model = model
         self._record.streamed = bool(request.get("stream"))
-        self._record.request = self._as_chat(request)
+        self._record.request = self._to_chat(request)
         return request
 
-    def _as_chat(self, request: Json) -> Json:
-        """Return what the span says was asked."""
+    def _to_chat(self, request: Json) -> Json:
+        """Return the request as the span records it: in the chat protocol."""
         if self._protocol not in ("responses", "messages"):
             return request
         try:
             return translate_request(self._protocol, "chat", request)
         except CodecError as error:
-            # The backend may know more of its own protocol than the codec does.
+            # The backend may accept what the codec cannot translate, so the call goes on.
             self._record.extra["agl.proxy.raw_request"] = dumps(request).decode()
             self._record.extra["agl.proxy.codec_error"] = str(error)
             return {}
 
     def _may_retry(self, error: UpstreamError, member: Member, failed: list[Member]) -> bool:
-        """Whether another try may help; never once the agent has got a byte."""
-        if self._begun or len(failed) >= self._app.options.num_retries:
+        """Whether another try may succeed. Never after the agent got a byte."""
+        if self._headers_sent or len(failed) >= self._app.options.num_retries:
             return False
-        if isinstance(error, Refused) and error.status not in (429, 500, 502, 503, 504, 529):
+        if isinstance(error, BackendRefusal) and error.status not in _RETRIED_STATUSES:
             return False
-        if self._app.balancer.choices(self._record.model) > len({*failed, member}):
+        if self._app.balancer.count_backends(self._record.model) > len({*failed, member}):
             return True
-        # An idle connection that the backend was just closing: nothing reached the model.
+        # The backend closed an idle connection while the request was written: no model saw it.
         return error.code == "connection_broken" and member not in failed
 
     async def _try(self, member: Member, request: Json) -> None:
         record, backend = self._record, member.backend
-        spoken = self._backend_protocol(member)
+        target = self._backend_protocol(member)
         record.backend, record.provider = backend.api_base, backend.provider
-        record.backend_protocol, record.version = spoken, member.version
-        if spoken == self._protocol:
+        record.backend_protocol, record.version = target, member.version
+        if target == self._protocol:
             body = dict(request)
         else:
             try:
-                body = translate_request(self._protocol, spoken, request)
+                body = translate_request(self._protocol, target, request)
             except CodecError as error:
                 raise CallError(400, str(error), "not_translatable") from None
-            record.lost = lost_in_request(self._protocol, spoken, request)
-        hidden = ask(body, spoken, backend, capture=self._ticket is not None)
+            record.lost = lost_in_request(self._protocol, target, request)
+        extra = complete_request(body, target, backend, capture=self._span is not None)
         response = await self._app.upstream.send(
-            Outgoing(
+            UpstreamRequest(
                 backend,
-                ENDPOINTS[spoken],
-                spoken,
+                ENDPOINTS[target],
+                target,
                 body,
                 self._headers,
                 query=self._query,
@@ -153,11 +158,11 @@ class Call(Exchange):
         )
         try:
             if response.status >= 400:
-                raise Refused(member, spoken, response, await response.read())
+                raise BackendRefusal(member, target, response, await response.read())
             if response.streamed:
-                await self._stream(member, spoken, response, hidden)
+                await self._relay_stream(member, target, response, extra)
             else:
-                await self._whole(member, spoken, response, hidden)
+                await self._relay_body(member, target, response, extra)
         finally:
             await response.close()
 
@@ -175,13 +180,13 @@ class Call(Exchange):
             "protocol_not_supported",
         )
 
-    # -- answers ---------------------------------------------------------------------------------
+    # -- responses -------------------------------------------------------------------------------
 
-    async def _whole(
-        self, member: Member, spoken: Protocol, response: Answer, hidden: Hidden
+    async def _relay_body(
+        self, member: Member, target: Protocol, response: UpstreamResponse, extra: ExtraFields
     ) -> None:
         raw = await response.read()
-        self._record.first_token_seconds = time.monotonic() - self._clock
+        self._record.first_token_seconds = time.monotonic() - self._started_at
         try:
             answer = loads(raw)
         except ValueError:
@@ -189,37 +194,37 @@ class Call(Exchange):
         if not isinstance(answer, dict):
             raise UpstreamError(
                 502,
-                f"the backend {member.backend.api_base} answered no JSON object: {raw[:80]!r}",
+                f"the backend {member.backend.api_base} answered with no JSON object: {raw[:80]!r}",
                 "backend_garbage",
             )
         answer = cast("Json", answer)
-        self._note(member, spoken, answer)
-        if spoken != self._protocol:
-            raw = dumps(translate_response(spoken, self._protocol, answer))
-        elif hidden:
-            hidden.strip(answer)
+        self._record_response(member, target, answer)
+        if target != self._protocol:
+            raw = dumps(translate_response(target, self._protocol, answer))
+        elif extra:
+            extra.strip(answer)
             raw = dumps(answer)
-        await self._commit(response.status)
-        await self._answer(response.status, raw, response.headers)
+        await self._store_span(response.status)
+        await self._send_response(response.status, raw, response.headers)
 
-    async def _stream(
-        self, member: Member, spoken: Protocol, response: Answer, hidden: Hidden
+    async def _relay_stream(
+        self, member: Member, target: Protocol, response: UpstreamResponse, extra: ExtraFields
     ) -> None:
-        relay = StreamRelay(spoken, self._protocol, hidden, self._record.request)
+        relay = StreamRelay(target, self._protocol, extra, self._record.request)
         record = self._record
         try:
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
-                    out = self._relay(relay, chunk, member)
+                    out = self._feed(relay, chunk, member)
                     if record.first_token_seconds is None and relay.assembler.started:
-                        record.first_token_seconds = time.monotonic() - self._clock
+                        record.first_token_seconds = time.monotonic() - self._started_at
                     if out:
-                        await self._begin(response.status, response.headers)
+                        await self._send_headers(response.status, response.headers)
                         body = {"type": "http.response.body", "body": out, "more_body": True}
                         await self._send(body)
         finally:
             if relay.events:
-                self._note(member, spoken, relay.assembler.result())
+                self._record_response(member, target, relay.assembler.result())
         if not relay.complete:
             raise UpstreamError(
                 502, f"the backend {member.backend.api_base} ended its stream early", "stream_cut"
@@ -227,11 +232,11 @@ class Call(Exchange):
         if relay.assembler.error is not None:
             record.error, record.error_type = relay.assembler.error, "backend_error"
         rest = relay.close()
-        await self._commit(response.status)
-        await self._begin(response.status, response.headers)
+        await self._store_span(response.status)
+        await self._send_headers(response.status, response.headers)
         await self._send({"type": "http.response.body", "body": rest})
 
-    def _relay(self, relay: StreamRelay, chunk: bytes, member: Member) -> bytes:
+    def _feed(self, relay: StreamRelay, chunk: bytes, member: Member) -> bytes:
         try:
             return relay.feed(chunk)
         except ValueError as error:
@@ -241,35 +246,35 @@ class Call(Exchange):
                 "backend_garbage",
             ) from None
 
-    def _note(self, member: Member, spoken: Protocol, answer: Json) -> None:
-        """Keep what the model answered for the span."""
+    def _record_response(self, member: Member, target: Protocol, answer: Json) -> None:
+        """Keep the response for the span, in the chat protocol."""
         record = self._record
         record.end_version = member.version
-        if spoken != self._protocol:
-            record.lost = sorted({*record.lost, *lost_in_response(spoken, self._protocol, answer)})
-        if spoken in ("responses", "messages"):
+        if target != self._protocol:
+            record.lost = sorted({*record.lost, *lost_in_response(target, self._protocol, answer)})
+        if target in ("responses", "messages"):
             try:
-                record.response = translate_response(spoken, "chat", answer)
+                record.response = translate_response(target, "chat", answer)
             except CodecError as error:
                 record.extra["agl.proxy.raw_response"] = dumps(answer).decode()
                 record.extra["agl.proxy.codec_error"] = str(error)
         else:
-            # What is hidden from the agent is cut out of the answer itself.
+            # A copy, since extra fields are stripped from the response in place.
             record.response = {
                 **answer,
                 "choices": [dict(choice) for choice in answer.get("choices") or ()],
             }
 
-    async def _tell(self, error: UpstreamError) -> None:
-        """Answer with a backend's own error, in the agent's protocol."""
-        if not isinstance(error, Refused):
-            await super()._tell(error)
+    async def _send_upstream_error(self, error: UpstreamError) -> None:
+        """Send the backend's error in the agent's protocol."""
+        if not isinstance(error, BackendRefusal):
+            await super()._send_upstream_error(error)
             return
         body = translate_error(error.protocol, self._protocol, error.status, error.body)
         self._record.error = body[:2000].decode("utf-8", "replace")
         self._record.error_type = error.code
-        await self._commit(error.status)
+        await self._store_span(error.status)
         headers = error.headers
         if body is not error.body:
             headers = [JSON, *((k, v) for k, v in headers if k != b"content-type")]
-        await self._answer(error.status, body, headers)
+        await self._send_response(error.status, body, headers)

@@ -1,9 +1,9 @@
-"""The span of a call.
+"""The span of a proxied call.
 
-Attributes are those of OpenTelemetry's GenAI conventions (opentelemetry.io/docs/specs/semconv/
-gen-ai), with the token ids and log-probabilities under the keys that adapters read and with what
-only a proxy knows under ``agl.proxy.*``. Prompt and response are written once, in the conventions'
-shape: :mod:`agl_core.genai`.
+Its attributes are those of OpenTelemetry's GenAI conventions (opentelemetry.io/docs/specs/semconv/
+gen-ai), see :func:`agl_core.genai.request_attributes`. Token ids and log-probabilities are under
+the keys that adapters read. ``agl.proxy.*`` holds what only the proxy knows: backend, tries, time
+in the queue.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _RESOURCE: Final = {"attributes": {"service.name": "agl-proxy"}, "schema_url": "
 
 @dataclass(slots=True)
 class CallRecord:
-    """What is known of a call; filled in as it goes on."""
+    """The facts about a call, filled in while it is served."""
 
     protocol: Protocol | None
-    """What the agent speaks; None for a call that the proxy only passes on."""
+    """The agent's protocol; None for a call that is passed through."""
     method: str
     endpoint: str
     start_time: float
     """Epoch seconds."""
     model: str = ""
-    """What the agent calls it."""
+    """The model's name for agents."""
     request: Json = field(default_factory=dict[str, Any])
-    """In the chat protocol, or as it came for completions and embeddings."""
+    """In the chat protocol; completions and embeddings as they came."""
     response: Json | None = None
-    """Likewise; partial if the call ended early."""
+    """In the same protocol as the request; partial if the call ended early."""
     streamed: bool = False
     trace_id: str = ""
     parent_id: str | None = None
@@ -59,17 +59,17 @@ class CallRecord:
     first_token_seconds: float | None = None
     end_time: float = 0.0
     status: int | None = None
-    """HTTP status that the agent was answered with."""
+    """HTTP status of the response to the agent."""
     error: str | None = None
     error_type: str | None = None
     lost: list[str] = field(default_factory=list[str])
-    """What the translation between the protocols left out of request and response."""
+    """Names of fields that the translation of request and response left out."""
     extra: Json = field(default_factory=dict[str, Any])
     """Further attributes."""
 
 
 def span_fields(record: CallRecord) -> Json:
-    """Return the span as JSON has it, without the ids of rollout, attempt and sequence."""
+    """Return the JSON fields of the span, without the ids of rollout, attempt and sequence."""
     trace_id = record.trace_id or new_trace_id()
     error = record.error
     return {
@@ -78,7 +78,7 @@ def span_fields(record: CallRecord) -> Json:
         "parent_id": record.parent_id,
         "name": _name(record),
         "status": {"status_code": "OK" if error is None else "ERROR", "description": error},
-        "attributes": {**_about_call(record), **_about_model(record), **record.extra},
+        "attributes": {**_call_attributes(record), **_model_attributes(record), **record.extra},
         "events": [],
         "links": [],
         "start_time": record.start_time,
@@ -90,7 +90,7 @@ def span_fields(record: CallRecord) -> Json:
 
 
 def parse_traceparent(value: bytes | None) -> tuple[str, str] | None:
-    """Return trace id and span id of a ``traceparent`` header (W3C Trace Context), if it is one."""
+    """Return trace id and span id of a ``traceparent`` header (W3C Trace Context), or None."""
     if value is None:
         return None
     parts = value.decode("latin-1").split("-")
@@ -114,7 +114,7 @@ def _name(record: CallRecord) -> str:
     return semconv.SPAN_MODEL_CALL
 
 
-def _about_call(record: CallRecord) -> Json:
+def _call_attributes(record: CallRecord) -> Json:
     attributes: Json = {
         "agl.proxy.endpoint": record.endpoint,
         "agl.proxy.tries": record.tries,
@@ -139,7 +139,7 @@ def _about_call(record: CallRecord) -> Json:
     return {key: value for key, value in attributes.items() if value is not None and value != ""}
 
 
-def _about_model(record: CallRecord) -> Json:
+def _model_attributes(record: CallRecord) -> Json:
     attributes = genai.request_attributes(record.request)
     if record.protocol == "embeddings":
         attributes |= genai.usage_attributes(record.response or {})

@@ -1,4 +1,4 @@
-"""What goes wrong in a call, and how each protocol's clients are told.
+"""Errors of a call, and their form in each protocol.
 
 Formats: OpenAI API reference, "Errors"; Anthropic API reference, "Errors".
 """
@@ -37,8 +37,8 @@ class CallError(Exception):
     Args:
         status: HTTP status.
         message: What happened and what to do, for the caller.
-        code: A word for programs; also the span's ``error.type``.
-        headers: More headers of the answer, e.g. ``retry-after``.
+        code: Machine-readable code; also the span's ``error.type``.
+        headers: Further headers of the response, e.g. ``retry-after``.
     """
 
     def __init__(self, status: int, message: str, code: str, headers: HeaderList = ()) -> None:
@@ -52,7 +52,7 @@ class CallError(Exception):
 def error_body(
     protocol: Protocol | None, status: int, message: str, code: str | None
 ) -> dict[str, Any]:
-    """Return the error as a caller of this protocol expects it."""
+    """Return the JSON of an error in the caller's protocol."""
     if protocol == "messages":
         fallback = "invalid_request_error" if status < 500 else "api_error"
         kind = _ANTHROPIC_TYPES.get(status, fallback)
@@ -63,19 +63,19 @@ def error_body(
 
 
 def error_event(protocol: Protocol | None, error: CallError, sequence_number: int = 0) -> bytes:
-    """Return how a stream that has begun says that it failed."""
+    """Return the event that reports an error in a stream that has begun."""
     if protocol == "messages":
         return named_event(error_body("messages", error.status, error.message, error.code))
     body = error_body(protocol, error.status, error.message, error.code)
     if protocol == "responses":
-        # Clients read ``error`` in whatever event they meet it; the event itself is the protocol's.
-        told = {"type": "error", "code": error.code, "message": error.message, "param": None}
-        return named_event({**told, **body, "sequence_number": sequence_number})
-    return event_bytes(body)  # and no [DONE]: what broke off must not look whole
+        # OpenAI's clients raise on an ``error`` key in any event; the protocol has the other keys.
+        event = {"type": "error", "code": error.code, "message": error.message, "param": None}
+        return named_event({**event, **body, "sequence_number": sequence_number})
+    return event_bytes(body)  # no [DONE]: a truncated stream must not look complete
 
 
 def translate_error(source: Protocol, target: Protocol | None, status: int, body: bytes) -> bytes:
-    """Return a backend's error in the caller's protocol; unchanged where both speak alike."""
+    """Return a backend's error in the caller's protocol; unchanged if the two share a form."""
     if (source == "messages") == (target == "messages"):
         return body
     message, code = body.decode("utf-8", "replace")[:2000], None
@@ -87,9 +87,9 @@ def translate_error(source: Protocol, target: Protocol | None, status: int, body
         found = cast("dict[str, Any]", parsed)
         inner = found.get("error", found)
         if isinstance(inner, dict):
-            told = cast("dict[str, Any]", inner)
-            message = str(told.get("message") or told.get("detail") or message)
-            code = told.get("code") or told.get("type")
+            details = cast("dict[str, Any]", inner)
+            message = str(details.get("message") or details.get("detail") or message)
+            code = details.get("code") or details.get("type")
         elif isinstance(inner, str):
             message = inner
     return dumps(error_body(target, status, message, None if code is None else str(code)))

@@ -10,9 +10,7 @@ from typing import Any, Final
 import httpx
 
 from agl_core.genai import DONE, dumps
-from agl_proxy_direct.failures import error_body
-from agl_proxy_direct.http import relayed
-from agl_proxy_direct.upstream import Answer, UpstreamError
+from agl_proxy_direct import UpstreamError, UpstreamResponse, error_body, response_headers
 from agl_proxy_litellm.backends import LiteLLMBackend
 from agl_proxy_litellm.library import library
 from agl_proxy_litellm.tap import Tap
@@ -23,7 +21,7 @@ __all__ = ["RawStream", "TranslatedStream", "failed", "whole"]
 _EVENTS: Final = [(b"content-type", b"text/event-stream")]
 
 
-class WrittenAnswer(Answer):
+class BufferedResponse(UpstreamResponse):
     """An answer that is here."""
 
     streamed = False
@@ -43,14 +41,14 @@ class WrittenAnswer(Answer):
         pass
 
 
-def whole(result: Any, tap: Tap, backend: LiteLLMBackend) -> Answer:
+def whole(result: Any, tap: Tap, backend: LiteLLMBackend) -> UpstreamResponse:
     """Return a result that came in one piece."""
     if tap.status and backend.speaks_openai:
-        return WrittenAnswer(tap.status, relayed(tap.headers), tap.take())
-    return WrittenAnswer(200, [JSON], _json(result))
+        return BufferedResponse(tap.status, response_headers(tap.headers), tap.take())
+    return BufferedResponse(200, [JSON], _json(result))
 
 
-class RawStream(Answer):
+class RawStream(UpstreamResponse):
     """A stream as the server sends it; LiteLLM has only sent the request.
 
     Args:
@@ -63,7 +61,7 @@ class RawStream(Answer):
     streamed = True
 
     def __init__(self, result: Any, tap: Tap, backend: LiteLLMBackend) -> None:
-        self.headers = relayed(tap.headers)
+        self.headers = response_headers(tap.headers)
         self._result = result
         self._tap = tap
         self._backend = backend
@@ -88,7 +86,7 @@ class RawStream(Answer):
         await _close(self._result)
 
 
-class TranslatedStream(Answer):
+class TranslatedStream(UpstreamResponse):
     """A stream of LiteLLM's objects.
 
     Args:
@@ -169,7 +167,7 @@ def broken(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamError
     return UpstreamError(502, f"{where} failed: {_message(error)}", "backend_error")
 
 
-async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> Answer:
+async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamResponse:
     """Return an error of the backend's as its answer.
 
     Args:
@@ -190,7 +188,7 @@ async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> Answer:
     if tap.status and backend.speaks_openai:
         # Also where LiteLLM could not make anything of a 200: the proxy looks for itself.
         body = tap.take() + b"".join([piece async for piece in tap.pieces()])
-        return WrittenAnswer(tap.status, relayed(tap.headers), body)
+        return BufferedResponse(tap.status, response_headers(tap.headers), body)
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or isinstance(error, litellm.APIConnectionError):
         raise broken(error, tap, backend) from error
@@ -204,7 +202,7 @@ async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> Answer:
             break
     code = getattr(error, "code", None)
     body = error_body("chat", status, _message(error), None if code is None else str(code))
-    return WrittenAnswer(status, headers, dumps(body))
+    return BufferedResponse(status, headers, dumps(body))
 
 
 def _where(backend: LiteLLMBackend) -> str:

@@ -1,4 +1,4 @@
-"""The built-in proxy: straight to servers that speak OpenAI's or Anthropic's protocols.
+"""The component ``proxy.direct``: starts, stops and controls the proxy's server.
 
 ::
 
@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from agl_core.errors import ConfigError, LaunchError
 from agl_core.proxy import LLMProxy
 from agl_core.store.base import LightningStore
-from agl_proxy_direct.app import HEALTH_PATH, Provision, ProxyApp, ProxyOptions
+from agl_proxy_direct.app import HEALTH_PATH, ProxyApp
 from agl_proxy_direct.limits import RolloutLimits
+from agl_proxy_direct.options import ProxyOptions, UpstreamSpec
 from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
 from agl_serving.sockets import LOOPBACK, is_loopback
 from agl_serving.tokens import ATTEMPT_TOKEN_SECONDS, mint_token
@@ -31,11 +32,14 @@ __all__ = ["DirectProxy"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_CROSSING_SECONDS: Final = 10.0
+_CALL_IN_LOOP_TIMEOUT: Final = 10.0
+"""Longest wait of :meth:`DirectProxy._call_in_loop`, in seconds."""
 
 
 class DirectProxy(LLMProxy):
-    """Relays calls byte by byte, and records each in one span.
+    """Relays model calls to their backends byte by byte, and records each in one span.
+
+    Backends are servers that speak OpenAI's or Anthropic's protocols.
 
     Args:
         port: Port; None takes a free one.
@@ -61,8 +65,8 @@ class DirectProxy(LLMProxy):
         ConfigError: An argument is wrong.
     """
 
-    provision: ClassVar[Provision] = Provision()
-    """What a subclass replaces to put other backends behind the same app."""
+    upstream_spec: ClassVar[UpstreamSpec] = UpstreamSpec()
+    """A subclass replaces it to use other backends with the same application."""
 
     def __init__(
         self,
@@ -91,9 +95,9 @@ class DirectProxy(LLMProxy):
                 "allow it with insecure=True"
             )
         if auth_token is not None:
-            mint_token(auth_token, "read", lifetime=0)  # complains about a bad secret now
+            mint_token(auth_token, "read", lifetime=0)  # raises for a bad secret before the start
         self._model_list = [dict(item) for item in model_list or ()]
-        self._backends = self.provision.parse(self._model_list)
+        self._backends = self.upstream_spec.parse(self._model_list)
         self._versions: dict[str | None, str] = {}
         self._store = store
         self._auth_token = auth_token
@@ -118,9 +122,9 @@ class DirectProxy(LLMProxy):
             thread_join_timeout=stop_timeout + 10.0,
         )
         self._app: ProxyApp | None = None
-        self._launcher = PythonServerLauncher(_not_started, self._args)
+        self._launcher = PythonServerLauncher(_refuse_calls, self._args)
 
-    # -- where spans go --------------------------------------------------------------------------
+    # -- store -----------------------------------------------------------------------------------
 
     def get_store(self) -> LightningStore | None:
         return self._store
@@ -128,9 +132,9 @@ class DirectProxy(LLMProxy):
     def set_store(self, store: LightningStore) -> None:
         self._store = store
         if self._app is not None:
-            self._at_once(lambda app: app.set_store(store))
+            self._call_in_loop(lambda app: app.set_store(store))
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------
 
     @property
     def base_url(self) -> str:
@@ -141,7 +145,7 @@ class DirectProxy(LLMProxy):
 
     async def start(self) -> None:
         if self._store is None:
-            raise ValueError("a proxy needs a store to write spans to: pass store, or set_store()")
+            raise ValueError("a proxy needs a store for spans: pass store=, or call set_store()")
         if self.is_running():
             raise LaunchError(f"the proxy at {self.base_url} runs already")
         needed = "thread_safe" if self._args.launch_mode == "thread" else "async_safe"
@@ -150,7 +154,7 @@ class DirectProxy(LLMProxy):
                 f"{type(self._store).__name__} is not {needed}, which launch_mode="
                 f"{self._args.launch_mode!r} needs; wrap it in LightningStoreThreaded"
             )
-        app = ProxyApp(self._store, self._backends, self._options, self.provision)
+        app = ProxyApp(self._store, self._backends, self._options, self.upstream_spec)
         for model, version in self._versions.items():
             app.balancer.set_version(version, model)
         self._launcher = PythonServerLauncher(app, self._args)
@@ -160,14 +164,14 @@ class DirectProxy(LLMProxy):
 
     async def stop(self) -> None:
         if self._app is None:
-            logger.warning("the proxy does not run, so there is nothing to stop")
+            logger.warning("the proxy does not run; stop() has no effect")
             return
         self._app = None
         await self._launcher.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        launcher = PythonServerLauncher(_not_started, self._args)
-        # A store whose data stays in one process would be another store in the copy.
+        launcher = PythonServerLauncher(_refuse_calls, self._args)
+        # The copy of a store in memory would be a different store, so it is left out.
         shared = self._store is not None and self._store.capabilities.get("zero_copy")
         store = self._store if shared else None
         return {**self.__dict__, "_app": None, "_launcher": launcher, "_store": store}
@@ -178,16 +182,16 @@ class DirectProxy(LLMProxy):
         return [dict(item) for item in self._model_list]
 
     def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        backends = self.provision.parse(model_list)
+        backends = self.upstream_spec.parse(model_list)
         self._model_list = [dict(item) for item in model_list]
         self._backends = backends
         if self._app is not None:
-            self._at_once(lambda app: app.update(backends))
+            self._call_in_loop(lambda app: app.update(backends))
 
     def set_model_version(self, version: str, model: str | None = None) -> None:
         self._versions[model] = version
         if self._app is not None:
-            self._at_once(lambda app: app.balancer.set_version(version, model))
+            self._call_in_loop(lambda app: app.balancer.set_version(version, model))
 
     def api_key_for(self, rollout_id: str | None, attempt_id: str | None) -> str | None:
         if self._auth_token is None or rollout_id is None or attempt_id is None:
@@ -203,26 +207,26 @@ class DirectProxy(LLMProxy):
     # -- control ---------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        self._at_once(lambda app: app.balancer.pause())
+        self._call_in_loop(lambda app: app.balancer.pause())
 
     async def drain(self, deadline: float = 60.0, *, abort: bool = False) -> int:
-        return await self._there(lambda app: app.drain(deadline, abort=abort))
+        return await self._await_in_loop(lambda app: app.drain(deadline, abort=abort))
 
     async def resume(self) -> None:
-        self._at_once(lambda app: app.balancer.resume())
+        self._call_in_loop(lambda app: app.balancer.resume())
 
     async def flush(self, rollout_id: str | None = None, attempt_id: str | None = None) -> None:
-        await self._there(lambda app: app.spool.flush(rollout_id, attempt_id))
+        await self._await_in_loop(lambda app: app.spool.flush(rollout_id, attempt_id))
 
-    # -- into the loop that serves ---------------------------------------------------------------
+    # -- calls into the loop that serves ---------------------------------------------------------
 
     def _running(self) -> tuple[ProxyApp, asyncio.AbstractEventLoop]:
         if self._app is None or self._app.loop is None:
             raise LaunchError("the proxy does not run; start() it first")
         return self._app, self._app.loop
 
-    def _at_once(self, do: Callable[[ProxyApp], None]) -> None:
-        """Do something in the proxy's loop, and return when it is done."""
+    def _call_in_loop(self, do: Callable[[ProxyApp], None]) -> None:
+        """Call a function in the proxy's loop, and return when it has returned."""
         app, loop = self._running()
         if _running_loop() is loop:
             do(app)
@@ -238,9 +242,9 @@ class DirectProxy(LLMProxy):
                 done.set_result(None)
 
         loop.call_soon_threadsafe(run)
-        done.result(_CROSSING_SECONDS)
+        done.result(_CALL_IN_LOOP_TIMEOUT)
 
-    async def _there(self, do: Callable[[ProxyApp], Coroutine[Any, Any, T]]) -> T:
+    async def _await_in_loop(self, do: Callable[[ProxyApp], Coroutine[Any, Any, T]]) -> T:
         app, loop = self._running()
         if _running_loop() is loop:
             return await do(app)
@@ -254,6 +258,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-async def _not_started(scope: Any, receive: Any, send: Any) -> None:
-    """Stand in for the app, which is made at each start."""
+async def _refuse_calls(scope: Any, receive: Any, send: Any) -> None:
+    """Stand in for the application, which is made at each start."""
     raise LaunchError("the proxy was not started")

@@ -1,7 +1,8 @@
-"""What the proxy asks a backend for on top of what the agent asked, and hides from the agent again.
+"""Fields that the proxy requests from a backend in addition to what the agent requested.
 
-Token ids and log-probabilities come with every call, because they cannot be had afterwards. An
-agent that did not ask for them sees the response it would have got without the proxy.
+Token ids and log-probabilities cannot be obtained after a call, so the proxy requests them with
+every call that it records. An agent that did not request them gets the response that it would have
+got without the proxy: :meth:`ExtraFields.strip` removes them again.
 """
 
 from __future__ import annotations
@@ -12,26 +13,26 @@ from typing import Any, Final
 from agl_core.genai import Json, Protocol
 from agl_proxy_direct.backends import Backend
 
-__all__ = ["NOTHING_HIDDEN", "Hidden", "ask"]
+__all__ = ["NO_EXTRA_FIELDS", "ExtraFields", "complete_request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
-    """What the agent did not ask for."""
+class ExtraFields:
+    """Which fields of a response the agent did not request."""
 
     token_ids: bool = False
     logprobs: bool = False
     usage: bool = False
-    """The closing chunk with the usage of a stream."""
+    """The last chunk of a stream, which holds the usage."""
 
     def __bool__(self) -> bool:
         return self.token_ids or self.logprobs or self.usage
 
     def strip(self, body: Json) -> bool:
-        """Remove it from a response or from a chunk of one.
+        """Remove these fields from a response or from a chunk of a stream, in place.
 
         Returns:
-            Whether nothing is left of the chunk, so that it should not be sent.
+            Whether the chunk held nothing else, so that it should not be sent.
         """
         choices: list[Json] = body.get("choices") or []
         if self.usage and "usage" in body:
@@ -50,26 +51,28 @@ class Hidden:
         return False
 
 
-NOTHING_HIDDEN: Final = Hidden()
+NO_EXTRA_FIELDS: Final = ExtraFields()
 
 
-def ask(body: Json, protocol: Protocol, backend: Backend, *, capture: bool) -> Hidden:
-    """Complete a request to a backend, in place.
+def complete_request(
+    body: Json, protocol: Protocol, backend: Backend, *, capture: bool
+) -> ExtraFields:
+    """Set the backend's model name and defaults in a request, and request extra fields, in place.
 
     Args:
         body: The request, in the backend's protocol.
-        protocol: Which that is.
-        backend: Who gets it.
+        protocol: The backend's protocol.
+        backend: The backend that gets the request.
         capture: Whether the call is recorded.
 
     Returns:
-        What to remove from the response.
+        The fields to remove from the response.
     """
     body["model"] = backend.model
     for key, value in backend.defaults:
         body.setdefault(key, value)
     if not capture or protocol not in ("chat", "completions"):
-        return NOTHING_HIDDEN
+        return NO_EXTRA_FIELDS
     ids = logprobs = usage = False
     if backend.token_ids and not body.get("return_token_ids"):
         body["return_token_ids"] = ids = True
@@ -81,4 +84,4 @@ def ask(body: Json, protocol: Protocol, backend: Backend, *, capture: bool) -> H
         if not options.get("include_usage"):
             body["stream_options"] = {**options, "include_usage": True}
             usage = True
-    return Hidden(ids, logprobs, usage)
+    return ExtraFields(ids, logprobs, usage)

@@ -1,0 +1,76 @@
+"""Who may call the proxy: tokens, the Host header, and what each scope allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from agl_core.genai import Route
+from agl_proxy_direct.errors import CallError
+from agl_serving.guard import BrowserGuard
+from agl_serving.messages import Headers
+from agl_serving.tokens import Identity, TokenVerifier
+
+__all__ = ["AccessControl"]
+
+_ANONYMOUS: Final = Identity("admin")
+"""Every caller of a proxy without tokens: whoever reaches such a proxy may do everything."""
+
+
+class AccessControl:
+    """Identifies callers and checks what they may call.
+
+    Args:
+        auth_token: Secret that tokens are signed with; None accepts calls without a token.
+        allowed_hosts: Host headers accepted without a token, besides localhost and IP addresses.
+    """
+
+    def __init__(self, auth_token: str | None, allowed_hosts: Sequence[str]) -> None:
+        self._tokens = TokenVerifier(auth_token) if auth_token else None
+        # A token cannot be guessed by a web page, so only a proxy without one needs this check.
+        self._guard = None if self._tokens else BrowserGuard(allowed_hosts)
+
+    @property
+    def uses_tokens(self) -> bool:
+        """Whether callers' API keys are tokens of this proxy."""
+        return self._tokens is not None
+
+    def identify(self, headers: Headers) -> Identity:
+        """Return who calls.
+
+        Raises:
+            CallError: 401, there is no valid token.
+            HTTPError: The Host or Origin header is one that only a malicious web page sends.
+        """
+        if self._guard is not None:
+            self._guard.check(headers)
+        if self._tokens is None:
+            return _ANONYMOUS
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() != b"bearer" or not token:
+            token = headers.get(b"x-api-key", b"")  # Anthropic's clients
+        identity = self._tokens.identify(token.strip()) if token else None
+        if identity is None:
+            raise CallError(
+                401,
+                "this proxy needs a valid token as API key",
+                "invalid_api_key",
+                ((b"www-authenticate", b"Bearer"),),
+            )
+        return identity
+
+    @staticmethod
+    def check_call(identity: Identity, route: Route) -> None:
+        """Check that a caller may call models under this path.
+
+        Raises:
+            CallError: 403, the token's scope does not allow it.
+        """
+        if identity.scope == "read":
+            raise CallError(403, "a token of scope read may not call models", "forbidden")
+        if identity.scope == "attempt":
+            if (route.rollout_id, route.attempt_id) == (identity.rollout_id, identity.attempt_id):
+                return
+            raise CallError(
+                403, f"this token is bound to attempt {identity.attempt_id}", "forbidden"
+            )

@@ -190,9 +190,7 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
     base = (params.api_base or params.base_url or provider.api_base).rstrip("/")
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        problem = (
-            f"{base!r} is not an HTTP URL" if base else f"the base URL of {params.model} is missing"
-        )
+        problem = f"{base!r} is not an HTTP URL" if base else f"{params.model} needs a base URL"
         raise ConfigError(f"{problem}, e.g. http://127.0.0.1:8000/v1", path=f"{where}.api_base")
     if not parts.path:
         base += "/v1"

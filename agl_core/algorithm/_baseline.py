@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from agl_core.algorithm._batch import cancel_rollouts
+from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._fast import FastAlgorithm
 from agl_core.algorithm._progress import ProgressReporter, show_progress
 from agl_core.algorithm._run import Run
 from agl_core.algorithm._utils import LLMProxyLike, with_llm_proxy
 from agl_core.emitter import find_final_reward
-from agl_core.errors import InvalidArgumentError
+from agl_core.plugins import configured_by
 from agl_core.types import (
     Dataset,
     EnqueueRolloutRequest,
@@ -32,48 +33,18 @@ __all__ = ["Baseline"]
 logger = logging.getLogger(__name__)
 
 _QUEUING: list[RolloutStatus] = ["queuing", "requeuing"]
-SpanVerbosity = Literal["keys", "key_values", "none"]
 
 
 class Baseline(FastAlgorithm):
     """Sends every task to the agent, in order, and logs each rollout as it goes; learns nothing.
 
     Initial resources are stored as the snapshot ``default``, or ``NAME/default`` in a run of a
-    name.
-
-    Args:
-        n_epochs: Passes over the datasets.
-        train_split: Accepted for compatibility; datasets are used as they are given.
-        polling_interval: Longest time between two looks at the queue, in seconds. A store that
-            tells events wakes the algorithm before that.
-        max_queue_length: Tasks that may wait in the queue before another is added.
-        span_verbosity: What to log of each span's attributes: their keys, keys and values, or
-            nothing, not even the span.
-
-    Raises:
-        InvalidArgumentError: An argument is outside its domain.
+    name. Options: :class:`BaselineConfig`.
     """
 
-    def __init__(
-        self,
-        *,
-        n_epochs: int = 1,
-        train_split: float = 0.5,
-        polling_interval: float = 5.0,
-        max_queue_length: int = 4,
-        span_verbosity: SpanVerbosity = "keys",
-    ) -> None:
-        if not 0 < train_split < 1:
-            raise InvalidArgumentError(f"train_split must be between 0 and 1, not {train_split}")
-        if span_verbosity not in ("keys", "key_values", "none"):
-            raise InvalidArgumentError(
-                f"span_verbosity must be keys, key_values or none, not {span_verbosity!r}"
-            )
-        self.n_epochs = n_epochs
-        self.train_split = train_split
-        self.polling_interval = polling_interval
-        self.max_queue_length = max_queue_length
-        self.span_verbosity: SpanVerbosity = span_verbosity
+    @configured_by(BaselineConfig)
+    def __init__(self, config: BaselineConfig) -> None:
+        self.config = config
 
     @with_llm_proxy()
     async def run(
@@ -96,9 +67,9 @@ class Baseline(FastAlgorithm):
             resources_id = await run.put_resources("default", resources)
         else:
             resources_id = (await store.update_resources("default", resources)).resources_id
-        with show_progress("baseline", len(tasks) * self.n_epochs) as progress:
-            for epoch in range(self.n_epochs):
-                logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.n_epochs, len(tasks))
+        with show_progress("baseline", len(tasks) * self.config.n_epochs) as progress:
+            for epoch in range(self.config.n_epochs):
+                logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.config.n_epochs, len(tasks))
                 one = _Epoch(self, store, run, progress, done=epoch * len(tasks))
                 await one.run(tasks, resources_id, f"epoch-{epoch}")
                 self.report_step(epoch, one.metrics())
@@ -126,7 +97,7 @@ class Baseline(FastAlgorithm):
                 len(spans),
                 reward,
             )
-            if self.span_verbosity != "none":
+            if self.config.span_verbosity != "none":
                 for span in spans:
                     logger.info("%s |   %s", rollout.rollout_id, self._describe(span))
             if attempt is attempts[-1]:
@@ -135,7 +106,9 @@ class Baseline(FastAlgorithm):
 
     def _describe(self, span: Span) -> str:
         seconds = (span.end_time or 0.0) - (span.start_time or 0.0)
-        shown = span.attributes if self.span_verbosity == "key_values" else list(span.attributes)
+        shown = (
+            span.attributes if self.config.span_verbosity == "key_values" else list(span.attributes)
+        )
         return f"#{span.sequence_id} {span.name} {seconds:.3f} s {shown}"
 
     def _adapt(self, rollout_id: str, spans: Sequence[Span]) -> None:
@@ -211,9 +184,9 @@ class _Epoch:
         while True:
             changed = self._changed  # before the look, so that no change falls between
             queuing = await self._store.query_rollouts(status_in=_QUEUING, limit=0)
-            if queuing.total <= self._baseline.max_queue_length:
+            if queuing.total <= self._baseline.config.max_queue_length:
                 return
-            with anyio.move_on_after(self._baseline.polling_interval):
+            with anyio.move_on_after(self._baseline.config.polling_interval):
                 await changed.wait()
 
     async def _follow(self, rollout_id: str) -> None:

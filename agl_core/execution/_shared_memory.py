@@ -12,10 +12,8 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal
 
 from agl_core.env import LightningEnvVar, resolve_bool_env_var
-from agl_core.errors import InvalidArgumentError
 from agl_core.execution._base import (
     AlgorithmBundle,
     ExecutionStrategy,
@@ -23,8 +21,10 @@ from agl_core.execution._base import (
     keep_watch,
 )
 from agl_core.execution._claims import ClaimTracker
+from agl_core.execution._config import SharedMemoryConfig
 from agl_core.execution._events import ThreadingEvent
 from agl_core.execution._supervise import BundleThread, supervise
+from agl_core.plugins import configured_by
 from agl_core.store.base import LightningStore
 
 __all__ = ["SharedMemoryExecutionStrategy"]
@@ -35,49 +35,18 @@ _HURRIED_JOIN = 1.0  # seconds left to threads that were cancelled by a second C
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
-    """Run everything in this process.
+    """Run everything in this process; options: :class:`SharedMemoryConfig`."""
 
-    Args:
-        n_runners: Number of runner threads, at least 1.
-        main_thread: Which side the main thread runs (debuggers and some GUI and CUDA code want
-            it); the default is the algorithm's, or the runner's if there is only one.
-        join_timeout: Longest wait for the threads after the stop event, in seconds.
-        graceful_delay: Seconds a bundle has to return after the stop event before it is cancelled,
-            and again after that before it is abandoned. Abandoned threads are daemons.
-        poll_interval: Accepted for compatibility; nothing here polls.
-        managed_store: Whether to hand out a facade of the store that is thread-safe and leaves no
-            attempt open, and to run the store's watchdog. None asks ``AGL_MANAGED_STORE``, else
-            True.
-
-    Raises:
-        InvalidArgumentError: Several runners cannot share the main thread.
-    """
-
-    injects: ClassVar[frozenset[str]] = frozenset({"n_runners"})
-
-    def __init__(
-        self,
-        n_runners: int = 1,
-        main_thread: Literal["algorithm", "runner"] | None = None,
-        join_timeout: float = 15.0,
-        graceful_delay: float = 5.0,
-        poll_interval: float = 0.05,
-        managed_store: bool | None = None,
-    ) -> None:
-        if n_runners < 1:
-            raise InvalidArgumentError(f"n_runners must be at least 1, not {n_runners}")
-        if main_thread not in (None, "algorithm", "runner"):
-            raise InvalidArgumentError(
-                f"main_thread must be 'algorithm' or 'runner', not {main_thread!r}"
-            )
-        if main_thread == "runner" and n_runners != 1:
-            raise InvalidArgumentError("main_thread='runner' needs n_runners=1")
-        self.n_runners = n_runners
-        self.main_thread = main_thread or ("runner" if n_runners == 1 else "algorithm")
-        self.join_timeout = join_timeout
-        self.graceful_delay = graceful_delay
+    @configured_by(SharedMemoryConfig)
+    def __init__(self, config: SharedMemoryConfig) -> None:
+        self.n_runners = config.n_runners
+        self.main_thread = config.main_thread or (
+            "runner" if config.n_runners == 1 else "algorithm"
+        )
+        self.join_timeout = config.join_timeout
+        self.graceful_delay = config.graceful_delay
         self.managed_store = resolve_bool_env_var(
-            LightningEnvVar.AGL_MANAGED_STORE, override=managed_store, fallback=True
+            LightningEnvVar.AGL_MANAGED_STORE, override=config.managed_store, fallback=True
         )
 
     def execute(

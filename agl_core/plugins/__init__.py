@@ -5,6 +5,11 @@ For plugin authors: :mod:`agl_core.plugins._spec` (what a hook module returns) a
 :func:`build_component`, :func:`get_registry` and :func:`notify`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import build_component, resolve_component
 from agl_core.plugins._events import add_listener, notify, remove_listener
@@ -30,6 +35,9 @@ from agl_core.plugins._spec import (
 )
 from agl_core.plugins._switches import Switches
 
+if TYPE_CHECKING:
+    from agl_core.plugins._configured import ComponentConfig, configured_by
+
 __all__ = [
     "COMPONENT_KINDS",
     "CORE_DISTRIBUTION",
@@ -39,6 +47,7 @@ __all__ = [
     "AppSpec",
     "Blueprint",
     "CommandSpec",
+    "ComponentConfig",
     "ComponentKind",
     "ComponentSpec",
     "HookSpec",
@@ -50,6 +59,7 @@ __all__ = [
     "Switches",
     "add_listener",
     "build_component",
+    "configured_by",
     "did_you_mean",
     "distribution_of",
     "get_registry",
@@ -64,3 +74,9 @@ __all__ = [
     "resolve_component",
     "split_name",
 ]
+
+# pydantic is not loaded until a config model is.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
+)

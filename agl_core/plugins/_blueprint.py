@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.errors import AglError, ConfigError, InvalidArgumentError
-from agl_core.plugins._config import check_config, validate_config
+from agl_core.plugins._config import check_config, config_model_of, validate_config
 from agl_core.plugins._imports import import_object
 from agl_core.plugins._registry import did_you_mean
 
@@ -69,10 +69,10 @@ class Blueprint:
             PluginBrokenError: A plugin's factory does not import or failed in any other way.
         """
         factory = self._import()
-        arguments = self._arguments(factory)
-        self._check_signature(factory, arguments)
+        positional, arguments = self._arguments(factory)
+        self._check_signature(factory, positional, arguments)
         try:
-            return factory(**arguments)
+            return factory(*positional, **arguments)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -101,17 +101,25 @@ class Blueprint:
             cause = error.__cause__ or error
             raise broken(self.record, cause) from cause
 
-    def _arguments(self, factory: Callable[..., object]) -> dict[str, Any]:
+    def _arguments(self, factory: Callable[..., object]) -> tuple[list[object], dict[str, Any]]:
+        """Return the positional arguments (the config model, or none) and those by name."""
         wanted = _injects(self.model) | _injects(factory)
         supplied = {name: value for name, value in self.inject.items() if name in wanted}
         if self.model is None:
-            return supplied | dict(self.options)
+            return [], supplied | dict(self.options)
         fields = self.model.model_fields
         in_config = {name: value for name, value in supplied.items() if name in fields}
         config = validate_config(self.model, in_config | dict(self.options), path=self.path)
-        return supplied | {name: getattr(config, name) for name in fields}
+        taken = config_model_of(factory)
+        if taken is not None and isinstance(config, taken):
+            return [config], {}
+        return [], supplied | {name: getattr(config, name) for name in fields}
 
-    def _check_signature(self, factory: Callable[..., object], arguments: dict[str, Any]) -> None:
+    def _check_signature(
+        self, factory: Callable[..., object], positional: list[object], arguments: dict[str, Any]
+    ) -> None:
+        if positional:
+            return  # the constructor takes the model that was checked
         try:
             signature = inspect.signature(factory)
         except (TypeError, ValueError):

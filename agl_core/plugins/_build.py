@@ -13,9 +13,10 @@ pinned as ``"agl-store-sqlite:sqlite"``. A dotted path may also lead to an insta
 ``@algo`` function.
 
 Options are checked by a pydantic model: the one named in the plugin's
-:class:`~agl_core.plugins._spec.ComponentSpec`, or the attribute ``Config`` of a class reached
-otherwise. Its fields are passed to the factory as keyword arguments. A class without one gets the
-options as they are.
+:class:`~agl_core.plugins._spec.ComponentSpec`, or, for a class reached otherwise, the one that its
+constructor takes (:func:`~agl_core.plugins.configured_by`) or its attribute ``Config``. The
+constructor gets the model if it takes one, and else the model's fields as keyword arguments. A
+class without a model gets the options as they are.
 
 What only the running program can supply (the store a proxy writes to, the number of runners) is
 *injected*: a factory or its config model says by name what it wants ::
@@ -37,6 +38,7 @@ from typing import Any, Final, TypeGuard, cast
 
 from agl_core.errors import ComponentTypeError, ConfigError
 from agl_core.plugins._blueprint import Blueprint
+from agl_core.plugins._config import config_model_of
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
 from agl_core.plugins._imports import import_object, is_dotted_path
 from agl_core.plugins._registry import get_registry
@@ -183,7 +185,9 @@ def _from_text(
 def _from_factory(
     factory: Callable[..., object], options: dict[str, Any], inject: Mapping[str, Any], path: str
 ) -> Blueprint:
-    model = getattr(factory, "Config", None) if isinstance(factory, type) else None
+    model = None
+    if isinstance(factory, type):
+        model = config_model_of(factory) or getattr(factory, "Config", None)
     return Blueprint(factory, path, options, inject, model)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from agl_core.errors import ConfigError
 from agl_core.plugins._registry import did_you_mean
@@ -14,9 +14,17 @@ if TYPE_CHECKING:
 
     M = TypeVar("M", bound=BaseModel)
 
-__all__ = ["check_config", "validate_config"]
+__all__ = ["MODEL_ATTRIBUTE", "check_config", "config_model_of", "validate_config"]
+
+MODEL_ATTRIBUTE: Final = "config_model"
+"""Attribute of an ``__init__`` that is :func:`~agl_core.plugins.configured_by` a model."""
 
 _SECRETIVE = ("key", "password", "secret", "token", "uri", "url")
+
+
+def config_model_of(factory: object) -> type[BaseModel] | None:
+    """Return the config model that a class's constructor takes, if it takes one."""
+    return getattr(getattr(factory, "__init__", None), MODEL_ATTRIBUTE, None)
 
 
 def validate_config(model: type[M], config: Mapping[str, Any], *, path: str = "") -> M:

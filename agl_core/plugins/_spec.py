@@ -62,9 +62,10 @@ class ComponentSpec:
     Attributes:
         kind: Which contract the component fulfils.
         name: The name users write; equal to the entry point's after the dot.
-        factory: ``"package.module:Class"``, called with the config's fields as keyword arguments.
-        config: ``"package.module:Model"``, a pydantic model with ``extra="forbid"`` whose fields
-            are the factory's parameters; empty if the component takes none.
+        factory: ``"package.module:Class"``, called with the config model if its constructor takes
+            one (:func:`~agl_core.plugins.configured_by`), else with the model's fields by name.
+        config: ``"package.module:Model"``, a pydantic model with ``extra="forbid"``; empty if the
+            component takes no options.
         capabilities: What the component can do beyond its contract, as the conformance suites name
             it.
         summary: One line for ``agl plugins list``.

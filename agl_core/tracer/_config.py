@@ -1,38 +1,33 @@
-"""What the built-in tracers can be configured with."""
+"""What can be configured about the built-in tracers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from agl_core.plugins import ComponentConfig
 
 __all__ = ["DummyTracerConfig", "OtelTracerConfig"]
 
 
-class OtelTracerConfig(BaseModel):
-    """Configuration of the tracer ``otel``; see :class:`agl_core.tracer._otel.OtelTracer`."""
+class OtelTracerConfig(ComponentConfig):
+    """Options of :class:`~agl_core.tracer.OtelTracer`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    instrument: Literal["auto"] | list[str] | None = Field(
-        default=None,
-        description="Instrumentation libraries to activate: entry point names, or all of them",
-    )
-    max_buffered: int = Field(
-        default=10_000, ge=1, description="Spans per trace that may wait for the store"
-    )
-    max_wait: float = Field(
-        default=10.0, ge=0, description="Seconds that a full buffer stops the agent"
-    )
-    flush_timeout: float = Field(
-        default=30.0, gt=0, description="Seconds that the end of a trace waits for the store"
-    )
-    follow_threads: bool = Field(
-        default=True, description="Let threads that an agent starts belong to its trace"
-    )
+    instrument: Literal["auto"] | Sequence[str] | None = None
+    """Instrumentation libraries to activate from the first ``init_worker`` to the last
+    ``teardown_worker``: names of ``opentelemetry_instrumentor`` entry points, ``"auto"`` for every
+    installed one, None for none."""
+    max_buffered: int = Field(default=10_000, ge=1)
+    """Spans per trace that may wait for the store; then the agent waits."""
+    max_wait: float = Field(default=10.0, ge=0)
+    """Longest wait of the agent for a full buffer, in seconds; then the trace is given up."""
+    flush_timeout: float = Field(default=30.0, gt=0)
+    """Longest wait for the store at the end of a trace, in seconds."""
+    follow_threads: bool = True
+    """Whether spans of threads that an agent starts belong to its trace."""
 
 
-class DummyTracerConfig(BaseModel):
-    """Configuration of the tracer ``dummy``: there is nothing to configure."""
-
-    model_config = ConfigDict(extra="forbid")
+class DummyTracerConfig(ComponentConfig):
+    """:class:`~agl_core.tracer.DummyTracer` has no options."""

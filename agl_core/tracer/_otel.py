@@ -10,10 +10,10 @@ import asyncio
 import logging
 import time
 import warnings
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from opentelemetry import context as otel_context
@@ -24,8 +24,10 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from agl_core.errors import InvalidArgumentError, StoreUnavailableError, TracerError
 from agl_core.otel._convert import to_core_fields
 from agl_core.otel._provider import attach_span_processor, get_tracer
+from agl_core.plugins import configured_by
 from agl_core.tracer._active import activate
 from agl_core.tracer._base import Tracer
+from agl_core.tracer._config import OtelTracerConfig
 from agl_core.tracer._current import live_context
 from agl_core.tracer._exporter import ExportLoop, shared_export_loop, silent_context
 from agl_core.tracer._instrument import InstrumentationReport, instrumented
@@ -64,33 +66,15 @@ class OtelTracer(Tracer):
 
     Thread safety: one tracer serves any number of workers, threads and tasks.
 
-    Args:
-        instrument: Instrumentation libraries to activate from the first ``init_worker`` to the last
-            ``teardown_worker``: names of ``opentelemetry_instrumentor`` entry points, ``"auto"``
-            for every installed one, None for none.
-        max_buffered: Spans per trace that may wait for the store before the agent has to.
-        max_wait: Seconds that a full buffer stops the agent before the trace is given up.
-        flush_timeout: Seconds that leaving a trace context waits for the store.
-        follow_threads: Let threads that an agent starts belong to its trace.
+    Options: :class:`OtelTracerConfig`.
 
     Attributes:
         instrumentation: Which instrumentation libraries are active, and which could not be.
     """
 
-    def __init__(
-        self,
-        *,
-        instrument: Literal["auto"] | Sequence[str] | None = None,
-        max_buffered: int = 10_000,
-        max_wait: float = 10.0,
-        flush_timeout: float = 30.0,
-        follow_threads: bool = True,
-    ) -> None:
-        self._instrument = instrument
-        self._max_buffered = max_buffered
-        self._max_wait = max_wait
-        self._flush_timeout = flush_timeout
-        self._follow_threads = follow_threads
+    @configured_by(OtelTracerConfig)
+    def __init__(self, config: OtelTracerConfig) -> None:
+        self._config = config
         self.instrumentation = InstrumentationReport()
         self._workers: list[ExitStack] = []  # what each worker holds until its teardown
         self._otel_tracer: otel_trace.Tracer | None = None
@@ -115,9 +99,11 @@ class OtelTracer(Tracer):
             provider = attach_span_processor(processor, TraceIdGenerator(), processor.wants)
             self._otel_tracer = get_tracer()
             self._export_loop = stack.enter_context(shared_export_loop())
-            if self._follow_threads:
+            if self._config.follow_threads:
                 stack.enter_context(traces_follow_threads())
-            self.instrumentation = stack.enter_context(instrumented(self._instrument, provider))
+            self.instrumentation = stack.enter_context(
+                instrumented(self._config.instrument, provider)
+            )
             self._workers.append(stack.pop_all())
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
@@ -193,15 +179,15 @@ class OtelTracer(Tracer):
             attempt_id=attempt_id,
             export_loop=export_loop,
             trace_id=RandomIdGenerator().generate_trace_id(),
-            max_buffered=self._max_buffered,
-            max_wait=self._max_wait,
+            max_buffered=self._config.max_buffered,
+            max_wait=self._config.max_wait,
         )
 
     async def _close(self, recording: TraceRecording, outer: otel_context.Context) -> None:
         otel_context.attach(silent_context())
         try:
             # Shielded: cancelling the agent must not lose what it did until then.
-            with anyio.move_on_after(self._flush_timeout, shield=True) as scope:
+            with anyio.move_on_after(self._config.flush_timeout, shield=True) as scope:
                 await recording.close()
         except StoreUnavailableError as error:
             raise StoreUnavailableError(f"{recording.unsent_summary()}: {error}") from error
@@ -216,7 +202,7 @@ class OtelTracer(Tracer):
         if scope.cancelled_caught:
             raise StoreUnavailableError(
                 f"{recording.unsent_summary()}: the store took none within "
-                f"{self._flush_timeout:g} s"
+                f"{self._config.flush_timeout:g} s"
             )
 
     async def flush(self) -> None:

@@ -3,6 +3,7 @@
 from agl_core.algorithm._base import Algorithm
 from agl_core.algorithm._baseline import Baseline
 from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
+from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._evaluation import Evaluation
 from agl_core.algorithm._fast import FastAlgorithm
 from agl_core.algorithm._functional import FunctionalAlgorithm, algo
@@ -19,6 +20,7 @@ from agl_core.algorithm._utils import (
 __all__ = [
     "Algorithm",
     "Baseline",
+    "BaselineConfig",
     "BatchOutcome",
     "Estimate",
     "Evaluation",

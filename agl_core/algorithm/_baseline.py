@@ -44,7 +44,11 @@ class Baseline(FastAlgorithm):
 
     @configured_by(BaselineConfig)
     def __init__(self, config: BaselineConfig) -> None:
-        self.config = config
+        self.n_epochs = config.n_epochs
+        self.train_split = config.train_split
+        self.polling_interval = config.polling_interval
+        self.max_queue_length = config.max_queue_length
+        self.span_verbosity = config.span_verbosity
 
     @with_llm_proxy()
     async def run(
@@ -67,9 +71,9 @@ class Baseline(FastAlgorithm):
             resources_id = await run.put_resources("default", resources)
         else:
             resources_id = (await store.update_resources("default", resources)).resources_id
-        with show_progress("baseline", len(tasks) * self.config.n_epochs) as progress:
-            for epoch in range(self.config.n_epochs):
-                logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.config.n_epochs, len(tasks))
+        with show_progress("baseline", len(tasks) * self.n_epochs) as progress:
+            for epoch in range(self.n_epochs):
+                logger.info("Epoch %d of %d: %d tasks", epoch + 1, self.n_epochs, len(tasks))
                 one = _Epoch(self, store, run, progress, done=epoch * len(tasks))
                 await one.run(tasks, resources_id, f"epoch-{epoch}")
                 self.report_step(epoch, one.metrics())
@@ -97,7 +101,7 @@ class Baseline(FastAlgorithm):
                 len(spans),
                 reward,
             )
-            if self.config.span_verbosity != "none":
+            if self.span_verbosity != "none":
                 for span in spans:
                     logger.info("%s |   %s", rollout.rollout_id, self._describe(span))
             if attempt is attempts[-1]:
@@ -106,9 +110,7 @@ class Baseline(FastAlgorithm):
 
     def _describe(self, span: Span) -> str:
         seconds = (span.end_time or 0.0) - (span.start_time or 0.0)
-        shown = (
-            span.attributes if self.config.span_verbosity == "key_values" else list(span.attributes)
-        )
+        shown = span.attributes if self.span_verbosity == "key_values" else list(span.attributes)
         return f"#{span.sequence_id} {span.name} {seconds:.3f} s {shown}"
 
     def _adapt(self, rollout_id: str, spans: Sequence[Span]) -> None:
@@ -184,9 +186,9 @@ class _Epoch:
         while True:
             changed = self._changed  # before the look, so that no change falls between
             queuing = await self._store.query_rollouts(status_in=_QUEUING, limit=0)
-            if queuing.total <= self._baseline.config.max_queue_length:
+            if queuing.total <= self._baseline.max_queue_length:
                 return
-            with anyio.move_on_after(self._baseline.config.polling_interval):
+            with anyio.move_on_after(self._baseline.polling_interval):
                 await changed.wait()
 
     async def _follow(self, rollout_id: str) -> None:

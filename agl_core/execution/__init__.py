@@ -12,6 +12,7 @@ from agl_core.execution._events import ExecutionEvent, MultiprocessingEvent, Thr
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from agl_core.execution._config import SharedMemoryConfig
     from agl_core.execution._shared_memory import SharedMemoryExecutionStrategy
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ExecutionStrategy",
     "MultiprocessingEvent",
     "RunnerBundle",
+    "SharedMemoryConfig",
     "SharedMemoryExecutionStrategy",
     "ThreadingEvent",
 ]
@@ -27,6 +29,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "SharedMemoryConfig": "agl_core.execution._config",
         "SharedMemoryExecutionStrategy": "agl_core.execution._shared_memory",
     },
 )

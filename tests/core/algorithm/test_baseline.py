@@ -9,7 +9,7 @@ import pytest
 
 from agl_core.adapter import Adapter
 from agl_core.algorithm import Baseline
-from agl_core.errors import InvalidArgumentError
+from agl_core.errors import ConfigError
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import PromptTemplate, Span
 
@@ -143,5 +143,5 @@ async def test_cancelled_it_leaves_nothing_in_the_queue() -> None:
     "options", [{"train_split": 0.0}, {"train_split": 1.0}, {"span_verbosity": "all"}]
 )
 def test_bad_arguments(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(ConfigError):
         Baseline(**options)

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agl_core.errors import InvalidArgumentError
+from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionEvent, SharedMemoryExecutionStrategy
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import AttemptedRollout
@@ -243,11 +243,11 @@ def test_the_environment_decides_about_managed_stores(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_runners": 0}, "n_runners must be at least 1"),
+        ({"n_runners": 0}, r"n_runners: .* greater than or equal to 1"),
         ({"n_runners": 2, "main_thread": "runner"}, "needs n_runners=1"),
-        ({"main_thread": "neither"}, "main_thread must be"),
+        ({"main_thread": "neither"}, "main_thread: .*algorithm.*runner"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(ConfigError, match=message):
         SharedMemoryExecutionStrategy(**options)

@@ -14,18 +14,6 @@ def test_the_built_in_tracers_are_built_by_name():
     assert isinstance(tracer, OtelTracer)
 
 
-def test_every_option_of_the_tracer_can_be_configured():
-    import inspect
-
-    from agl_core.tracer._config import OtelTracerConfig
-
-    parameters = inspect.signature(OtelTracer).parameters
-    assert list(parameters) == list(OtelTracerConfig.model_fields)
-    defaults = OtelTracerConfig()
-    for name, parameter in parameters.items():
-        assert getattr(defaults, name) == parameter.default
-
-
 @pytest.mark.parametrize(
     ("spec", "path"),
     [

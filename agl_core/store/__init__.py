@@ -1,6 +1,10 @@
 """The store: the only thing between algorithm and runners.
 
-:mod:`agl_core.store.base` is the contract. The stores themselves are imported at first use.
+* :class:`LightningStore` - the contract, for everybody who uses a store.
+* :class:`EngineStore` and :class:`StorageBackend` - how a store is written: the engine implements
+  the contract once, a backend keeps the data. The other names serve backends.
+
+The stores themselves are imported at first use.
 """
 
 from __future__ import annotations
@@ -8,8 +12,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core.lazy import lazy_names
+from agl_core.store.backend import (
+    BackendListener,
+    ClaimRequest,
+    Decide,
+    DecideResources,
+    DecideWorker,
+    Notice,
+    RolloutRecord,
+    RolloutState,
+    StorageBackend,
+    attempt_not_found,
+    notices_of,
+    rollout_not_found,
+    worker_notice,
+)
 from agl_core.store.base import LightningStore
 from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
+from agl_core.store.engine import EngineStore
+from agl_core.store.filters import filter_options, sort_key, sortable_fields
+from agl_core.store.queries import (
+    AttemptQuery,
+    Query,
+    ResourcesQuery,
+    RolloutQuery,
+    SpanQuery,
+    WorkerQuery,
+    run_query,
+)
+from agl_core.store.request_key import current_request_key
 from agl_core.store.values import (
     UNSET,
     FilterLogic,
@@ -18,6 +49,7 @@ from agl_core.store.values import (
     StoreEvent,
     Unset,
 )
+from agl_core.types._copying import construct, evolve
 
 if TYPE_CHECKING:
     from agl_core.store.memory import InMemoryLightningStore
@@ -25,17 +57,44 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNSET",
+    "AttemptQuery",
+    "BackendListener",
+    "ClaimRequest",
+    "Decide",
+    "DecideResources",
+    "DecideWorker",
     "EncodedSpan",
+    "EngineStore",
     "FilterLogic",
     "InMemoryLightningStore",
     "LightningStore",
     "LightningStoreCapabilities",
     "LightningStoreStatistics",
     "LightningStoreThreaded",
+    "Notice",
+    "Query",
+    "ResourcesQuery",
+    "RolloutQuery",
+    "RolloutRecord",
+    "RolloutState",
+    "SpanQuery",
+    "StorageBackend",
     "StoreEvent",
     "Unset",
+    "WorkerQuery",
+    "attempt_not_found",
+    "construct",
+    "current_request_key",
     "decode_spans",
     "encode_span",
+    "evolve",
+    "filter_options",
+    "notices_of",
+    "rollout_not_found",
+    "run_query",
+    "sort_key",
+    "sortable_fields",
+    "worker_notice",
 ]
 
 __getattr__, __dir__ = lazy_names(

@@ -1,11 +1,11 @@
-"""The store contract: everything algorithms, runners and servers may ask of a store.
+"""The store contract: everything that algorithms, runners and servers may ask of a store.
 
 Rules that hold for every method:
 
 * **Atomic.** Each call happens as a whole or not at all, and calls appear in some serial order, for
   any number of tasks, threads, processes and machines that the store's capabilities admit.
 * **Copies.** Nothing that goes in or comes out is shared with the store: mutating it changes
-  nothing.
+  nothing in the store.
 * **Durable on return**, for stores that claim ``durable``: what a returned call wrote survives the
   process.
 * Times are epoch seconds, durations are seconds, sizes are bytes.
@@ -15,20 +15,33 @@ Rules that hold for every method:
   that cannot be reached raises :class:`~agl_core.errors.StoreUnavailableError`; data that cannot be
   used raises :class:`~agl_core.errors.StoreDataError`.
 
-What a call does to statuses is decided in :mod:`agl_core.lifecycle`, never in a store. The calls
-that only read are in :mod:`agl_core.store.queries`.
+Queries:
+
+* ``limit`` -1: unlimited; 0: an empty page with the right total.
+* An ``offset`` past the end: an empty page.
+* No ``sort_by``: insertion order. An unknown sort field is an
+  :class:`~agl_core.errors.InvalidArgumentError` that names the allowed ones.
+* Filters and sort orders mean what :mod:`agl_core.store.filters` says.
+
+What a call does to statuses is decided in :mod:`agl_core.lifecycle`, never in a store.
+
+The abstract methods are those of version 0.3; all others have a default on top of them. A store
+that keeps data of its own is best written as an :class:`~agl_core.store.EngineStore` on a
+:class:`~agl_core.store.StorageBackend`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
+from agl_core.store.compat import adapt_methods
 from agl_core.store.encoded import EncodedSpan, encode_span
-from agl_core.store.queries import StoreQueries
 from agl_core.store.values import (
     UNSET,
+    FilterLogic,
     LightningStoreCapabilities,
     LightningStoreStatistics,
     StoreEvent,
@@ -40,15 +53,19 @@ from agl_core.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
+    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
+    SortOrder,
     Span,
     TaskInput,
     Worker,
+    WorkerStatus,
 )
+from agl_core.types._copying import evolve
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -56,8 +73,13 @@ if TYPE_CHECKING:
 __all__ = ["LightningStore"]
 
 
-class LightningStore(StoreQueries):
+class LightningStore(ABC):
     """Keeps tasks, spans and tunable resources; the only thing between algorithm and runners."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A store written for version 0.3 knows no `wait`, and may return plain sequences.
+        adapt_methods(cls)
 
     # -- about the store -------------------------------------------------------------------------
 
@@ -81,11 +103,11 @@ class LightningStore(StoreQueries):
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
         """Return the token bound to an attempt that was claimed or started through this object.
 
-        None if nobody asks for tokens. Hand it to the agent's code instead of the runner's token.
+        None if the store needs no tokens. Hand it to the agent's code, not the runner's token.
         """
         return None
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 -- nothing to release is a valid answer
         """Release connections and files. Idempotent; the store must not be used afterwards."""
 
     # -- creating work ---------------------------------------------------------------------------
@@ -111,6 +133,7 @@ class LightningStore(StoreQueries):
             worker_id: Worker that runs it; it becomes ``busy``.
         """
 
+    @abstractmethod
     async def enqueue_rollout(
         self,
         input: TaskInput,
@@ -124,19 +147,24 @@ class LightningStore(StoreQueries):
         Arguments are those of :meth:`start_rollout`; a ``resources_id`` of None is resolved now,
         not when the rollout is claimed.
         """
-        request = EnqueueRolloutRequest.model_construct(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
-        )
-        return (await self.enqueue_many_rollouts([request]))[0]
 
-    @abstractmethod
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        """Enqueue a batch as one step; the result and the queue keep the order given."""
+        """Enqueue a batch as one step; the result and the queue keep the order given.
+
+        The default enqueues one rollout after another.
+        """
+        return [
+            await self.enqueue_rollout(
+                item.input, item.mode, item.resources_id, item.config, item.metadata
+            )
+            for item in rollouts
+        ]
 
     # -- claiming work ---------------------------------------------------------------------------
 
+    @abstractmethod
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait: float = 0.0
     ) -> AttemptedRollout | None:
@@ -145,15 +173,13 @@ class LightningStore(StoreQueries):
         Args:
             worker_id: Worker that claims; it becomes ``busy``, or ``idle`` if there is no work.
             wait: How long to wait for work, in seconds; 0 answers at once. Waiting costs nothing
-                and ends within milliseconds of an enqueue. Waiters are served in order of arrival.
+                and ends within milliseconds of an enqueue. Waiting calls are served in order of
+                arrival. An implementation without this parameter is called again and again.
 
         Returns:
             The rollout with its new attempt, or None if there was no work in time.
         """
-        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, wait=wait)
-        return claimed[0] if claimed else None
 
-    @abstractmethod
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
     ) -> Sequence[AttemptedRollout]:
@@ -161,7 +187,16 @@ class LightningStore(StoreQueries):
 
         With ``wait`` the call returns as soon as there is any work. A ``limit`` of 0 or less
         returns ``[]``.
+
+        The default claims one rollout after another.
         """
+        claimed: list[AttemptedRollout] = []
+        while len(claimed) < limit:
+            one = await self.dequeue_rollout(worker_id, wait=0.0 if claimed else wait)
+            if one is None:
+                break
+            claimed.append(one)
+        return claimed
 
     @abstractmethod
     async def start_attempt(
@@ -176,17 +211,177 @@ class LightningStore(StoreQueries):
             RolloutNotFoundError: No such rollout.
         """
 
-    @abstractmethod
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
         """Take back a claim that reached nobody; see :func:`agl_core.lifecycle.return_claim`.
 
-        For servers, which learn that a claimer is gone. One atomic step; nothing changes once
-        somebody has acted on the attempt.
+        For servers, which learn that the one who claimed is gone. One atomic step; nothing changes
+        once somebody has acted on the attempt. The default takes two steps, and leaves the attempt
+        as it is.
 
         Raises:
             RolloutNotFoundError: No such rollout.
             AttemptNotFoundError: No such attempt.
         """
+        rollout = await self.get_rollout_by_id(rollout_id)
+        if rollout is None:
+            raise RolloutNotFoundError(f"Rollout {rollout_id} not found")
+        attempts = {item.attempt_id: item for item in await self.query_attempts(rollout_id)}
+        if attempt_id not in attempts:
+            raise AttemptNotFoundError(f"Attempt {attempt_id} not found in rollout {rollout_id}")
+        attempt = attempts[attempt_id]
+        is_latest = attempt.sequence_id == max(item.sequence_id for item in attempts.values())
+        if is_latest and attempt.status == rollout.status == "preparing":
+            await self.update_rollout(rollout_id, status="requeuing")
+
+    # -- queries ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout | AttemptedRollout]:
+        """Return rollouts, each with its latest attempt if it has one.
+
+        Args:
+            status_in: Keep these statuses; ``[]`` keeps none.
+            rollout_id_in: Keep these ids.
+            rollout_id_contains: Keep ids with this substring (case-sensitive).
+            filter_logic: How the filters given combine; without any, everything matches.
+            sort_by: A field of :class:`Rollout`.
+            sort_order: Direction.
+            limit: Page size.
+            offset: Matches to skip.
+            status: Deprecated name of ``status_in``, ignored if that is given.
+            rollout_ids: Deprecated name of ``rollout_id_in``, ignored if that is given.
+        """
+
+    @abstractmethod
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        """Return the attempts of a rollout; an unknown rollout has none."""
+
+    @abstractmethod
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
+        """Return a rollout, with its latest attempt if it has one."""
+
+    @abstractmethod
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """Return the attempt with the highest sequence id."""
+
+    @abstractmethod
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        """Return resources snapshots; both filters must hold."""
+
+    @abstractmethod
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        """Return one snapshot."""
+
+    @abstractmethod
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        """Return the snapshot most recently added or updated, checkpoints aside."""
+
+    @abstractmethod
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        """Return workers."""
+
+    @abstractmethod
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        """Return one worker."""
+
+    @abstractmethod
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        """Return the spans of a rollout, or of one of its attempts.
+
+        Args:
+            rollout_id: Rollout whose spans are meant; always holds.
+            attempt_id: None for all attempts, ``"latest"`` for the one with the highest sequence
+                id, or an id; always holds.
+            trace_id: Keep spans of this trace (and so on for the filters below).
+            trace_id_contains: Substring of the trace id.
+            span_id: Span id.
+            span_id_contains: Substring of the span id.
+            parent_id: Parent span id.
+            parent_id_contains: Substring of the parent span id.
+            name: Span name.
+            name_contains: Substring of the span name.
+            filter_logic: How the optional filters combine; without any, everything in scope
+                matches.
+            limit: Page size.
+            offset: Matches to skip.
+            sort_by: One of sequence_id, start_time, end_time, name, span_id, trace_id, parent_id,
+                rollout_id, attempt_id; None for insertion order. Equal keys keep insertion order.
+            sort_order: Direction.
+
+        Raises:
+            SpansEvictedError: Spans of this rollout were evicted.
+        """
+
+    async def query_encoded_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        **filters: Any,
+    ) -> PaginatedResult[EncodedSpan]:
+        """Like :meth:`query_spans`, with the same parameters, for spans as bytes.
+
+        Servers send what this returns. The default encodes what :meth:`query_spans` returns.
+        """
+        page = await self.query_spans(rollout_id, attempt_id, **filters)
+        return evolve(page, {"items": [encode_span(span) for span in page.items]})  # pyright: ignore[reportReturnType]
 
     # -- resources -------------------------------------------------------------------------------
 
@@ -209,32 +404,43 @@ class LightningStore(StoreQueries):
 
     # -- spans -----------------------------------------------------------------------------------
 
+    @abstractmethod
     async def add_span(self, span: Span) -> Span | None:
-        """Store one span; return it, or None if its primary key is already stored."""
-        stored = await self.add_encoded_spans([encode_span(span)])
-        return span if stored else None
+        """Store one span; return it, or None if its primary key is already stored.
+
+        Raises:
+            RolloutNotFoundError: The span names an unknown rollout.
+            AttemptNotFoundError: The span names an unknown attempt.
+        """
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store spans as one step; return those stored, in the order given.
 
         Duplicates of stored spans and within the batch are skipped and logged. A span that arrives
         is its attempt's heartbeat (:func:`agl_core.lifecycle.span_arrived`). The rollout's
-        sequence counter is raised to the highest sequence id of the batch.
+        sequence counter is raised to the highest sequence id of the batch. The default stores one
+        span after another.
 
         Raises:
             RolloutNotFoundError: A span names an unknown rollout; nothing is stored.
             AttemptNotFoundError: A span names an unknown attempt; nothing is stored.
         """
-        encoded = [encode_span(span) for span in spans]
-        stored = await self.add_encoded_spans(encoded)
-        if len(stored) == len(encoded):
-            return list(spans)
-        kept = {id(item) for item in stored}
-        return [span for span, item in zip(spans, encoded, strict=True) if id(item) in kept]
+        return [span for span in spans if await self.add_span(span) is not None]
 
-    @abstractmethod
     async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
-        """Like :meth:`add_many_spans`, without encoding; returns the very objects stored."""
+        """Like :meth:`add_many_spans`, for spans as bytes; returns the very objects stored.
+
+        The default decodes them.
+        """
+        stored = await self.add_many_spans([span.decode() for span in spans])
+        keys = {(span.rollout_id, span.attempt_id, span.span_id) for span in stored}
+        kept: list[EncodedSpan] = []
+        for span in spans:
+            key = (span.rollout_id, span.attempt_id, span.span_id)
+            if key in keys:
+                keys.discard(key)
+                kept.append(span)
+        return kept
 
     async def add_otel_span(
         self,
@@ -253,12 +459,12 @@ class LightningStore(StoreQueries):
             Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id)
         )
 
+    @abstractmethod
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         """Draw the rollout's next span sequence id: 1, 2, 3, …
 
-        The counter belongs to the rollout, all attempts share it; unknown ids start one.
+        The counter belongs to the rollout and is shared by all attempts; unknown ids start one.
         """
-        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
     def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
         """Draw the rollout's next span sequence id without waiting, if this store can.
@@ -272,11 +478,11 @@ class LightningStore(StoreQueries):
         del rollout_id, attempt_id
         return None
 
-    @abstractmethod
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
         """Draw a sequence id for each ``(rollout_id, attempt_id)``, in order."""
+        return [await self.get_next_span_sequence_id(*ids) for ids in rollout_attempt_ids]
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -348,20 +554,21 @@ class LightningStore(StoreQueries):
     def events(self) -> AsyncIterator[StoreEvent]:
         """Yield changes as they happen, from the first iteration on, until the iterator is closed.
 
-        A listener that falls far behind loses the oldest events (their ids show a gap); it never
-        slows the store.
+        A listener that is too slow loses the oldest events (their ids show a gap); it never slows
+        the store.
 
         Raises:
-            NotImplementedError: The store tells no events (capability ``events``).
+            NotImplementedError: The store has no events (capability ``events``).
         """
-        raise NotImplementedError(f"{type(self).__name__} tells no events")
+        raise NotImplementedError(f"{type(self).__name__} has no events")
 
     async def run_watchdog(self) -> int:
-        """Look for attempts past their timeout or silent for too long, and pass the verdicts.
+        """Look for attempts past their timeout or silent for too long, and end them.
 
-        Stores debounce it; servers and managed stores call it periodically.
+        Stores debounce it; servers and managed stores call it periodically. The default is for
+        stores that look during other calls, as version 0.3 does.
 
         Returns:
-            How many verdicts were passed.
+            How many attempts were ended.
         """
         return 0

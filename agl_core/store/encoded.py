@@ -1,8 +1,9 @@
-"""Spans as bytes: encoded once when they enter a store, decoded only where a model is asked for.
+"""Spans as bytes: encoded when they enter a store or at the first time that bytes are needed.
 
-A span is written once and read by machines far more often than by Python code, so stores keep it as
-the JSON it travels as: the server stores what it parsed and sends what it stored, without building
-or walking a model. The fields that stores index and sort by stand beside the bytes.
+A span is written once and mostly read by other machines, so stores keep it as the JSON that it
+travels as: the server stores what it received and sends what it stored. A span that was added as an
+object in this process is kept as an object, and encoded only if somebody asks for its bytes. The
+fields that stores index and sort by are attributes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from agl_core.types import Span
+from agl_core.types._copying import copy_plain_span, is_plain_span
 
-__all__ = ["EncodedSpan", "decode_spans", "encode_span"]
+__all__ = ["EncodedSpan", "decode_spans", "encode_span", "hold_span"]
 
 _span_list: Final[TypeAdapter[list[Span]]] = TypeAdapter(list[Span])
 _to_json = Span.__pydantic_serializer__.to_json
@@ -24,17 +26,15 @@ class EncodedSpan:
     """A span's JSON and the fields that stores look at.
 
     Immutable by convention: stores share instances instead of copying them.
-
-    Attributes:
-        payload: The whole span as UTF-8 JSON, as ``Span.model_dump_json`` writes it.
     """
 
     __slots__ = (
+        "_payload",
+        "_span",
         "attempt_id",
         "end_time",
         "name",
         "parent_id",
-        "payload",
         "rollout_id",
         "sequence_id",
         "span_id",
@@ -53,8 +53,10 @@ class EncodedSpan:
         name: str,
         start_time: float | None,
         end_time: float | None,
-        payload: bytes,
+        payload: bytes | None,
+        span: Span | None = None,
     ) -> None:
+        """Hold a span; ``payload`` may be None if ``span`` is a plain span that nobody changes."""
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.sequence_id = sequence_id
@@ -64,10 +66,27 @@ class EncodedSpan:
         self.name = name
         self.start_time = start_time
         self.end_time = end_time
-        self.payload = payload
+        self._payload = payload
+        self._span = span
+
+    @property
+    def payload(self) -> bytes:
+        """The whole span as UTF-8 JSON, as ``Span.model_dump_json`` writes it."""
+        payload = self._payload
+        if payload is None:
+            assert self._span is not None
+            payload = self._payload = _to_json(self._span)
+        return payload
+
+    @property
+    def model(self) -> Span | None:
+        """The span as an object, if it is held as one; not to be changed."""
+        return self._span
 
     def decode(self) -> Span:
         """Return a fresh :class:`Span` that shares nothing with this object."""
+        if self._span is not None:
+            return copy_plain_span(self._span)
         return Span.model_validate_json(self.payload)
 
     def __eq__(self, other: object) -> Any:
@@ -81,7 +100,7 @@ class EncodedSpan:
     def __repr__(self) -> str:
         return (
             f"EncodedSpan({self.rollout_id}/{self.attempt_id}/{self.span_id} "
-            f"#{self.sequence_id} {self.name!r}, {len(self.payload)} bytes)"
+            f"#{self.sequence_id} {self.name!r})"
         )
 
 
@@ -91,6 +110,24 @@ def encode_span(span: Span) -> EncodedSpan:
     Raises:
         pydantic_core.PydanticSerializationError: An attribute has no JSON form.
     """
+    return _wrap(span, _to_json(span), None)
+
+
+def hold_span(span: Span) -> EncodedSpan:
+    """Copy a span, to be encoded when its bytes are asked for.
+
+    Costs less than :func:`encode_span`, and reading the span back costs a copy. A span that is not
+    plain (:func:`agl_core.types._copying.is_plain_span`) is encoded at once.
+
+    Raises:
+        pydantic_core.PydanticSerializationError: An attribute has no JSON form.
+    """
+    if not is_plain_span(span):
+        return encode_span(span)
+    return _wrap(span, None, copy_plain_span(span))
+
+
+def _wrap(span: Span, payload: bytes | None, held: Span | None) -> EncodedSpan:
     return EncodedSpan(
         span.rollout_id,
         span.attempt_id,
@@ -101,10 +138,14 @@ def encode_span(span: Span) -> EncodedSpan:
         span.name,
         span.start_time,
         span.end_time,
-        _to_json(span),
+        payload,
+        held,
     )
 
 
 def decode_spans(spans: Iterable[EncodedSpan]) -> Sequence[Span]:
-    """Decode many spans in one pass of the parser."""
-    return _span_list.validate_json(b"[" + b",".join(span.payload for span in spans) + b"]")
+    """Decode many spans; those held as bytes in one pass of the parser."""
+    spans = list(spans)
+    if all(span.model is None for span in spans):
+        return _span_list.validate_json(b"[" + b",".join(span.payload for span in spans) + b"]")
+    return [span.decode() for span in spans]

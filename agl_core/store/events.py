@@ -1,17 +1,19 @@
-"""Telling listeners what changes, without ever waiting for them."""
+"""Passing events on to listeners without ever waiting for them."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from agl_core.store.base import StoreEvent
+from agl_core.store.backend import Notice
+from agl_core.store.values import StoreEvent
 from agl_core.store.wakeup import Wakeup
 
 __all__ = ["EventBus", "Subscription"]
 
 _BUFFER: Final = 4096
-"""Events kept for a listener that does not keep up; older ones are lost to it."""
+"""Events kept for a listener that does not keep up; it loses older ones."""
 
 
 class Subscription:
@@ -37,10 +39,7 @@ class Subscription:
 
 
 class EventBus:
-    """Numbers the changes of a store and hands them to its listeners.
-
-    Not thread-safe; the store's lock guards it.
-    """
+    """Numbers the changes of a store and hands them to its listeners. Not thread-safe."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -55,16 +54,21 @@ class EventBus:
     def unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
 
-    def tell(self, kind: str, time: float, **ids: Any) -> None:
-        """Tell a change; the arguments are the fields of :class:`StoreEvent`."""
-        # Numbers go on without listeners, so that one who reconnects sees that it missed some.
-        self._number += 1
-        if self._subscriptions:
-            event = StoreEvent.model_validate(
-                {"event_id": self._number, "kind": kind, "time": time, **ids}
-            )
+    def publish(self, notices: Sequence[Notice]) -> None:
+        """Hand changes to all listeners."""
+        first = self._number + 1
+        # Numbers go on without listeners: one that reconnects sees that it missed some.
+        self._number += len(notices)
+        if not self._subscriptions:
+            return
+        for number, notice in enumerate(notices, start=first):
+            event = StoreEvent.model_validate({"event_id": number, **notice._asdict()})
             for subscription in self._subscriptions:
                 subscription.put(event)
+
+    def tell(self, kind: str, time: float, **ids: str | None) -> None:
+        """Hand one change to all listeners."""
+        self.publish([Notice(kind, time, **ids)])
 
     def close(self) -> None:
         """End every listener's stream after what it has buffered."""

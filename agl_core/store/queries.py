@@ -1,211 +1,215 @@
-"""The reading half of the store contract: queries, and records by their ids.
+"""Queries as values: what the engine hands to a storage backend.
 
-* ``limit`` -1: unlimited; 0: an empty page with the right total.
-* An ``offset`` past the end: an empty page.
-* No ``sort_by``: insertion order. An unknown sort field:
-  :class:`~agl_core.errors.InvalidArgumentError`, which names the allowed ones.
-* Filters and sort orders mean what :mod:`agl_core.store.query` says.
+Each value is frozen and was checked when it was made: the limit, the offset, the direction, the
+sort field and the filter logic are valid. What filters and orders mean is in
+:mod:`agl_core.store.filters`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
-from agl_core.store.encoded import EncodedSpan, decode_spans
-from agl_core.store.values import FilterLogic
+from pydantic import BaseModel
+
+from agl_core.store.filters import (
+    check_logic,
+    check_page,
+    compile_filter,
+    cut,
+    filter_options,
+    sort_key,
+)
 from agl_core.types import (
     Attempt,
-    AttemptedRollout,
-    PaginatedResult,
+    FilterOptions,
     ResourcesUpdate,
     Rollout,
-    RolloutStatus,
-    SortOrder,
     Span,
     Worker,
-    WorkerStatus,
 )
 
-__all__ = ["StoreQueries"]
+__all__ = [
+    "AttemptQuery",
+    "Query",
+    "ResourcesQuery",
+    "RolloutQuery",
+    "SpanQuery",
+    "WorkerQuery",
+    "run_query",
+]
+
+T = TypeVar("T")
 
 
-class StoreQueries(ABC):
-    """What may be asked of a store; the rules of :mod:`agl_core.store.base` hold."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Base of all queries: the order, and the page of it.
 
-    @abstractmethod
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout | AttemptedRollout]:
-        """Return rollouts, each with its latest attempt if it has one.
+    Attributes:
+        model: Class of the records.
+        sort_by: A sortable field of the model; None means insertion order.
+        sort_order: ``asc`` or ``desc``; equal keys keep insertion order in both.
+        limit: Page size; -1 means all, 0 means that only the total is wanted.
+        offset: Matches to skip.
 
-        Args:
-            status_in: Keep these statuses; ``[]`` keeps none.
-            rollout_id_in: Keep these ids.
-            rollout_id_contains: Keep ids with this substring (case-sensitive).
-            filter_logic: How the filters given combine; without any, everything matches.
-            sort_by: A field of :class:`Rollout`.
-            sort_order: Direction.
-            limit: Page size.
-            offset: Matches to skip.
-            status: Deprecated name of ``status_in``, ignored if that is given.
-            rollout_ids: Deprecated name of ``rollout_id_in``, ignored if that is given.
-        """
+    Raises:
+        InvalidArgumentError: A value is outside its domain.
+    """
 
-    @abstractmethod
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        """Return the attempts of a rollout; an unknown rollout has none."""
+    model: ClassVar[type[BaseModel]]
 
-    @abstractmethod
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
-        """Return a rollout, with its latest attempt if it has one."""
+    sort_by: str | None = None
+    sort_order: str = "asc"
+    limit: int = -1
+    offset: int = 0
 
-    @abstractmethod
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """Return the attempt with the highest sequence id."""
+    def __post_init__(self) -> None:
+        check_logic(self.logic)
+        check_page(self.limit, self.offset, self.sort_order)
+        if self.sort_by is not None:
+            sort_key(self.model, self.sort_by)
 
-    @abstractmethod
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        """Return resources snapshots; both filters must hold."""
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        """The optional filters by argument name; None means that a filter is not set."""
+        return {}
 
-    @abstractmethod
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        """Return one snapshot."""
+    @property
+    def logic(self) -> str:
+        """How the optional filters combine: ``and`` or ``or``."""
+        return "and"
 
-    @abstractmethod
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """Return the snapshot most recently added or updated, checkpoints aside."""
+    def filter_options(self) -> FilterOptions:
+        """Return the optional filters as field, operator and value."""
+        return filter_options(logic=self.logic, **self.conditions)
 
-    @abstractmethod
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        """Return workers."""
 
-    @abstractmethod
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """Return one worker."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutQuery(Query):
+    """Rollouts; see :meth:`LightningStore.query_rollouts`."""
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"] | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[Span]:
-        """Return the spans of a rollout, or of one of its attempts.
+    model: ClassVar[type[BaseModel]] = Rollout
 
-        Args:
-            rollout_id: Rollout whose spans are meant; always holds.
-            attempt_id: None for all attempts, ``"latest"`` for the one with the highest sequence
-                id, or an id; always holds.
-            trace_id: Keep spans of this trace (and so on for the filters below).
-            trace_id_contains: Substring of the trace id.
-            span_id: Span id.
-            span_id_contains: Substring of the span id.
-            parent_id: Parent span id.
-            parent_id_contains: Substring of the parent span id.
-            name: Span name.
-            name_contains: Substring of the span name.
-            filter_logic: How the optional filters combine; without any, everything in scope
-                matches.
-            limit: Page size.
-            offset: Matches to skip.
-            sort_by: One of sequence_id, start_time, end_time, name, span_id, trace_id, parent_id,
-                rollout_id, attempt_id; None for insertion order. Equal keys keep insertion order.
-            sort_order: Direction.
+    status_in: Sequence[str] | None = None
+    rollout_id_in: Sequence[str] | None = None
+    rollout_id_contains: str | None = None
+    filter_logic: str = "and"
 
-        Raises:
-            SpansEvictedError: Spans of this rollout were evicted.
-        """
-        page = await self.query_encoded_spans(
-            rollout_id,
-            attempt_id,
-            trace_id=trace_id,
-            trace_id_contains=trace_id_contains,
-            span_id=span_id,
-            span_id_contains=span_id_contains,
-            parent_id=parent_id,
-            parent_id_contains=parent_id_contains,
-            name=name,
-            name_contains=name_contains,
-            filter_logic=filter_logic,
-            limit=limit,
-            offset=offset,
-            sort_by=sort_by,
-            sort_order=sort_order,
-        )
-        return PaginatedResult[Span].model_construct(
-            items=decode_spans(page.items), limit=page.limit, offset=page.offset, total=page.total
-        )
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        return {
+            "status_in": self.status_in,
+            "rollout_id_in": self.rollout_id_in,
+            "rollout_id_contains": self.rollout_id_contains,
+        }
 
-    @abstractmethod
-    async def query_encoded_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"] | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[EncodedSpan]:
-        """Like :meth:`query_spans`, without decoding: what servers use."""
+    @property
+    def logic(self) -> str:
+        return self.filter_logic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptQuery(Query):
+    """The attempts of one rollout; see :meth:`LightningStore.query_attempts`."""
+
+    model: ClassVar[type[BaseModel]] = Attempt
+
+    rollout_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesQuery(Query):
+    """Resources snapshots; see :meth:`LightningStore.query_resources`."""
+
+    model: ClassVar[type[BaseModel]] = ResourcesUpdate
+
+    resources_id: str | None = None
+    resources_id_contains: str | None = None
+
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        return {
+            "resources_id": self.resources_id,
+            "resources_id_contains": self.resources_id_contains,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerQuery(Query):
+    """Workers; see :meth:`LightningStore.query_workers`."""
+
+    model: ClassVar[type[BaseModel]] = Worker
+
+    status_in: Sequence[str] | None = None
+    worker_id_contains: str | None = None
+    filter_logic: str = "and"
+
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        return {"status_in": self.status_in, "worker_id_contains": self.worker_id_contains}
+
+    @property
+    def logic(self) -> str:
+        return self.filter_logic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanQuery(Query):
+    """The spans of one rollout; see :meth:`LightningStore.query_spans`.
+
+    Attributes:
+        rollout_id: The rollout; always holds.
+        attempt_id: One of its attempts, or None for all; always holds. Never ``"latest"``: the
+            engine has looked that up.
+    """
+
+    model: ClassVar[type[BaseModel]] = Span
+
+    rollout_id: str
+    attempt_id: str | None = None
+    trace_id: str | None = None
+    trace_id_contains: str | None = None
+    span_id: str | None = None
+    span_id_contains: str | None = None
+    parent_id: str | None = None
+    parent_id_contains: str | None = None
+    name: str | None = None
+    name_contains: str | None = None
+    filter_logic: str = "and"
+
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        return {
+            "trace_id": self.trace_id,
+            "trace_id_contains": self.trace_id_contains,
+            "span_id": self.span_id,
+            "span_id_contains": self.span_id_contains,
+            "parent_id": self.parent_id,
+            "parent_id_contains": self.parent_id_contains,
+            "name": self.name,
+            "name_contains": self.name_contains,
+        }
+
+    @property
+    def logic(self) -> str:
+        return self.filter_logic
+
+
+def run_query(records: Iterable[T], query: Query) -> tuple[Sequence[T], int]:
+    """Filter, sort and page records that come in insertion order; the reference for all stores.
+
+    Args:
+        records: Records in the scope of the query, in insertion order.
+        query: The query.
+
+    Returns:
+        The page, and the number of matches before paging.
+    """
+    matches = compile_filter(query.filter_options())
+    found = list(records) if matches is None else [item for item in records if matches(item)]
+    if query.sort_by is not None:
+        key = sort_key(query.model, query.sort_by)
+        found.sort(key=key, reverse=query.sort_order == "desc")
+    return cut(found, query.limit, query.offset), len(found)

@@ -1,19 +1,31 @@
-"""The idempotency key of the request being served, for stores that remember what they did.
+"""Idempotency keys: how a creating call that is repeated is recognised.
 
 A creating call whose reply was lost is sent again under the same key. The store server remembers
-replies while it lives; a store that outlives the server (or is shared by several of them) can read
-the key here and remember it in the same transaction as the change, which makes a retry safe even
-when the server died between the two.
+replies while it lives. The engine derives the ids of what a call creates from its key, so a store
+that outlives the server, or that several servers share, does not create them twice.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextvars import ContextVar
 from typing import Final
 
-__all__ = ["current_request_key"]
+__all__ = ["current_request_key", "id_from_key"]
 
 current_request_key: Final[ContextVar[str | None]] = ContextVar(
     "agl_current_request_key", default=None
 )
-"""Key of the creating call that this context serves; None outside a server."""
+"""Key of the creating call that this context makes; None if it has no key."""
+
+
+def id_from_key(prefix: str, key: str, place: int = 0, *, length: int = 12) -> str:
+    """Return the id of a thing that a call with this key creates: the same at each repetition.
+
+    Args:
+        prefix: Start of the id, with its dash.
+        key: The idempotency key.
+        place: Number of the thing among those that the call creates.
+        length: Number of hex digits.
+    """
+    return prefix + hashlib.sha256(f"{prefix}{key}/{place}".encode()).hexdigest()[:length]

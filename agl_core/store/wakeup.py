@@ -11,8 +11,8 @@ class Wakeup:
     """An event that one coroutine waits for and that any thread sets.
 
     Belongs to the event loop that was running when it was made: only that loop's coroutines may
-    call :meth:`wait` and :meth:`clear`. Whoever sets it and whoever clears it must hold the same
-    lock, so that no setting is lost.
+    call :meth:`wait` and :meth:`clear`. Calls of :meth:`set` and :meth:`clear` must hold one lock;
+    otherwise a setting may be lost.
     """
 
     __slots__ = ("_future", "_loop")
@@ -41,6 +41,10 @@ class Wakeup:
         """Forget that it was set."""
         if self._future.done():
             self._future = self._loop.create_future()
+
+    def is_set(self) -> bool:
+        """Whether it was set and its event loop has noticed."""
+        return self._future.done()
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set.

@@ -1,38 +1,43 @@
 """Cheap copies of records.
 
-The framework treats records as immutable values: a change is a new record, and what crosses a
-store's border is a copy. Both happen several times per rollout, so they go round pydantic's
-validation (the values come from validated records) and round :func:`copy.deepcopy` (payloads are
-JSON nearly always).
+The framework treats records as immutable values: a change is a new record, and a store takes and
+returns copies. Both happen several times per rollout. So these functions skip pydantic's validation
+(the values come from validated records) and :func:`copy.deepcopy` (payloads are nearly always
+JSON).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import BaseModel
 
 from agl_core.types._resources import NamedResources, Resource, ResourcesUpdate
 from agl_core.types._rollout import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
+from agl_core.types._span import OtelResource, Span, SpanContext, TraceStatus
 
 __all__ = [
     "attach_attempt",
     "construct",
     "copy_attempt",
     "copy_config",
+    "copy_plain_span",
     "copy_resources",
     "copy_rollout",
     "copy_snapshot",
     "copy_value",
     "copy_worker",
     "evolve",
+    "is_plain_span",
+    "join_attempt",
 ]
 
 M = TypeVar("M", bound=BaseModel)
 
 _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
+_LEAVES: Final = frozenset({str, int, float, bool})
 # Every field of a constructed record counts as set, so all records of a class share one set:
 # assigning to a field adds a name that is in it already.
 _field_names: Final[dict[type[BaseModel], set[str]]] = {}
@@ -116,6 +121,11 @@ def attach_attempt(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
     return construct(AttemptedRollout, values)
 
 
+def join_attempt(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
+    """Return both as one record, which takes their values over without copying them."""
+    return construct(AttemptedRollout, {**rollout.__dict__, "attempt": attempt})
+
+
 def copy_worker(worker: Worker) -> Worker:
     """Return a copy that shares nothing mutable."""
     values = worker.__dict__.copy()
@@ -131,6 +141,69 @@ def copy_resources(resources: Mapping[str, Resource]) -> NamedResources:
 def copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
     """Return a copy that shares nothing mutable."""
     return evolve(snapshot, {"resources": copy_resources(snapshot.resources)})
+
+
+def is_plain_span(span: Span) -> bool:
+    """Whether :func:`copy_plain_span` can copy a span.
+
+    A plain span has no events, no links and no extra keys, and each of its attributes is a
+    primitive or a list of primitives.
+    """
+    return (
+        type(span) is Span
+        and not (span.events or span.links or span.__pydantic_extra__)
+        and all(map(_has_no_extra, (span.status, span.context, span.parent, span.resource)))
+        and all(map(_is_flat, (span.attributes, span.resource.attributes)))
+    )
+
+
+def _has_no_extra(model: BaseModel | None) -> bool:
+    return model is None or not model.__pydantic_extra__
+
+
+def _is_flat(attributes: dict[str, Any]) -> bool:
+    kinds = set(map(type, attributes.values()))
+    if kinds <= _LEAVES:
+        return True
+    return kinds <= {*_LEAVES, list} and all(
+        type(value) is not list or _LEAVES.issuperset(map(type, cast("list[Any]", value)))
+        for value in attributes.values()
+    )
+
+
+def copy_plain_span(span: Span) -> Span:
+    """Return a copy of a plain span that shares nothing mutable; see :func:`is_plain_span`."""
+    values = span.__dict__.copy()
+    values["attributes"] = _copy_attributes(values["attributes"])
+    values["events"] = []
+    values["links"] = []
+    values["status"] = _construct_open(TraceStatus, values["status"].__dict__.copy())
+    for name in ("context", "parent"):
+        context = values[name]
+        if context is not None:
+            fields = context.__dict__.copy()
+            fields["trace_state"] = fields["trace_state"].copy()
+            values[name] = _construct_open(SpanContext, fields)
+    resource = values["resource"].__dict__.copy()
+    resource["attributes"] = _copy_attributes(resource["attributes"])
+    values["resource"] = construct(OtelResource, resource)
+    return _construct_open(Span, values)
+
+
+def _copy_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
+    copied = attributes.copy()
+    if list in map(type, copied.values()):
+        for key, value in copied.items():
+            if type(value) is list:
+                copied[key] = value.copy()  # pyright: ignore[reportUnknownMemberType]
+    return copied
+
+
+def _construct_open(cls: type[M], values: dict[str, Any]) -> M:
+    """Construct a record of a model with ``extra="allow"``, without any extra key."""
+    record = construct(cls, values)
+    _set(record, "__pydantic_extra__", {})
+    return record
 
 
 def _rollout_values(rollout: Rollout) -> dict[str, Any]:

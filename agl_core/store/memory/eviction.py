@@ -1,4 +1,4 @@
-"""How much memory spans may take, and whose spans go first when it is too much."""
+"""How much memory spans may take."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ _SAFE_RATIO: Final = 0.8
 
 _SPAN_OVERHEAD: Final = 800
 """Bytes a stored span takes beside its JSON: the object, its ids, its places in the indexes."""
+_MODEL_OVERHEAD: Final = 2400
+"""Bytes a span held as an object takes beside its attributes."""
+_ATTRIBUTE_OVERHEAD: Final = 110
+"""Bytes an attribute takes beside its text: its place in the dict, the headers of two objects."""
 
 
 def memory_capacity() -> int:
-    """Return the machine's memory in bytes, or 8 GiB if the platform does not tell."""
+    """Return the machine's memory in bytes, or 8 GiB if the platform does not say."""
     import psutil
 
     try:
@@ -35,8 +39,20 @@ def memory_capacity() -> int:
 
 
 def span_bytes(span: EncodedSpan) -> int:
-    """Return how much memory a stored span takes, in bytes."""
-    return len(span.payload) + _SPAN_OVERHEAD
+    """Return about how much memory a stored span takes, in bytes."""
+    model = span.model
+    if model is None:
+        return len(span.payload) + _SPAN_OVERHEAD
+    attributes = model.attributes
+    texts = [value for value in attributes.values() if type(value) is str]
+    lists = [value for value in attributes.values() if type(value) is list]
+    return (
+        _MODEL_OVERHEAD
+        + _ATTRIBUTE_OVERHEAD * len(attributes)
+        + sum(map(len, attributes))
+        + sum(map(len, texts))
+        + sum(len(repr(value)) for value in lists)
+    )
 
 
 class MemoryBudget:
@@ -46,7 +62,7 @@ class MemoryBudget:
         eviction: Evict when spans take more than this: a ratio of the capacity (a float) or bytes
             (an int); None means 70 % of the capacity.
         safe: Evict down to this, likewise; None means 80 % of the eviction threshold.
-        estimator: Size of a span in bytes; None measures its JSON.
+        estimator: Size of a span in bytes; None estimates it from its text.
         capacity: Bytes of memory that ratios refer to.
 
     Raises:
@@ -86,7 +102,7 @@ class MemoryBudget:
         """Return what a span counts, in bytes, at least 0."""
         if self._estimator is None:
             return span_bytes(span)
-        return max(int(self._estimator(span.decode())), 0)
+        return max(int(self._estimator(span.model or span.decode())), 0)
 
 
 def _resolve(name: str, value: Any, capacity: int, *, least: int) -> int:

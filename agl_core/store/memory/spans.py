@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from agl_core.store.encoded import EncodedSpan
+from agl_core.store.filters import cut
+from agl_core.store.queries import SpanQuery, run_query
 
 __all__ = ["SpanLog"]
 
@@ -16,7 +18,7 @@ _sequence_id = attrgetter("sequence_id")
 class _Series:
     """Spans in the order they came, and by sequence id (stable).
 
-    Spans nearly always come in sequence order; until one does not, both are one list.
+    Spans nearly always arrive in sequence order; until one does not, both are one list.
     """
 
     __slots__ = ("arrived", "ordered")
@@ -46,7 +48,7 @@ class _Series:
 
 
 class SpanLog:
-    """Spans of a rollout by attempt. Not thread-safe; the store's lock guards it."""
+    """Spans of a rollout by attempt. Not thread-safe; the backend's lock guards it."""
 
     __slots__ = ("_all", "_attempts", "_ids", "size")
 
@@ -80,20 +82,27 @@ class SpanLog:
         if self._all is not None and self._all is not series:
             self._all.append(span)
 
-    def find(self, span_id: str, attempt_id: str | None = None) -> list[EncodedSpan]:
+    def find(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], int]:
+        """Return a page of the spans, and the number of matches."""
+        given = {name for name, value in query.conditions.items() if value is not None}
+        if query.span_id is not None and (query.logic == "and" or given == {"span_id"}):
+            return run_query(self._with_id(query.span_id, query.attempt_id), query)
+        attempt_id = query.attempt_id
+        series = self._all if attempt_id is None else self._attempts.get(attempt_id)
+        if series is None:
+            return (), 0
+        if query.sort_by == "sequence_id" and query.sort_order == "asc":
+            spans, is_sorted = series.ordered, True
+        else:
+            spans, is_sorted = series.arrived, query.sort_by is None
+        if is_sorted and not given:
+            return cut(spans, query.limit, query.offset), len(spans)
+        return run_query(spans, query)
+
+    def _with_id(self, span_id: str, attempt_id: str | None) -> list[EncodedSpan]:
         """Return the spans with this id: at most one per attempt, in the order of attempts."""
         if attempt_id is None:
             scope = list(self._ids.values())
         else:
             scope = [self._ids.get(attempt_id, {})]
         return [ids[span_id] for ids in scope if span_id in ids]
-
-    def arrived(self, attempt_id: str | None = None) -> Sequence[EncodedSpan]:
-        """Return the spans of an attempt, or all, in insertion order; not to be mutated."""
-        series = self._all if attempt_id is None else self._attempts.get(attempt_id)
-        return () if series is None else series.arrived
-
-    def ordered(self, attempt_id: str | None = None) -> Sequence[EncodedSpan]:
-        """Return the spans of an attempt, or all, by sequence id; not to be mutated."""
-        series = self._all if attempt_id is None else self._attempts.get(attempt_id)
-        return () if series is None else series.ordered

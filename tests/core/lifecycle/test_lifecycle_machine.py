@@ -80,13 +80,13 @@ class StoreSubject:
         self.patch.undo()
 
     def seen(self) -> tuple[Any, Any, Any, Any]:
-        state = self.store._state
-        entries = list(state.entries.values())
+        backend = self.store._backend
+        entries = list(backend._entries.values())
         attempts = [item for entry in entries for item in entry.attempts.values()]
         for entry in entries:
             assert entry.latest == (list(entry.attempts.values()) or [None])[-1]
         rollouts = [entry.rollout for entry in entries]
-        return rollouts, attempts, list(state.workers.values()), list(state.queue)
+        return rollouts, attempts, list(backend._workers.values()), list(backend._queue)
 
 
 # -- histories -------------------------------------------------------------------------------------

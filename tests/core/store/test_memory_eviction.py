@@ -101,7 +101,7 @@ async def evicted(store: InMemoryLightningStore, rollout: AttemptedRollout) -> b
 async def test_the_oldest_go_first(caplog: pytest.LogCaptureFixture):
     store = store_of(50, 5)
     rollouts = [await store.start_rollout(i) for i in range(4)]
-    with caplog.at_level(logging.WARNING, "agl_core.store.memory.state"):
+    with caplog.at_level(logging.WARNING, "agl_core.store.memory.backend"):
         for rollout in rollouts:
             await add(store, rollout)
     assert [await evicted(store, rollout) for rollout in rollouts] == [True, True, True, False]

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agl_core.store import EncodedSpan
+from agl_core.store import EncodedSpan, RolloutQuery, SpanQuery, run_query
 from agl_core.store.memory.index import RolloutIndexes
 from agl_core.store.memory.sorted_list import SortedList
 from agl_core.store.memory.spans import SpanLog
-from agl_core.store.query import run_query
 from agl_core.types import Rollout
 
 numbers = st.integers(0, 5000)
@@ -85,14 +84,10 @@ def test_an_index_answers_like_a_scan(
 
     def check() -> None:
         found, total = ask()
-        options = {} if statuses is None else {"status": {"within": statuses}}
-        scanned, count = run_query(
-            *([entry.rollout for entry in entries], Rollout, options),
-            sort_by=by,
-            sort_order=order,
-            limit=limit,
-            offset=offset,
+        query = RolloutQuery(
+            status_in=statuses, sort_by=by, sort_order=order, limit=limit, offset=offset
         )
+        scanned, count = run_query([entry.rollout for entry in entries], query)
         assert [entry.rollout for entry in found] == list(scanned)
         assert total == count
 
@@ -137,9 +132,12 @@ def test_a_span_log_keeps_both_orders(arrivals: list[tuple[str, int]]):
     assert len(log) == len(spans)
     for scope in (None, "a", "b", "c", "nobody"):
         mine = [item for item in spans if scope in (None, item.attempt_id)]
-        assert [id(item) for item in log.arrived(scope)] == [id(item) for item in mine]
         ordered = sorted(mine, key=lambda item: item.sequence_id)
-        assert [id(item) for item in log.ordered(scope)] == [id(item) for item in ordered]
+        for sort_by, expected in ((None, mine), ("sequence_id", ordered)):
+            query = SpanQuery(rollout_id="r", attempt_id=scope, sort_by=sort_by)
+            found, total = log.find(query)
+            assert [id(item) for item in found] == [id(item) for item in expected]
+            assert total == len(mine)
 
 
 def test_a_span_is_found_by_its_id():
@@ -147,6 +145,11 @@ def test_a_span_is_found_by_its_id():
     one, two = span("a", 1, "s"), span("b", 2, "s")
     log.append(one)
     log.append(two)
-    assert log.find("s") == [one, two]
-    assert log.find("s", "b") == [two]
-    assert log.find("s", "c") == log.find("x") == log.find("x", "a") == []
+
+    def found(span_id: str, attempt_id: str | None = None) -> Any:
+        query = SpanQuery(rollout_id="r", attempt_id=attempt_id, span_id=span_id)
+        return log.find(query)[0]
+
+    assert found("s") == [one, two]
+    assert found("s", "b") == [two]
+    assert found("s", "c") == found("x") == found("x", "a") == []

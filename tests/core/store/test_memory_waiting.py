@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore, StoreEvent
+from agl_core.store import InMemoryLightningStore, Notice, StoreEvent
 from agl_core.store.events import EventBus
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 
@@ -22,7 +22,7 @@ def store() -> InMemoryLightningStore:
 
 async def queued(store: InMemoryLightningStore, count: int) -> None:
     """Let tasks run until this many callers wait for work."""
-    while len(store._state.line) < count:
+    while store._waiters.waiting_claims < count:
         await asyncio.sleep(0)
 
 
@@ -36,7 +36,7 @@ class TestDequeue:
             await store.enqueue_rollout(number)
         claimed = await asyncio.gather(*waiting)
         assert [item.input for item in claimed] == [0, 1, 2, 3, 4]
-        assert len(store._state.line) == 0
+        assert store._waiters.waiting_claims == 0
 
     async def test_a_waiting_worker_is_idle_until_it_has_work(self, store: InMemoryLightningStore):
         task = asyncio.create_task(store.dequeue_rollout("w", wait=30))
@@ -115,7 +115,7 @@ class TestDequeue:
         start = time.monotonic()
         assert await store.dequeue_rollout("w", wait=0.1) is None
         assert 0.1 <= time.monotonic() - start < 5
-        assert len(store._state.line) == 0
+        assert store._waiters.waiting_claims == 0
 
     async def test_a_timeout_verdict_brings_work(self, store: InMemoryLightningStore):
         config = RolloutConfig(timeout_seconds=0.1, max_attempts=2, retry_condition=["timeout"])
@@ -157,7 +157,7 @@ class TestDequeue:
         assert len(seen) == len(set(seen)) == total
         done = await store.query_rollouts(status_in=["succeeded"], limit=0)
         assert done.total == total
-        assert len(store._state.line) == 0
+        assert store._waiters.waiting_claims == 0
 
     def test_work_from_another_thread_wakes_within_milliseconds(
         self, store: InMemoryLightningStore
@@ -175,7 +175,7 @@ class TestDequeue:
         consumer = threading.Thread(target=lambda: asyncio.run(consume()))
         consumer.start()
         for _ in range(20):
-            while len(store._state.line) == 0:
+            while store._waiters.waiting_claims == 0:
                 time.sleep(0.0005)
             ready.clear()
             asyncio.run(store.enqueue_rollout(time.monotonic()))
@@ -193,7 +193,7 @@ class TestWaitForRollouts:
         await store.update_attempt(made.rollout_id, "latest", status="succeeded")
         for found in await asyncio.gather(*waits):
             assert [(item.rollout_id, item.status) for item in found] == [(ids[0], "succeeded")]
-        assert store._state.waits._waits == {}
+        assert not store._waiters.awaited_rollouts
 
     async def test_order_unknown_ids_and_duplicates(self, store: InMemoryLightningStore):
         made = [(await store.start_rollout(i)).rollout_id for i in range(3)]
@@ -239,7 +239,7 @@ class TestWaitForRollouts:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert store._state.waits._waits == {}
+        assert not store._waiters.awaited_rollouts
 
     def test_a_rollout_finished_in_another_thread_wakes(self, store: InMemoryLightningStore):
         made = asyncio.run(store.start_rollout(1))
@@ -251,7 +251,7 @@ class TestWaitForRollouts:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        while not store._state.waits._waits:
+        while not store._waiters.awaited_rollouts:
             time.sleep(0.001)
         asyncio.run(store.update_attempt(made.rollout_id, "latest", status="succeeded"))
         thread.join(10)
@@ -282,13 +282,13 @@ class TestEvents:
         assert events[-1].resources_id == snapshot.resources_id
         numbers = [event.event_id for event in events]
         assert numbers == list(range(numbers[0], numbers[0] + 6))
-        assert store._state.bus._subscriptions == set()
+        assert store._waiters._bus._subscriptions == set()
 
     async def test_a_slow_listener_loses_the_oldest_and_can_tell(self):
         bus = EventBus()
         subscription = bus.subscribe()
         for number in range(5000):
-            bus.tell("rollout", float(number), rollout_id="r", status="running")
+            bus.publish([Notice("rollout", float(number), "r", status="running")])
         kept: list[StoreEvent] = subscription.take()
         assert [kept[0].event_id, kept[-1].event_id, len(kept)] == [905, 5000, 4096]
         assert subscription.take() == []
@@ -301,13 +301,13 @@ class TestEvents:
         await store.add_resources({})
         assert (await event).event_id == 2
         await stream.aclose()  # pyright: ignore[reportAttributeAccessIssue]
-        assert store._state.bus._subscriptions == set()
+        assert store._waiters._bus._subscriptions == set()
 
     async def test_heartbeats_of_spans_and_polls_are_no_events(self, store: InMemoryLightningStore):
         await store.dequeue_rollout("w")
-        number = store._state.bus._number
+        number = store._waiters._bus._number
         await store.dequeue_rollout("w")
-        assert store._state.bus._number == number
+        assert store._waiters._bus._number == number
 
 
 def _request(value: Any) -> EnqueueRolloutRequest:

@@ -17,8 +17,8 @@ class Times:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        patch.setattr("agl_core.store.memory.reads.time", self)
-        patch.setattr("agl_core.store.memory.store.time", self)
+        patch.setattr("agl_core.store.engine.time", self)
+        patch.setattr("agl_core.store.watchdog.time", self)
 
     def time(self) -> float:
         return self.now
@@ -74,7 +74,7 @@ def test_concurrent_callers_make_one_scan(times: Times):
     store = InMemoryLightningStore(scan_debounce_seconds=10)
     for _ in range(3):
         asyncio.run(store.start_rollout("x", config=RolloutConfig(timeout_seconds=1)))
-    store._last_scan = None
+    store._watchdog._last_scan = None
     times.now += 2
     with ThreadPoolExecutor(8) as pool:
         verdicts = list(pool.map(lambda _: asyncio.run(store.run_watchdog()), range(8)))

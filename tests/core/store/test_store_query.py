@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store.query import (
+from agl_core.store import WorkerQuery, run_query
+from agl_core.store.filters import (
     check_page,
     compile_filter,
     cut,
     filter_options,
-    run_query,
     sort_key,
     sortable_fields,
 )
@@ -156,9 +156,8 @@ def page(by: str | None, order: str = "asc", limit: int = -1, offset: int = 0) -
         worker("c", last_busy_time=1.0, current_rollout_id="r"),
         worker("d", last_busy_time=2.0),
     ]
-    found, total = run_query(
-        workers, Worker, None, sort_by=by, sort_order=order, limit=limit, offset=offset
-    )
+    query = WorkerQuery(sort_by=by, sort_order=order, limit=limit, offset=offset)
+    found, total = run_query(workers, query)
     assert total == 4
     return "".join(item.worker_id for item in found)
 

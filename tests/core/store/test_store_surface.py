@@ -42,7 +42,7 @@ def test_the_memory_store_is_built_by_name():
     assert (spec.kind, spec.name) == ("store", "memory")
     built = build_component("store", {"type": "memory", "eviction_memory_threshold": 12345})
     assert isinstance(built, InMemoryLightningStore)
-    assert built._state.budget.eviction == 12345
+    assert built._backend.budget.eviction == 12345
 
 
 def test_its_configuration_is_checked():

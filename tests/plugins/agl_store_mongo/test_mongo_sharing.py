@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from agl_core.store.query import filter_options, run_query
-from agl_core.store.request_key import current_request_key
-from agl_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig
+from agl_core.store import RolloutQuery, current_request_key, run_query
+from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 from agl_store_mongo import MongoLightningStore, feed
 from agl_testing.samples import span_of
 
@@ -270,11 +269,11 @@ async def test_pages_are_those_of_the_reference(stores, sort_by, sort_order):
         if number % 4 == 1:
             await store.update_rollout(rollout.rollout_id, resources_id=None)
     everything = list(await store.query_rollouts())
-    options = filter_options(status_in=["failed", "queuing"])
     for limit in (-1, 0, 3):
         for offset in (0, 1, 2, 4, 8):
             asked = {"sort_by": sort_by, "sort_order": sort_order, "limit": limit, "offset": offset}
-            expected, total = run_query(everything, Rollout, options, **asked)
-            page = await store.query_rollouts(status_in=["failed", "queuing"], **asked)
+            wanted = {"status_in": ["failed", "queuing"], **asked}
+            expected, total = run_query(everything, RolloutQuery(**wanted))
+            page = await store.query_rollouts(**wanted)
             assert [r.input for r in page] == [r.input for r in expected], asked
             assert page.total == total

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.store.query import Page
+from agl_core.store.filters import Page
 from agl_core.types import EnqueueRolloutRequest
 from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.queries import find_rollouts

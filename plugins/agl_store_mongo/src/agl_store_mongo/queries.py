@@ -1,4 +1,4 @@
-"""Filters, sort orders and pages as MongoDB queries; they mean what agl_core.store.query says.
+"""Filters, sort orders and pages as MongoDB queries; they mean what agl_core.store.filters says.
 
 MongoDB puts missing values before all others, and the contract puts a missing time behind them and
 a missing string among the empty ones. So a sorted query has two parts, the records with a value and
@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
-from agl_core.store import EncodedSpan
-from agl_core.store.query import Page, filter_options, run_query, sort_key, sortable_fields
+from agl_core.store import AttemptQuery, EncodedSpan, run_query
+from agl_core.store.filters import Page, filter_options, sort_key, sortable_fields
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -64,18 +64,15 @@ class Queries:
 
     async def attempts(self, page: Page, rollout_id: str) -> PaginatedResult[Attempt]:
         """Return a page of a rollout's attempts."""
-        if page.sort_by is not None:
-            sort_key(Attempt, page.sort_by)
-        record = await self._rollouts.find(rollout_id, light=True)
-        found, total = run_query(
-            record.attempts if record else [],
-            Attempt,
-            None,
+        query = AttemptQuery(
+            rollout_id=rollout_id,
             sort_by=page.sort_by,
             sort_order=page.sort_order,
             limit=page.limit,
             offset=page.offset,
         )
+        record = await self._rollouts.find(rollout_id, light=True)
+        found, total = run_query(record.attempts if record else [], query)
         return page.result(found, total)
 
     async def workers(self, page: Page, logic: str, **conditions: Any) -> PaginatedResult[Worker]:

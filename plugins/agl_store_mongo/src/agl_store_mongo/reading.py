@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
-from agl_core.store import EncodedSpan, FilterLogic, LightningStore, LightningStoreStatistics
-from agl_core.store.query import Page, renamed_filter
+from agl_core.store import EncodedSpan, FilterLogic, LightningStoreStatistics
+from agl_core.store.batching import BatchingStore
+from agl_core.store.filters import Page, renamed_filter
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -28,7 +29,7 @@ __all__ = ["Reading"]
 T = TypeVar("T")
 
 
-class Reading(LightningStore):
+class Reading(BatchingStore):
     """What a store of this configuration answers."""
 
     def _open(self, config: MongoConfig) -> None:

@@ -1,4 +1,4 @@
-"""Filters, sort orders and pages as SQL; they mean what :mod:`agl_core.store.query` says."""
+"""Filters, sort orders and pages as SQL; they mean what :mod:`agl_core.store.filters` says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from agl_core.store import EncodedSpan
-from agl_core.store.query import Page, filter_options, sort_key, sortable_fields
+from agl_core.store.filters import Page, filter_options, sort_key, sortable_fields
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -58,7 +58,7 @@ class Where:
 
     @classmethod
     def of(cls, logic: str, prefix: str = "", **conditions: Any) -> Where:
-        """Translate conditions as :func:`agl_core.store.query.filter_options` reads them."""
+        """Translate conditions as :func:`agl_core.store.filters.filter_options` reads them."""
         where = cls(logic=logic)
         for name, operators in filter_options(logic=logic, **conditions).items():
             if name == "_aggregate":

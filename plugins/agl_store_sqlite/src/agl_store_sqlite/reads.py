@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 from agl_core.store import (
     EncodedSpan,
     FilterLogic,
-    LightningStore,
     LightningStoreCapabilities,
     LightningStoreStatistics,
 )
-from agl_core.store.query import Page, renamed_filter
+from agl_core.store.batching import BatchingStore
+from agl_core.store.filters import Page, renamed_filter
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -39,7 +39,7 @@ _SHORTEST_SLICE: Final = 0.05
 """Seconds between two looks of the watchdog while a call waits, without a debounce."""
 
 
-class SqliteReads(LightningStore):
+class SqliteReads(BatchingStore):
     """What the SQLite store tells. Reads see what was committed before they began.
 
     Args:

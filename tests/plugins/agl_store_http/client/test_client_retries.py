@@ -382,7 +382,7 @@ async def test_events_arrive(moody, connect):
     client = connect()
     events = client.events()
     first = asyncio.create_task(anext(events))
-    while not moody.store._state.bus._subscriptions:
+    while not moody.store._waiters._bus._subscriptions:
         await asyncio.sleep(0.01)
     rollout = await moody.store.enqueue_rollout(1)
     event = await asyncio.wait_for(first, 5)

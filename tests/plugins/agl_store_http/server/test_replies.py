@@ -149,7 +149,7 @@ async def test_asking_for_nothing_under_its_key_gives_a_claim_back(served):
 async def poll_and_leave(served: Any, body: dict[str, Any]) -> None:
     """Begin a long poll, and close the connection while it waits."""
     polling = asyncio.create_task(served.post(DEQUEUE, {**body, "wait": 60}))
-    while len(served.store._state.line) == 0:
+    while served.store._waiters.waiting_claims == 0:
         await asyncio.sleep(0.005)
     polling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -158,7 +158,7 @@ async def poll_and_leave(served: Any, body: dict[str, Any]) -> None:
 
 async def test_a_waiting_client_that_left_claims_nothing(served):
     await poll_and_leave(served, {"worker_id": "w"})
-    while len(served.store._state.line) > 0:
+    while served.store._waiters.waiting_claims > 0:
         await asyncio.sleep(0.005)
     await served.store.enqueue_rollout("x")
     assert (await served.store.statistics()).get("total_attempts") == 0
@@ -209,7 +209,7 @@ async def test_a_claim_that_nobody_took_is_not_lost(served, worker_id, headers, 
     body = {"worker_id": worker_id}
     left = Caller(served.app, {**body, "wait": 60}, headers)
     polling = asyncio.create_task(left.run())
-    while len(served.store._state.line) == 0:
+    while served.store._waiters.waiting_claims == 0:
         await asyncio.sleep(0)
     rollout = await served.store.enqueue_rollout("x")
     left.gone.set_result({"type": "http.disconnect"})

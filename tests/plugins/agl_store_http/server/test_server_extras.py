@@ -36,7 +36,7 @@ async def test_events_are_streamed_as_they_happen(served):
     assert lines[0] == b"id: %d\n" % event["event_id"]
     assert lines[1] == b"event: rollout\n"
     assert (event["rollout_id"], event["status"]) == (rollout.rollout_id, "queuing")
-    while served.store._state.bus._subscriptions:
+    while served.store._waiters._bus._subscriptions:
         await asyncio.sleep(0.01)  # the listener that left is forgotten
 
 
@@ -58,7 +58,7 @@ async def test_a_stop_ends_streams_and_long_polls_at_once(served):
     wait = asyncio.create_task(served.post("/waits/rollouts", {"rollout_ids": [rollout_id]}))
     response = await served.session.get(f"{served.url}/v1/agl/events")
     await response.content.readline()
-    while len(served.store._state.line) == 0:
+    while served.store._waiters.waiting_claims == 0:
         await asyncio.sleep(0.01)
     began = time.monotonic()
     await served.launcher.stop()

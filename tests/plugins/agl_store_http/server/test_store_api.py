@@ -64,7 +64,7 @@ async def test_dequeue(served):
 
 async def test_dequeue_waits_for_work(served):
     waiting = asyncio.create_task(served.post("/queues/rollouts/dequeue", {"wait": 20}))
-    while len(served.store._state.line) == 0:
+    while served.store._waiters.waiting_claims == 0:
         await asyncio.sleep(0.005)
     rollout = await served.store.enqueue_rollout("late")
     answer = await asyncio.wait_for(waiting, 5)

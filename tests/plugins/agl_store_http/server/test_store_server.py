@@ -143,7 +143,7 @@ async def test_processes_serve_a_store_that_can_be_shared():
     client = LightningStoreClient(server.endpoint)
     await asyncio.gather(*(client.enqueue_rollout(number) for number in range(20)))
     assert (await store.statistics()).get("total_rollouts") == 20
-    assert server.reach() is shared
+    assert server.target() is shared
     await client.close()
     await server.stop()
     await shared.close()

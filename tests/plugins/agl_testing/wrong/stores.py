@@ -10,6 +10,7 @@ import time
 
 from agl_core import lifecycle
 from agl_core.store import EncodedSpan, InMemoryLightningStore, decode_spans, encode_span
+from agl_core.store.watchdog import Watchdog
 from agl_core.types import Span
 
 
@@ -24,8 +25,10 @@ class LastInFirstOut(Base):
     CAUGHT_BY = "test_claims_are_first_in_first_out"
 
     async def dequeue_many_rollouts(self, *, limit=1, worker_id=None, wait=0.0):
-        with self._lock:
-            self._state.queue = type(self._state.queue)(reversed(self._state.queue.items()))
+        with self._backend._lock:
+            self._backend._queue = type(self._backend._queue)(
+                reversed(self._backend._queue.items())
+            )
         return await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
 
 
@@ -33,8 +36,8 @@ class ClaimInTwoSteps(Base):
     CAUGHT_BY = "test_tasks_never_claim_the_same_rollout"
 
     async def dequeue_rollout(self, worker_id=None, *, wait=0.0):
-        with self._lock:
-            entry = next(iter(self._state.queue.values()), None)
+        with self._backend._lock:
+            entry = next(iter(self._backend._queue.values()), None)
         if entry is None:
             return None
         await asyncio.sleep(0)
@@ -67,8 +70,8 @@ class TerminalIsNotFinal(Base):
     async def update_attempt(self, rollout_id, attempt_id, **changes):
         attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
         if "status" in changes:
-            with self._lock:
-                entry = self._state.entry(rollout_id)
+            with self._backend._lock:
+                entry = self._backend._entry(rollout_id)
             status = lifecycle.rollout_status_after(attempt, entry.rollout.config)
             await self.update_rollout(rollout_id, status=status)
         return attempt
@@ -163,9 +166,9 @@ class CounterIgnoresExplicitIds(Base):
     CAUGHT_BY = "test_an_explicit_sequence_id_raises_the_counter"
 
     async def add_encoded_spans(self, spans):
-        before = dict(self._state.sequence_ids)
+        before = dict(self._backend._sequence_ids)
         stored = await super().add_encoded_spans(spans)
-        self._state.sequence_ids = before
+        self._backend._sequence_ids = before
         return stored
 
 
@@ -173,13 +176,13 @@ class SharesItsRecords(Base):
     CAUGHT_BY = "test_what_is_returned_is_not_shared"
 
     async def get_rollout_by_id(self, rollout_id):
-        entry = self._state.entries.get(rollout_id)
+        entry = self._backend._entries.get(rollout_id)
         return None if entry is None else entry.rollout
 
     async def dequeue_rollout(self, worker_id=None, *, wait=0.0):
         claimed = await super().dequeue_rollout(worker_id, wait=wait)
         if claimed is not None:
-            claimed.input = self._state.entry(claimed.rollout_id).rollout.input
+            claimed.input = self._backend._entry(claimed.rollout_id).rollout.input
         return claimed
 
 
@@ -209,10 +212,10 @@ class WorkerIsSetByAnyUpdate(Base):
 
     async def update_attempt(self, rollout_id, attempt_id, **changes):
         attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
-        worker = self._state.worker(attempt.worker_id)
+        worker = self._backend._worker(attempt.worker_id)
         if worker is not None and attempt.status in ("failed", "succeeded"):
             freed = {"status": "idle", "current_rollout_id": None, "current_attempt_id": None}
-            self._state.put_worker(worker.model_copy(update=freed), time.time())
+            self._backend._workers[worker.worker_id] = worker.model_copy(update=freed)
         return attempt
 
 
@@ -246,8 +249,8 @@ class WatchdogSleeps(Base):
     CAUGHT_BY = "test_waiting_notices_a_timeout_by_itself"
 
     async def wait_for_rollouts(self, *, rollout_ids, timeout=None):
-        self._scan_debounce = 10**9
-        self._last_scan = time.monotonic()
+        self._watchdog = Watchdog(self._backend, 10.0**9)
+        self._watchdog._last_scan = time.monotonic()
         wait = super().wait_for_rollouts(rollout_ids=rollout_ids, timeout=1)
         return await wait
 
@@ -297,11 +300,11 @@ class LatestIsTheLastAdded(Base):
     CAUGHT_BY = "test_the_latest_is_the_last_added_or_updated"
 
     async def update_resources(self, resources_id, resources):
-        known = resources_id in self._state.resources
-        latest = self._state.latest_resources
+        known = resources_id in self._backend._resources
+        latest = self._backend._latest_resources
         update = await super().update_resources(resources_id, resources)
         if known:
-            self._state.latest_resources = latest
+            self._backend._latest_resources = latest
         return update
 
 
@@ -321,10 +324,10 @@ class HistoriesDrift(Base):
         return started
 
     def free(self, worker_id):
-        worker = self._state.worker(worker_id)
+        worker = self._backend._worker(worker_id)
         if worker is not None:
             freed = {"status": "idle", "current_rollout_id": None, "current_attempt_id": None}
-            self._state.put_worker(worker.model_copy(update=freed), time.time())
+            self._backend._workers[worker.worker_id] = worker.model_copy(update=freed)
 
 
 class EventsComeTwice(Base):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from pydantic import Field, TypeAdapter
 from pydantic_core import from_json, to_json
 
-from agl_core.store.base import LightningStore
+from agl_core.store.batching import BatchingStore
 from agl_core.store.encoded import EncodedSpan, encode_span
 from agl_core.store.values import FilterLogic, LightningStoreStatistics
 from agl_core.types import (
@@ -50,7 +50,7 @@ def path_of(*segments: str) -> str:
     return "".join([f"/{quote(segment, safe='')}" for segment in segments])
 
 
-class ClientQueries(LightningStore):
+class ClientQueries(BatchingStore):
     """What a client asks its server.
 
     Args:
@@ -181,7 +181,7 @@ class ClientQueries(LightningStore):
             "/workers/search", _workers, filters, sort_by, sort_order, limit, offset
         )
 
-    async def query_spans(
+    async def query_spans(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         rollout_id: str,
         attempt_id: str | Literal["latest"] | None = None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError, LaunchError
-from agl_core.store.base import LightningStore, LightningStoreCapabilities, StoreEvent
+from agl_core.store.base import LightningStore, LightningStoreCapabilities
+from agl_core.store.delegating import DelegatingStore
 from agl_core.store.threaded import LightningStoreThreaded
 from agl_serving.launcher import LaunchMode, PythonServerLauncher, PythonServerLauncherArgs
 from agl_serving.sockets import LOOPBACK, is_loopback
@@ -19,8 +20,6 @@ from agl_store_http.client import LightningStoreClient
 from agl_store_http.server.app import StoreApp, StoreAppOptions
 
 __all__ = ["DEFAULT_PORT", "HEALTH_PATH", "LightningStoreServer", "check_exposure"]
-
-F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 DEFAULT_PORT: Final = 4747
 HEALTH_PATH: Final = "/v1/agl/health"
@@ -40,17 +39,7 @@ def check_exposure(host: str, auth_token: str | None, insecure: bool) -> None:
         )
 
 
-def _delegated(method: F) -> F:
-    name = method.__name__
-
-    @functools.wraps(method, updated=())
-    async def call(self: LightningStoreServer, *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self.reach(), name)(*args, **kwargs)
-
-    return cast("F", call)
-
-
-class LightningStoreServer(LightningStore):
+class LightningStoreServer(DelegatingStore):
     """Serves a store over HTTP, and is that store for whoever holds it.
 
     In the process that made it, calls go straight to the inner store. In any other process - a
@@ -194,7 +183,7 @@ class LightningStoreServer(LightningStore):
             attempt_id=attempt_id,
         )
 
-    def reach(self) -> LightningStore:
+    def target(self) -> LightningStore:
         """Return the store that calls go to from this process."""
         if self._inner is not None and (
             os.getpid() == self._owner or self._inner.capabilities.get("zero_copy")
@@ -211,45 +200,6 @@ class LightningStoreServer(LightningStore):
             await self.stop()
         elif self._client is not None and self._client[0] == os.getpid():
             await self._client[1].close()
-
-    def events(self) -> AsyncIterator[StoreEvent]:
-        return self.reach().events()
-
-    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
-        return self.reach().draw_span_sequence_id(rollout_id, attempt_id)
-
-    statistics = _delegated(LightningStore.statistics)
-    start_rollout = _delegated(LightningStore.start_rollout)
-    enqueue_rollout = _delegated(LightningStore.enqueue_rollout)
-    enqueue_many_rollouts = _delegated(LightningStore.enqueue_many_rollouts)
-    dequeue_rollout = _delegated(LightningStore.dequeue_rollout)
-    dequeue_many_rollouts = _delegated(LightningStore.dequeue_many_rollouts)
-    start_attempt = _delegated(LightningStore.start_attempt)
-    return_claim = _delegated(LightningStore.return_claim)
-    query_rollouts = _delegated(LightningStore.query_rollouts)
-    query_attempts = _delegated(LightningStore.query_attempts)
-    get_rollout_by_id = _delegated(LightningStore.get_rollout_by_id)
-    get_latest_attempt = _delegated(LightningStore.get_latest_attempt)
-    query_resources = _delegated(LightningStore.query_resources)
-    get_resources_by_id = _delegated(LightningStore.get_resources_by_id)
-    get_latest_resources = _delegated(LightningStore.get_latest_resources)
-    query_workers = _delegated(LightningStore.query_workers)
-    get_worker_by_id = _delegated(LightningStore.get_worker_by_id)
-    query_spans = _delegated(LightningStore.query_spans)
-    query_encoded_spans = _delegated(LightningStore.query_encoded_spans)
-    add_resources = _delegated(LightningStore.add_resources)
-    update_resources = _delegated(LightningStore.update_resources)
-    add_span = _delegated(LightningStore.add_span)
-    add_many_spans = _delegated(LightningStore.add_many_spans)
-    add_encoded_spans = _delegated(LightningStore.add_encoded_spans)
-    add_otel_span = _delegated(LightningStore.add_otel_span)
-    get_next_span_sequence_id = _delegated(LightningStore.get_next_span_sequence_id)
-    get_many_span_sequence_ids = _delegated(LightningStore.get_many_span_sequence_ids)
-    update_rollout = _delegated(LightningStore.update_rollout)
-    update_attempt = _delegated(LightningStore.update_attempt)
-    update_worker = _delegated(LightningStore.update_worker)
-    wait_for_rollouts = _delegated(LightningStore.wait_for_rollouts)
-    run_watchdog = _delegated(LightningStore.run_watchdog)
 
     def __getstate__(self) -> dict[str, Any]:
         # The store stays where it is; a copy elsewhere talks to it over HTTP. Its address is only

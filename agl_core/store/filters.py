@@ -1,8 +1,7 @@
 """What filters, sort orders and pages mean, for every store.
 
-A query's arguments become :class:`~agl_core.types.FilterOptions` here. Stores in memory run them
-with :func:`compile_filter` and :func:`sort_key`; databases translate them and are tested against
-these.
+A query's arguments become :class:`~agl_core.types.FilterOptions` here. Backends in memory run them
+with :func:`agl_core.store.queries.run_query`; databases translate them and are tested against it.
 
 * Conditions on ordinary fields form one pool that ``_aggregate`` (and/or) combines; without any
   condition everything matches. ``_must`` always holds.
@@ -31,12 +30,12 @@ from agl_core.types._copying import construct
 __all__ = [
     "SPAN_SORT_FIELDS",
     "Page",
+    "check_logic",
     "check_page",
     "compile_filter",
     "cut",
     "filter_options",
     "renamed_filter",
-    "run_query",
     "sort_key",
     "sortable_fields",
 ]
@@ -78,8 +77,7 @@ def filter_options(
     Raises:
         InvalidArgumentError: ``logic`` is neither ``and`` nor ``or``.
     """
-    if logic not in ("and", "or"):
-        raise InvalidArgumentError(f"filter_logic must be 'and' or 'or', not {logic!r}")
+    check_logic(logic)
     options: FilterOptions = {"_aggregate": logic}
     for name, value in conditions.items():
         if value is None:
@@ -104,6 +102,16 @@ def renamed_filter(new: str, value: T | None, old: str, old_value: T | None) -> 
         return value
     warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)
     return old_value if value is None else value
+
+
+def check_logic(logic: str) -> None:
+    """Check how filters combine.
+
+    Raises:
+        InvalidArgumentError: ``logic`` is neither ``and`` nor ``or``.
+    """
+    if logic not in ("and", "or"):
+        raise InvalidArgumentError(f"filter_logic must be 'and' or 'or', not {logic!r}")
 
 
 def check_page(limit: int, offset: int, sort_order: str = "asc") -> None:
@@ -290,30 +298,3 @@ def sort_key(model: type[BaseModel], field: str) -> Callable[[Any], Any]:
         return missing if value is None else value
 
     return key
-
-
-def run_query(
-    records: Iterable[T],
-    model: type[BaseModel],
-    options: FilterOptions | None,
-    *,
-    sort_by: str | None,
-    sort_order: str,
-    limit: int,
-    offset: int,
-) -> tuple[Sequence[T], int]:
-    """Filter, sort and page records that come in insertion order; the reference for all stores.
-
-    Returns:
-        The page, and the number of matches before paging.
-
-    Raises:
-        InvalidArgumentError: See :func:`check_page`, :func:`sort_key` and :func:`compile_filter`.
-    """
-    check_page(limit, offset, sort_order)
-    key = None if sort_by is None else sort_key(model, sort_by)
-    matches = compile_filter(options)
-    found = list(records) if matches is None else [item for item in records if matches(item)]
-    if key is not None:
-        found.sort(key=key, reverse=sort_order == "desc")
-    return cut(found, limit, offset), len(found)

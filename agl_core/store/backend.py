@@ -1,0 +1,500 @@
+"""The port between the store engine and whatever keeps the data.
+
+:class:`~agl_core.store.engine.EngineStore` implements :class:`~agl_core.store.LightningStore` once:
+it checks arguments, asks :mod:`agl_core.lifecycle` what changes, wakes waiting callers and passes
+events on. A :class:`StorageBackend` persists what was decided. It holds no rule of rollouts,
+attempts or workers.
+
+::
+
+    class MyStore(EngineStore):
+        def __init__(self, path: str, *, scan_debounce_seconds: float = 10.0) -> None:
+            super().__init__(MyBackend(path), scan_debounce_seconds=scan_debounce_seconds)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+from agl_core import lifecycle
+from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
+from agl_core.lifecycle import Change
+from agl_core.store.encoded import EncodedSpan
+from agl_core.store.queries import (
+    AttemptQuery,
+    ResourcesQuery,
+    RolloutQuery,
+    SpanQuery,
+    WorkerQuery,
+)
+from agl_core.store.values import LightningStoreCapabilities, LightningStoreStatistics
+from agl_core.types import (
+    RUNNING_STATUSES,
+    Attempt,
+    ResourcesUpdate,
+    Rollout,
+    RolloutStatus,
+    Worker,
+)
+
+__all__ = [
+    "BackendListener",
+    "ClaimRequest",
+    "Decide",
+    "DecideResources",
+    "DecideWorker",
+    "Notice",
+    "RolloutRecord",
+    "RolloutState",
+    "StorageBackend",
+    "attempt_not_found",
+    "notices_of",
+    "rollout_not_found",
+    "worker_notice",
+]
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+RolloutRecord = tuple[Rollout, Attempt | None]
+"""A rollout and its latest attempt; None if it has no attempt."""
+
+
+class RolloutState(NamedTuple):
+    """What a decision about a rollout is based on."""
+
+    rollout: Rollout
+    attempt_count: int
+    """How many attempts the rollout has."""
+    attempt: Attempt | None
+    """The attempt that the decision is about; None if there is no such attempt."""
+    worker: Worker | None
+    """Record of the worker that the decision is about; None if there is no such record."""
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether the attempt is the rollout's latest."""
+        return self.attempt is not None and self.attempt.sequence_id == self.attempt_count
+
+
+Decide = Callable[[RolloutState], Change | None]
+"""Maps a state to what changes; None or an empty change means nothing.
+
+Pure, fast and never blocking, so a backend may call it inside a transaction, and again for a newer
+state after a lost race. It may raise an :class:`~agl_core.errors.AglError`: then nothing changes,
+and the backend lets the error through.
+"""
+
+DecideWorker = Callable[[Worker | None], Worker]
+"""Maps a worker's record (None: no record yet) to its next one. Pure, like :data:`Decide`."""
+
+DecideResources = Callable[[ResourcesUpdate | None], ResourcesUpdate]
+"""Maps a snapshot (None: no snapshot yet) to its next version. Pure, like :data:`Decide`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """One claim from the queue.
+
+    Attributes:
+        limit: How many rollouts to claim at most; 0 or less claims nothing.
+        begin: Says what a claim changes, for the state of a rollout at the head of the queue and
+            its place among the claimed ones (0, 1, ...). ``state.attempt`` is None;
+            ``state.worker`` is the record of ``worker_id``. The change always holds the rollout and
+            a new attempt; of the rollout it changes only ``status`` and ``end_time``, and it
+            depends on nothing but ids and the number of attempts. So a backend may ask with any
+            ``queuing`` rollout in order to claim with one conditional write.
+        worker_id: Worker that claims; None for a claim without a worker.
+        idle: Says what becomes of the worker if there is nothing to claim; None: nothing.
+        key: Idempotency key; None if the call has none.
+    """
+
+    limit: int
+    begin: Callable[[RolloutState, int], Change]
+    worker_id: str | None = None
+    idle: DecideWorker | None = None
+    key: str | None = None
+
+
+class Notice(NamedTuple):
+    """One committed change, for waiting callers and event listeners.
+
+    The fields are those of :class:`~agl_core.store.StoreEvent` without its number.
+    """
+
+    kind: str
+    """``rollout``, ``attempt``, ``worker`` or ``resources``."""
+    time: float
+    """When it changed, in epoch seconds."""
+    rollout_id: str | None = None
+    attempt_id: str | None = None
+    worker_id: str | None = None
+    resources_id: str | None = None
+    status: str | None = None
+
+
+class BackendListener(Protocol):
+    """What a backend calls after a commit. Thread-safe; never blocks and never raises."""
+
+    def changed(self, notices: Sequence[Notice]) -> None:
+        """Take note of committed changes, in the order in which they were committed."""
+        ...
+
+    def work_available(self, count: int) -> None:
+        """Wake up to ``count`` waiting claims, whatever was told before.
+
+        For backends that may miss the notices of other processes and count the queue instead.
+        """
+        ...
+
+
+# -- the port --------------------------------------------------------------------------------------
+
+
+class StorageBackend(ABC):
+    """Keeps rollouts, attempts, spans, resources and workers, and the queue.
+
+    **Atomicity.** Each call happens as a whole or not at all, and calls appear in some serial
+    order, for any number of tasks, threads and processes that ``capabilities`` admits. One
+    exception: a change of a worker that belongs to a change of a rollout may be a second step.
+    The backend then calls ``decide`` for the rollout with ``worker=None``, and afterwards with the
+    worker as it is; of that second result only ``worker`` counts. If the process dies between the
+    steps, the worker's next :meth:`change_worker` must show it as if the second step had been
+    taken.
+
+    **Threads.** With the capability ``thread_safe`` any thread with an event loop may call, several
+    at a time. Nothing may be bound to one loop.
+
+    **Ownership.** Records and queries passed in belong to the backend and are never changed
+    afterwards by anybody. Records handed out must not be changed by the backend afterwards. If
+    ``shares_records`` is True they may be the very objects that it keeps: the engine copies them.
+    If it is False they belong to the caller.
+
+    **Idempotency.** The engine derives ids from a call's idempotency key, so
+    :meth:`insert_rollouts` and :meth:`change` need not know of keys. :meth:`claim` and
+    :meth:`put_resources` get the key: called again under the same key they change nothing and
+    return what the first call returned. A backend whose data does not outlive its process may
+    ignore keys: the store server remembers replies as long as it lives.
+
+    **Cancellation.** A cancelled call has happened or has not. A cancelled :meth:`claim` must not
+    keep what its caller never learns of: the rollouts go back to the head of the queue, as if they
+    had not been claimed.
+
+    **Notices.** After each commit, also of a call whose caller is gone, the backend calls the
+    listener with the notices of what changed (:func:`notices_of`, :func:`worker_notice`, and one of
+    kind ``resources`` per snapshot written).
+
+    **Errors.** :class:`~agl_core.errors.RolloutNotFoundError` and
+    :class:`~agl_core.errors.AttemptNotFoundError` where a method says so;
+    :class:`~agl_core.errors.StoreUnavailableError` if the data cannot be reached;
+    :class:`~agl_core.errors.StoreDataError` if it cannot be used. No driver's error gets out.
+
+    Times are epoch seconds. Insertion order is the order in which calls inserted, and within a call
+    the order given.
+    """
+
+    shares_records: ClassVar[bool] = True
+    """Whether records handed out may be the ones that the backend keeps."""
+    keeps_models: ClassVar[bool] = False
+    """Whether spans are kept as objects. False: each span that comes in has its bytes already."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What a store on this backend can do; the engine adds ``events``."""
+
+    @abstractmethod
+    async def statistics(self) -> LightningStoreStatistics:
+        """Return exact counts of what is stored; the engine adds ``name`` and ``uptime``."""
+
+    def subscribe(self, listener: BackendListener) -> None:
+        """Set the listener; called once, before any other method."""
+        self._listener = listener
+
+    def remote_changes(self) -> AbstractAsyncContextManager[object]:
+        """Return a context in which the listener hears of other processes' changes as well.
+
+        Once it is entered, no later change is missed. May be entered several times at once. The
+        default is for data that only this process changes.
+        """
+        return nullcontext()
+
+    async def close(self) -> None:  # noqa: B027 -- nothing to release is a valid answer
+        """Release connections and files. Idempotent; calls under way may fail."""
+
+    # -- changing --------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def insert_rollouts(
+        self,
+        rollouts: Sequence[Rollout],
+        *,
+        begin: Decide | None = None,
+        worker_id: str | None = None,
+    ) -> Sequence[RolloutRecord] | None:
+        """Add rollouts, all of them or none, in the order given.
+
+        A ``resources_id`` of None is replaced by the id of the latest snapshot, if there is one.
+
+        Args:
+            rollouts: ``queuing`` rollouts.
+            begin: None appends them to the queue. Otherwise it is asked for each of them, with
+                ``attempt=None`` and the worker's record; what it says (a first attempt) is part of
+                the insertion, and the rollout does not enter the queue.
+            worker_id: Worker that ``begin`` is about.
+
+        Returns:
+            The rollouts as stored. None if one of the ids is taken; then nothing was added, or (a
+            backend without transactions, a batch that an earlier call left half done) the missing
+            ones were.
+        """
+
+    @abstractmethod
+    async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
+        """Claim rollouts from the head of the queue, or note that there was nothing to claim.
+
+        The head of the queue is what entered it first. No rollout is claimed twice.
+
+        Returns:
+            The claimed rollouts with their new attempts, in queue order.
+        """
+
+    @abstractmethod
+    async def change(
+        self,
+        rollout_id: str,
+        decide: Decide,
+        *,
+        attempt_id: str = "latest",
+        worker_id: str | None = None,
+        payload: bool = True,
+    ) -> RolloutRecord:
+        """Read a rollout, ask ``decide``, persist what it says. The one way to change a rollout.
+
+        ``Change.queue`` says ``append`` (at the tail) or ``remove``. The fields ``input``,
+        ``mode``, ``resources_id``, ``config`` and ``metadata`` of ``Change.rollout`` are the
+        objects of the state unless they changed.
+
+        Args:
+            rollout_id: The rollout.
+            decide: Called with the rollout, the attempt and the worker as they are. A change's
+                attempt replaces the one with its id, or is new.
+            attempt_id: The attempt that it is about, or ``"latest"``. An attempt that does not
+                exist is None in the state, and is no error.
+            worker_id: The worker that it is about; None means the attempt's.
+            payload: Whether ``decide`` and the caller look at the rollout's ``input`` and
+                ``metadata``. If False a backend may leave them None, and ``decide`` changes
+                neither.
+
+        Returns:
+            The rollout and the attempt that it was about (the changed or new one), as they are now.
+
+        Raises:
+            RolloutNotFoundError: There is no such rollout (:func:`rollout_not_found`).
+        """
+
+    @abstractmethod
+    async def append_spans(
+        self, spans: Sequence[EncodedSpan], arrived: Decide
+    ) -> Sequence[EncodedSpan]:
+        """Store spans, all of them or none; skip those whose primary key is stored already.
+
+        The key is ``(rollout_id, attempt_id, span_id)``; of two in one call the first is stored.
+        Each rollout's counter (:meth:`draw_sequence_ids`) is raised to the highest sequence id of
+        its spans, the skipped ones included. For each attempt that got a new span, ``arrived`` is
+        asked once, as in :meth:`change` with ``payload=False``; of the worker it only looks at the
+        one of an ``unresponsive`` attempt.
+
+        Returns:
+            The very objects that were stored, in the order given.
+
+        Raises:
+            RolloutNotFoundError: A span's rollout does not exist; nothing is stored.
+            AttemptNotFoundError: A span's attempt does not exist; nothing is stored.
+        """
+
+    @abstractmethod
+    async def draw_sequence_ids(self, rollout_ids: Sequence[str]) -> Sequence[int]:
+        """Draw the next span sequence id (1, 2, 3, ...) of each rollout, in the order given.
+
+        An id may stand several times. An unknown rollout starts a counter.
+        """
+
+    def draw_sequence_id_now(self, rollout_id: str) -> int | None:
+        """Draw one sequence id without I/O, in any thread; None if that is not possible."""
+        del rollout_id
+        return None
+
+    @abstractmethod
+    async def put_resources(
+        self,
+        resources_id: str,
+        decide: DecideResources,
+        *,
+        becomes_latest: bool,
+        key: str | None = None,
+    ) -> ResourcesUpdate:
+        """Write the next version of a snapshot.
+
+        Args:
+            resources_id: The snapshot.
+            decide: Called with the snapshot as it is.
+            becomes_latest: Whether it becomes the latest snapshot; False leaves the latest alone.
+            key: Idempotency key.
+        """
+
+    @abstractmethod
+    async def change_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
+        """Replace a worker's record by what ``decide`` says; return it."""
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def get_rollout(self, rollout_id: str) -> RolloutRecord | None:
+        """Return a rollout with its latest attempt; None if there is no such rollout."""
+
+    @abstractmethod
+    async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
+        """Return a page of rollouts with their latest attempts, and the number of all matches."""
+
+    @abstractmethod
+    async def find_attempts(self, query: AttemptQuery) -> tuple[Sequence[Attempt], int]:
+        """Return a page of a rollout's attempts, and their number; an unknown rollout has none."""
+
+    @abstractmethod
+    async def find_spans(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], int]:
+        """Return a page of a rollout's spans, and the number of all matches.
+
+        Raises:
+            SpansEvictedError: Spans of this rollout were dropped.
+        """
+
+    @abstractmethod
+    async def find_resources(self, query: ResourcesQuery) -> tuple[Sequence[ResourcesUpdate], int]:
+        """Return a page of snapshots, and the number of all matches."""
+
+    @abstractmethod
+    async def get_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
+        """Return a snapshot by id, or the latest for None; None if there is no such snapshot."""
+
+    @abstractmethod
+    async def find_workers(self, query: WorkerQuery) -> tuple[Sequence[Worker], int]:
+        """Return a page of workers, and the number of all matches."""
+
+    @abstractmethod
+    async def get_worker(self, worker_id: str) -> Worker | None:
+        """Return a worker; None if there is no such worker."""
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """Return a rollout's latest attempt; override it if that is cheaper than the rollout."""
+        record = await self.get_rollout(rollout_id)
+        return None if record is None else record[1]
+
+    async def rollout_statuses(self, rollout_ids: Sequence[str]) -> dict[str, RolloutStatus]:
+        """Return the status of each of these rollouts that exists."""
+        records, _ = await self.find_rollouts(RolloutQuery(rollout_id_in=rollout_ids))
+        return {rollout.rollout_id: rollout.status for rollout, _ in records}
+
+    # -- the watchdog ----------------------------------------------------------------------------
+
+    def has_watched(self) -> bool:
+        """Tell, without I/O, whether there may be rollouts to watch; a guess of True is allowed."""
+        return True
+
+    async def begin_scan(self, now: float, debounce: float) -> bool:
+        """Tell whether this process may scan now; override it if several processes share the data.
+
+        True in one process at most within ``debounce`` seconds; the engine sees to that within a
+        process. A clock that was set back must not stop the scans.
+        """
+        del now, debounce
+        return True
+
+    async def find_watched(self) -> Sequence[RolloutRecord]:
+        """Return the rollouts for which :func:`agl_core.lifecycle.is_watched` holds.
+
+        The engine looks at config, status and attempt only. Costs should follow their number, not
+        the number of all rollouts.
+        """
+        records, _ = await self.find_rollouts(RolloutQuery(status_in=sorted(RUNNING_STATUSES)))
+        return [record for record in records if lifecycle.is_watched(record[0])]
+
+    # -- for implementations ---------------------------------------------------------------------
+
+    _listener: BackendListener | None = None
+
+    def publish(self, notices: Sequence[Notice]) -> None:
+        """Pass the notices of a commit on to the listener."""
+        if self._listener is not None and notices:
+            self._listener.changed(notices)
+
+
+# -- helpers for implementations -------------------------------------------------------------------
+
+
+def rollout_not_found(rollout_id: str) -> RolloutNotFoundError:
+    """Return the error for a rollout that does not exist."""
+    return RolloutNotFoundError(f"Rollout {rollout_id} not found")
+
+
+def attempt_not_found(rollout_id: str, attempt_id: str) -> AttemptNotFoundError:
+    """Return the error for an attempt that does not exist."""
+    return AttemptNotFoundError(f"Attempt {attempt_id} not found in rollout {rollout_id}")
+
+
+def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
+    """Return what listeners are told of a change: its attempt, its rollout, its worker.
+
+    Args:
+        state: The state that the change was decided upon.
+        change: The change.
+        now: The time, in epoch seconds.
+    """
+    rollout, attempt, worker, _ = change
+    notices: list[Notice] = []
+    if attempt is not None:
+        before = state.attempt
+        if before is None or before.status != attempt.status:
+            notices.append(
+                Notice(
+                    "attempt",
+                    now,
+                    attempt.rollout_id,
+                    attempt.attempt_id,
+                    attempt.worker_id,
+                    None,
+                    attempt.status,
+                )
+            )
+    if rollout is not None:
+        notices.append(Notice("rollout", now, rollout.rollout_id, None, None, None, rollout.status))
+    if worker is not None:
+        notices += worker_notice(state.worker, worker, now)
+    return notices
+
+
+def worker_notice(before: Worker | None, worker: Worker, now: float) -> list[Notice]:
+    """Return what listeners are told of a worker: a new status or assignment, or a heartbeat.
+
+    Nothing is told of a poll that found no work.
+    """
+    if before is not None and (
+        (before.status, before.current_attempt_id, before.last_heartbeat_time)
+        == (worker.status, worker.current_attempt_id, worker.last_heartbeat_time)
+    ):
+        return []
+    return [
+        Notice(
+            "worker",
+            now,
+            worker.current_rollout_id,
+            worker.current_attempt_id,
+            worker.worker_id,
+            None,
+            worker.status,
+        )
+    ]

@@ -1,0 +1,193 @@
+"""The callers of one process that wait: for work, for rollouts to finish, for events.
+
+:class:`Waiters` is thread-safe. The classes below it are not; its lock guards them.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
+
+from agl_core.store.backend import Notice
+from agl_core.store.events import EventBus, Subscription
+from agl_core.store.wakeup import Wakeup
+from agl_core.types import FINISHED_STATUSES, QUEUING_STATUSES
+
+__all__ = ["FinishWait", "Waiters", "WaitingClaim"]
+
+
+class WaitingClaim:
+    """A claim that waits for work: its place in the wait queue."""
+
+    __slots__ = ("awake", "number", "wakeup")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.wakeup = Wakeup()
+        self.awake = False
+        """Whether it was woken and has not looked for work since."""
+
+    def __lt__(self, other: WaitingClaim) -> bool:
+        return self.number < other.number
+
+
+class FinishWait:
+    """One caller's wait for a set of rollouts."""
+
+    __slots__ = ("pending", "rollout_ids", "wakeup")
+
+    def __init__(self, rollout_ids: Collection[str]) -> None:
+        self.rollout_ids = frozenset(rollout_ids)
+        self.pending = set(self.rollout_ids)
+        """Rollouts among them that are not known to be finished."""
+        self.wakeup = Wakeup()
+
+
+class Waiters:
+    """The listener of a backend: wakes waiting callers and passes events on. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Re-entrant: a coroutine that is garbage-collected leaves its place, and that may happen
+        # at any point of a thread, also while it holds the lock.
+        self._lock = threading.RLock()
+        self._last_number = 0
+        self._asleep: list[WaitingClaim] = []
+        self._claims: set[WaitingClaim] = set()
+        self._finish_waits: dict[str, dict[FinishWait, None]] = {}
+        self._bus = EventBus()
+
+    # -- what the backend tells ------------------------------------------------------------------
+
+    def changed(self, notices: Sequence[Notice]) -> None:
+        """See :meth:`agl_core.store.backend.BackendListener.changed`."""
+        with self._lock:
+            for notice in notices:
+                if notice.kind == "rollout":
+                    self._rollout_changed(notice)
+            self._bus.publish(notices)
+
+    def work_available(self, count: int) -> None:
+        """See :meth:`agl_core.store.backend.BackendListener.work_available`."""
+        with self._lock:
+            for _ in range(min(count, len(self._asleep))):
+                self._wake_first()
+
+    def _rollout_changed(self, notice: Notice) -> None:
+        if self._asleep and notice.status in QUEUING_STATUSES:
+            self._wake_first()
+        if self._finish_waits and notice.rollout_id in self._finish_waits:
+            finished = notice.status in FINISHED_STATUSES
+            for wait in self._finish_waits[notice.rollout_id]:
+                if finished:
+                    wait.pending.discard(notice.rollout_id)
+                    if not wait.pending:
+                        wait.wakeup.set()
+                else:
+                    wait.pending.add(notice.rollout_id)
+
+    # -- work ------------------------------------------------------------------------------------
+
+    @property
+    def waiting_claims(self) -> int:
+        """How many claims wait for work."""
+        return len(self._claims)
+
+    @contextmanager
+    def waiting_claim(self) -> Generator[WaitingClaim]:
+        """Wait in the queue of claims: each piece of new work wakes the first one that sleeps.
+
+        To be woken is a chance and no claim. The woken caller calls :meth:`look` and claims for
+        itself. One that leaves without having used its chance passes it on.
+        """
+        with self._lock:
+            self._last_number += 1
+            claim = WaitingClaim(self._last_number)
+            claim.awake = True  # until its first look
+            self._claims.add(claim)
+        try:
+            yield claim
+        except BaseException:
+            claim.awake = True  # cancelled perhaps between look and claim
+            raise
+        finally:
+            with self._lock:
+                self._claims.discard(claim)
+                if claim.awake:
+                    self._wake_first()
+                else:
+                    del self._asleep[bisect_left(self._asleep, claim)]
+
+    def look(self, claim: WaitingClaim) -> None:
+        """Go to sleep at the old place. Call it before each claim: then no new work is missed."""
+        with self._lock:
+            claim.wakeup.clear()
+            if claim.awake:
+                claim.awake = False
+                insort(self._asleep, claim)
+
+    def _wake_first(self) -> None:
+        while self._asleep:
+            claim = self._asleep.pop(0)
+            claim.awake = True
+            if claim.wakeup.set():
+                return
+            self._claims.discard(claim)  # its event loop is closed, and so the caller is gone
+
+    # -- finished rollouts -----------------------------------------------------------------------
+
+    @contextmanager
+    def finish_wait(self, rollout_ids: Collection[str]) -> Generator[FinishWait]:
+        """Wait until rollouts are finished: the wait's wakeup is set when none is pending."""
+        wait = FinishWait(rollout_ids)
+        with self._lock:
+            for rollout_id in wait.rollout_ids:
+                self._finish_waits.setdefault(rollout_id, {})[wait] = None
+        try:
+            yield wait
+        finally:
+            with self._lock:
+                for rollout_id in wait.rollout_ids:
+                    waits = self._finish_waits[rollout_id]
+                    del waits[wait]
+                    if not waits:
+                        del self._finish_waits[rollout_id]
+
+    def reset(self, wait: FinishWait) -> None:
+        """Take all rollouts of a wait for pending; call it before their statuses are read."""
+        with self._lock:
+            wait.pending.update(wait.rollout_ids)
+            wait.wakeup.clear()
+
+    def settle(self, wait: FinishWait, finished: Collection[str]) -> None:
+        """Strike out of a wait what was read as finished after :meth:`reset`."""
+        with self._lock:
+            wait.pending.difference_update(finished)
+            if not wait.pending:
+                wait.wakeup.set()
+
+    @property
+    def awaited_rollouts(self) -> Collection[str]:
+        """Rollouts that somebody waits for."""
+        return self._finish_waits.keys()
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def subscribe(self) -> Subscription:
+        with self._lock:
+            return self._bus.subscribe()
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._bus.unsubscribe(subscription)
+
+    def take(self, subscription: Subscription):
+        """Return the events that a listener has not seen, and whether more may come."""
+        with self._lock:
+            return subscription.take(), not self._bus.closed
+
+    def close(self) -> None:
+        """End every listener's stream after what it has buffered."""
+        with self._lock:
+            self._bus.close()

@@ -1,0 +1,85 @@
+"""The watchdog: ends attempts that take too long or are silent, however often it is called."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from agl_core import lifecycle
+from agl_core.lifecycle import Change
+from agl_core.store.backend import RolloutState, StorageBackend
+
+__all__ = ["Watchdog"]
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_PERIOD: Final = 0.05
+"""Seconds between two scans while a call waits, without a debounce."""
+
+
+class Watchdog:
+    """Scans a backend's rollouts at most once per debounce. Thread-safe.
+
+    Args:
+        backend: The backend.
+        debounce: Shortest time between two scans, in seconds.
+    """
+
+    def __init__(self, backend: StorageBackend, debounce: float) -> None:
+        self._backend = backend
+        self._debounce = debounce
+        self._last_scan: float | None = None
+        self._lock = threading.Lock()
+        self.period = max(debounce, _SHORTEST_PERIOD)
+        """Seconds that a waiting call may sleep until the next scan is due."""
+
+    def renewed(self) -> Watchdog:
+        """Return a watchdog for a forked child, in which nobody holds its lock."""
+        twin = Watchdog(self._backend, self._debounce)
+        twin._last_scan = self._last_scan
+        return twin
+
+    def is_due(self) -> bool:
+        """Whether :meth:`scan` would scan now."""
+        last = self._last_scan
+        return (
+            last is None or time.monotonic() - last >= self._debounce
+        ) and self._backend.has_watched()
+
+    async def scan(self) -> int:
+        """Scan, unless that was done a moment ago; return how many attempts were ended."""
+        with self._lock:
+            if not self.is_due():
+                return 0
+            self._last_scan = time.monotonic()
+        now = time.time()
+        if not await self._backend.begin_scan(now, self._debounce):
+            return 0
+        ended = 0
+        for rollout, attempt in await self._backend.find_watched():
+            if attempt is None:
+                logger.warning("Rollout %s runs without an attempt", rollout.rollout_id)
+            elif lifecycle.verdict(rollout, attempt, now=now) is not None:
+                ended += await self._end(rollout.rollout_id, now)
+        return ended
+
+    async def _end(self, rollout_id: str, now: float) -> int:
+        ended = 0
+
+        def decide(state: RolloutState) -> Change | None:
+            nonlocal ended
+            ended = 0
+            rollout, _, attempt, worker = state
+            status = None if attempt is None else lifecycle.verdict(rollout, attempt, now=now)
+            if attempt is None or status is None:
+                return None  # it sent a span, or ended, since it was found
+            ended = 1
+            changes = {"status": status}
+            return lifecycle.update_attempt(
+                rollout, attempt, changes, is_latest=True, worker=worker, now=now
+            )
+
+        await self._backend.change(rollout_id, decide, payload=False)
+        return ended

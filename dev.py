@@ -182,7 +182,8 @@ def test_together(light: Sequence[Package]) -> None:
 
 def test_alone(package: Package) -> None:
     python = distributions.alone(package)
-    pytest(installed(python), "-m", "not benchmark and not heavy", package.tests)
+    processes = () if package.parallel else ("-n0",)
+    pytest(installed(python), "-m", "not benchmark and not heavy", *processes, package.tests)
 
 
 def installed(python: Path) -> list[str | Path]:

@@ -60,7 +60,16 @@ class Package:
     @property
     def heavy(self) -> bool:
         """Whether the package or its tests need an environment of their own."""
-        return bool(self.pyproject.get("tool", {}).get("agl-dev", {}).get("heavy", False))
+        return self._settings.get("heavy", False)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several processes finish its tests sooner than one does."""
+        return self._settings.get("parallel", True)
+
+    @property
+    def _settings(self) -> dict[str, bool]:
+        return self.pyproject.get("tool", {}).get("agl-dev", {})
 
     @property
     def entry_points(self) -> list[str]:

@@ -9,8 +9,8 @@
     python3 dev.py cover [ARGS...]     the default suite with its coverage gate
     python3 dev.py bench [NAME...]     the benchmarks
     python3 dev.py dist                builds, checks and installs every wheel and sdist
-    python3 dev.py plugins [NAME...]   the plugins' tests on their wheels; --changed [BASE]: of
-                                       plugins that differ from the branch BASE (default: main)
+    python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; --changed [BASE]:
+                                       those that differ from the branch BASE (default: main)
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch and agent frameworks
     python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
     python3 dev.py version [X.Y.Z]     prints the version of all packages, or sets it
@@ -152,15 +152,18 @@ def version(arguments: Sequence[str]) -> None:
 
 
 def dist(arguments: Sequence[str]) -> None:
-    """Build every wheel and sdist, check them, install them together and each light one alone."""
+    """Build every wheel and sdist, check them, and install them together."""
     del arguments
     distributions.check()
     distributions.install_together()
-    distributions.smoke_alone(packages.light_plugins())
 
 
 def plugins(arguments: Sequence[str]) -> None:
-    """Test plugins as installed from wheels: light ones together, heavy ones each alone."""
+    """Test plugins as installed from wheels.
+
+    Each light one is tried alone, without tests; the tests of light ones run in one environment,
+    those of each heavy one in an environment of its own.
+    """
     if arguments[:1] == ["--changed"]:
         base = arguments[1] if len(arguments) > 1 else "main"
         chosen = packages.changed_since(base)
@@ -170,7 +173,9 @@ def plugins(arguments: Sequence[str]) -> None:
     light = [package for package in chosen if not package.heavy]
     jobs: dict[str, Callable[[], None]] = {}
     if light:
-        jobs["light plugins"] = partial(test_together, light)
+        jobs["each light plugin alone"] = partial(distributions.smoke_alone, light)
+    if any(package.tests.exists() for package in light):
+        jobs["light plugins together"] = partial(test_together, light)
     every(jobs | {p.module: partial(test_alone, p) for p in chosen if p.heavy})
 
 

@@ -17,11 +17,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from agl_core import lazy
 from agl_core._exports import HOMES, PLUGIN_HOMES
 
 __version__ = "0.1.0"
 
 __all__ = sorted(HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+lazy.provide("resource types", "agl_core.plugins:load_resource_type")
 
 
 def __getattr__(name: str) -> Any:

@@ -156,10 +156,6 @@ VERL: Any
 AgentOpsTracer: Any
 WeaveTracer: Any
 MongoLightningStore: Any
-AgentLightningClient: Any
-AgentLightningServer: Any
-DevTaskLoader: Any
-LegacyAgentRunner: Any
 
 __all__ = [
     "LLM",

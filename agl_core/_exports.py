@@ -70,9 +70,5 @@ PLUGIN_HOMES: Final[dict[str, tuple[str, str]]] = {
     "AgentOpsTracer": ("agl_tracer_agentops", "agl-tracer-agentops"),
     "WeaveTracer": ("agl_tracer_weave", "agl-tracer-weave"),
     "MongoLightningStore": ("agl_store_mongo", "agl-store-mongo"),
-    "AgentLightningClient": ("agl_legacy", "agl-legacy"),
-    "AgentLightningServer": ("agl_legacy", "agl-legacy"),
-    "DevTaskLoader": ("agl_legacy", "agl-legacy"),
-    "LegacyAgentRunner": ("agl_legacy", "agl-legacy"),
 }
 """Module and distribution of each name that a plugin provides."""

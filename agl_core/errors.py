@@ -229,9 +229,17 @@ class MissingDependencyError(AglError, ImportError):
 def error_class(name: str) -> type[AglError]:
     """Return the error class called ``name``, or :class:`AglError` if there is none.
 
-    Used by clients to raise what the server's store raised.
+    A client raises the class that the server's store raised. A plugin's error is found once its
+    module is imported, because it is a subclass; a class of this module wins over a plugin's class
+    of the same name.
     """
     found = globals().get(name)
     if isinstance(found, type) and issubclass(found, AglError):
         return found
+    waiting = [AglError]
+    for error in waiting:  # breadth first; the list grows while it is read
+        if error.__name__ == name:
+            return error
+        below = [each for each in error.__subclasses__() if each not in waiting]
+        waiting += sorted(below, key=lambda each: each.__module__)
     return AglError

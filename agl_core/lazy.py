@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used (PEP 562)."""
+"""Imports at first use: public names (PEP 562), and services that upper packages provide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_names"]
+__all__ = ["lazy_names", "provide", "service"]
+
+_services: dict[str, str] = {}
+
+
+def provide(name: str, function: str) -> None:
+    """Say which function provides a service; it is imported when the service is first used.
+
+    A lower package calls an upper one this way without knowing it. ``agl_core/__init__.py`` names
+    the providers.
+
+    Args:
+        name: Name of the service.
+        function: ``"package.module:function"``.
+    """
+    _services[name] = function
+
+
+def service(name: str) -> Callable[..., Any]:
+    """Return the function that provides a service, importing its module."""
+    module, _, function = _services[name].partition(":")
+    return getattr(import_module(module), function)
 
 
 def lazy_names(

@@ -9,7 +9,7 @@ from agl_core.adapter._base import (
 )
 from agl_core.adapter._call import ModelCall
 from agl_core.adapter._certificates import CertificateSummary
-from agl_core.adapter._dialects import is_model_call
+from agl_core.adapter._dialects import AgentName, Dialect, MessageShape
 from agl_core.adapter._messages import TraceToMessages
 from agl_core.adapter._proxy_triplet import LlmProxyTraceToTriplet
 from agl_core.adapter._report import AdapterReport, Reason, Repair
@@ -22,16 +22,20 @@ from agl_core.adapter._trajectory import (
 )
 from agl_core.adapter._tree import VIRTUAL_ROOT, CallRules, TraceTree, by_start
 from agl_core.adapter._triplet import TracerTraceToTriplet
+from agl_core.adapter._vocabulary import is_model_call
 
 __all__ = [
     "VIRTUAL_ROOT",
     "Adapter",
     "AdapterReport",
+    "AgentName",
     "BreakCause",
     "CallRules",
     "Certificate",
     "CertificateSummary",
+    "Dialect",
     "LlmProxyTraceToTriplet",
+    "MessageShape",
     "ModelCall",
     "OtelTraceAdapter",
     "Reason",

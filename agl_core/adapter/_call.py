@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from agl_core.adapter._dialects import FIELDS, Dialect, FieldTable, split_root
+from agl_core.adapter._dialects import Dialect
 from agl_core.adapter._report import Repair
+from agl_core.adapter._vocabulary import FieldTable, vocabulary
 from agl_core.otel._attributes import unflatten_attributes
 
 __all__ = ["ModelCall", "at", "parse_literal"]
@@ -21,8 +22,7 @@ class ModelCall:
 
     Args:
         attributes: Attributes of the span; not changed and not copied.
-        table: The paths to try per field, as :func:`~agl_core.adapter._dialects.compile_fields`
-            returns them.
+        table: The paths to try per field; those of all known dialects by default.
 
     Attributes:
         problems: What was found but could not be used.
@@ -30,9 +30,9 @@ class ModelCall:
 
     __slots__ = ("_attributes", "_below", "_nested", "_table", "problems")
 
-    def __init__(self, attributes: Mapping[str, Any], table: FieldTable = FIELDS) -> None:
+    def __init__(self, attributes: Mapping[str, Any], table: FieldTable | None = None) -> None:
         self._attributes = attributes
-        self._table = table
+        self._table = vocabulary().fields if table is None else table
         self._below: dict[str, dict[str, Any]] | None = None
         self._nested: dict[str, Any] = {}
         self.problems: list[Repair] = []
@@ -140,6 +140,7 @@ class ModelCall:
 
 def _below_roots(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What lies below each root of the table, under its shortened key."""
+    split_root = vocabulary().split_root
     below: dict[str, dict[str, Any]] = {}
     for key, value in attributes.items():
         split = split_root(key)

@@ -1,6 +1,10 @@
-"""Which attribute holds what: the dialects that tracers write model calls in, as one table.
+"""Dialects: the attributes in which tracers and proxies write model calls and agents.
 
-Teaching the adapters a new dialect is adding a row to :data:`DIALECTS`; nothing else changes.
+The core has the vocabularies that belong to no single tool: the OpenTelemetry GenAI conventions
+(current, and before 1.37, which AgentOps, OpenLLMetry and LiteLLM all write), OpenInference, which
+instrumentation libraries write under any OpenTelemetry tracer, and this framework's own keys. What
+one tool alone writes is in the package that speaks to it, which provides it by the hook
+``agl_dialect``.
 
 A *path* names a value: ``"gen_ai.response/id"`` is the attribute ``gen_ai.response.id``, or else
 what is found at ``id`` inside ``gen_ai.response``. What comes before the first ``/`` is the root;
@@ -9,36 +13,17 @@ lies below it in dotted keys. The later parts are keys or list positions inside 
 
 Sources of the rows: the OpenTelemetry GenAI conventions, current and before 1.37 (opentelemetry.io/
 docs/specs/semconv/gen-ai), OpenInference (github.com/Arize-ai/openinference, spec/
-semantic_conventions.md), the LiteLLM and OpenLLMetry exporters, and this framework's own keys.
+semantic_conventions.md), and this framework's own keys.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from agl_core import semconv
 
-__all__ = [
-    "AGENT_NAMES",
-    "DIALECTS",
-    "FIELDS",
-    "GEN_AI_PARTS",
-    "PROXY_DIALECTS",
-    "AgentName",
-    "Dialect",
-    "FieldTable",
-    "MessageShape",
-    "Paths",
-    "Source",
-    "agent_name",
-    "compile_fields",
-    "is_model_call",
-    "split_root",
-]
+__all__ = ["CHOICE", "DIALECTS", "GEN_AI_PARTS", "AgentName", "Dialect", "MessageShape", "Paths"]
 
 Paths = tuple[str, ...]
 
@@ -92,13 +77,36 @@ OPENINFERENCE: Final = MessageShape(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class AgentName:
+    """An attribute that names an agent, if the condition holds.
+
+    Attributes:
+        key: The attribute with the name.
+        where: Another attribute and the value it must have; None for no condition.
+        span_name: What the span's name must begin with.
+    """
+
+    key: str
+    where: tuple[str, str] | None = None
+    span_name: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One row: for each field of a model call, the paths it may be found at, best first."""
+    """One vocabulary: for each field of a model call, the paths it may be found at, best first.
+
+    Immutable; safe to share between threads.
+    """
 
     name: str
     marks: Paths = ()
     """Attributes any of which marks a span as a model call of this dialect."""
+    kind: str = ""
+    """Attribute that says what a span is; a model call has one of ``call_kinds`` or lacks it."""
+    call_kinds: Paths = ()
+    agents: tuple[AgentName, ...] = ()
+    """Where agent frameworks write an agent's name; the first that applies wins."""
     proxy_span: str = ""
     """Name of the spans that an LLM proxy writes in this dialect, one per call."""
 
@@ -132,31 +140,8 @@ _OPERATION_IN: Final = semconv.OPERATION_INPUT
 _OPERATION_OUT: Final = semconv.OPERATION_OUTPUT
 
 
-def _litellm_raw(provider: str) -> Dialect:
-    """The provider's own request and response, as LiteLLM's ``raw_gen_ai_request`` spans."""
-    root = f"llm.{provider}"
-    return Dialect(
-        name=f"litellm raw {provider}",
-        marks=(f"{root}.id", f"{root}.choices"),
-        proxy_span="raw_gen_ai_request",
-        response_id=(f"{root}.id",),
-        prompt_ids=(f"{root}.prompt_token_ids",),
-        response_ids=(f"{root}.response_token_ids/0", f"{root}.choices/0/token_ids"),
-        logprobs=(f"{root}.choices/0/logprobs/content",),
-        finish_reason=(f"{root}.choices/0/finish_reason",),
-        model=(f"{root}.model",),
-        input_tokens=(f"{root}.usage/prompt_tokens",),
-        output_tokens=(f"{root}.usage/completion_tokens",),
-        prompt=(f"{root}.messages",),
-        completion=(f"{root}.choices",),
-        completion_shape=CHOICE,
-        tools=(f"{root}.tools",),
-    )
-
-
 DIALECTS: Final[tuple[Dialect, ...]] = (
-    # AgentOps, OpenLLMetry and LiteLLM's `litellm_request`, with the token ids that the tracers
-    # and proxies of this framework add.
+    # The conventions before 1.37, with the token ids that this framework's tracers and proxies add.
     Dialect(
         name="gen_ai legacy",
         marks=(
@@ -167,7 +152,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
             "prompt_token_ids",
             "response_token_ids",
         ),
-        proxy_span="litellm_request",
+        agents=(AgentName("agent.name"),),
         response_id=("gen_ai.response/id",),
         prompt_ids=("prompt_token_ids",),
         response_ids=("response_token_ids",),
@@ -185,7 +170,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         request=("gen_ai.request",),
         response=("gen_ai.response",),
     ),
-    # Weave's calls and `@operation` around an OpenAI client.
+    # `@operation` of this framework around an OpenAI client; the Weave tracer writes the same keys.
     Dialect(
         name="operation",
         marks=(f"{_OPERATION_OUT}.choices", f"{_OPERATION_OUT}.choices.0.message.role"),
@@ -213,6 +198,9 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     Dialect(
         name="gen_ai",
         marks=("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.response.id"),
+        kind="gen_ai.operation.name",
+        call_kinds=("chat", "generate_content", "text_completion"),
+        agents=(AgentName("gen_ai.agent.name", where=("gen_ai.operation.name", "invoke_agent")),),
         finish_reason=(
             "gen_ai.response/finish_reasons/0",
             "gen_ai.output.messages/0/finish_reason",
@@ -233,6 +221,9 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
             "llm.input_messages.0.message.role",
             "llm.output_messages.0.message.role",
         ),
+        kind="openinference.span.kind",
+        call_kinds=("LLM",),
+        agents=(AgentName("graph.node.id", where=("openinference.span.kind", "AGENT")),),
         # The response as the client library returned it, and as LangChain wraps it.
         response_id=(
             "output.value/id",
@@ -253,10 +244,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         tool_inside="tool/json_schema",
         request=("llm.invocation_parameters",),
     ),
-    _litellm_raw("hosted_vllm"),
-    _litellm_raw("openai"),
-    _litellm_raw("vllm"),
-    # The proxies of this framework: the GenAI conventions, and the ids under the first row's keys.
+    # This framework's proxies: the GenAI conventions, and the ids under the first dialect's keys.
     Dialect(
         name="proxy",
         proxy_span=semconv.SPAN_MODEL_CALL,
@@ -265,128 +253,4 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         response_ids=("response_token_ids",),
     ),
 )
-"""Every dialect, in the order in which their paths are tried."""
-
-PROXY_DIALECTS: Final[Mapping[str, tuple[Dialect, ...]]] = {
-    name: tuple(row for row in DIALECTS if row.proxy_span == name)
-    for name in dict.fromkeys(row.proxy_span for row in DIALECTS if row.proxy_span)
-}
-"""The dialects of proxies by the name of their spans."""
-
-_KINDS: Final[Mapping[str, Paths]] = {
-    "gen_ai.operation.name": ("chat", "generate_content", "text_completion"),
-    "openinference.span.kind": ("LLM",),
-}
-"""What a span that says its kind must say to be a model call (and not an agent or a tool)."""
-
-
-# -- compiled once from the table ----------------------------------------------------------------
-
-
-class Source(NamedTuple):
-    """A path taken apart."""
-
-    key: str
-    """The one attribute that may hold the value itself."""
-    root: str
-    steps: tuple[str, ...]
-    row: Dialect
-
-
-FieldTable = Mapping[str, tuple[Source, ...]]
-
-
-def compile_fields(rows: Sequence[Dialect]) -> FieldTable:
-    """Return, per field, the sources of all rows in the order to try them."""
-
-    def source(path: str, row: Dialect) -> Source:
-        root, *steps = path.split("/")
-        return Source(path.replace("/", "."), root, tuple(steps), row)
-
-    names = [
-        column.name
-        for column in fields(Dialect)
-        if column.name not in {"name", "marks", "proxy_span", "tool_inside"}
-        and not column.name.endswith(("_shape", "_without"))
-    ]
-    return {
-        name: tuple(source(path, row) for row in rows for path in getattr(row, name))
-        for name in names
-    }
-
-
-FIELDS: Final = compile_fields(DIALECTS)
-_ROOTS: Final = re.compile(
-    "({})\\.(.+)".format(
-        "|".join(
-            re.escape(root)
-            for root in sorted({source.root for sources in FIELDS.values() for source in sources})
-        )
-    ),
-    re.DOTALL,
-)
-_MARKS: Final = frozenset(mark for row in DIALECTS for mark in row.marks)
-
-
-@lru_cache(maxsize=16_384)  # spans use few different keys, over and over
-def split_root(key: str) -> tuple[str, str] | None:
-    """Split an attribute's key into a root of the table and the rest, if it is below one."""
-    found = _ROOTS.fullmatch(key)
-    return (found[1], found[2]) if found else None
-
-
-def is_model_call(attributes: Mapping[str, Any]) -> bool:
-    """Say whether a span's attributes are those of a call to a model, in any dialect."""
-    if _MARKS.isdisjoint(attributes):
-        return False
-    return all(str(attributes.get(key, kinds[0])) in kinds for key, kinds in _KINDS.items())
-
-
-# -- agents --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AgentName:
-    """An attribute that names an agent, if the condition holds.
-
-    Attributes:
-        key: The attribute with the name.
-        where: Another attribute and the value it must have; None for no condition.
-        span_name: What the span's name must begin with.
-    """
-
-    key: str
-    where: tuple[str, str] | None = None
-    span_name: str = ""
-
-
-AGENT_NAMES: Final[tuple[AgentName, ...]] = (
-    AgentName("agent.name"),
-    AgentName("operation.name", where=("agentops.span.kind", "agent")),
-    AgentName("agent.role", where=("agentops.span.kind", "agent")),  # CrewAI's
-    AgentName("recipient_agent_type"),
-    AgentName("langchain.chain.type"),
-    AgentName("executor.id"),
-    AgentName(f"{_OPERATION_IN}.name", where=("type", "agent")),
-    AgentName("lc_name", span_name="langchain.Chain."),
-    AgentName("gen_ai.agent.name", where=("gen_ai.operation.name", "invoke_agent")),
-    AgentName("graph.node.id", where=("openinference.span.kind", "AGENT")),
-)
-"""Where agent frameworks write an agent's name; the first that applies wins."""
-
-_AGENT_KEYS: Final = frozenset(rule.key for rule in AGENT_NAMES)
-
-
-def agent_name(span_name: str, attributes: Mapping[str, Any]) -> str | None:
-    """Return the name of the agent whose run the span is, or None if it is no agent's."""
-    if _AGENT_KEYS.isdisjoint(attributes):
-        return None
-    for rule in AGENT_NAMES:
-        value = attributes.get(rule.key)
-        if (
-            value is not None
-            and (rule.where is None or attributes.get(rule.where[0]) == rule.where[1])
-            and span_name.startswith(rule.span_name)
-        ):
-            return str(value)
-    return None
+"""The core's dialects, in the order in which their paths are tried; plugins' come after them."""

@@ -8,8 +8,9 @@ from typing import Any, Final, cast
 from agl_core.adapter._base import TraceAdapter, as_spans
 from agl_core.adapter._call import ModelCall, at
 from agl_core.adapter._chat import as_text, check_message, to_messages, to_tools
-from agl_core.adapter._dialects import GEN_AI_PARTS, is_model_call
+from agl_core.adapter._dialects import GEN_AI_PARTS
 from agl_core.adapter._report import AdapterReport, Reason
+from agl_core.adapter._vocabulary import count_unread, is_model_call
 from agl_core.errors import InvalidArgumentError
 from agl_core.otel._attributes import filter_and_unflatten_attributes
 from agl_core.types import OpenAIMessages, Span, SpanLike
@@ -43,6 +44,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         """
         spans = as_spans(source)
         report = AdapterReport(spans=len(spans))
+        count_unread(spans, report)
         tools_below = _tool_spans(spans)
         parents = {span.span_id: span.parent_id for span in spans}
         calls: list[tuple[Span, ModelCall]] = []

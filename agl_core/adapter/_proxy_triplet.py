@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
 from agl_core.adapter._base import TraceToTripletBase, as_spans, read_reward
 from agl_core.adapter._call import ModelCall
-from agl_core.adapter._dialects import PROXY_DIALECTS, compile_fields
 from agl_core.adapter._report import AdapterReport, Reason
+from agl_core.adapter._vocabulary import count_unread, vocabulary
 from agl_core.types import Span, SpanLike, Triplet
 
 __all__ = ["LlmProxyTraceToTriplet"]
@@ -22,10 +20,10 @@ _logger = logging.getLogger(__name__)
 class LlmProxyTraceToTriplet(TraceToTripletBase):
     """Turns a proxy's spans into triplets of token ids, in order of their sequence ids.
 
-    A call is a span named ``raw_gen_ai_request`` or ``litellm_request`` with token ids of both
-    prompt and response; of calls with one response id the first counts. A reward goes to the latest
-    call of a smaller sequence id that has none yet. Clocks of the proxy's machine and the agent's
-    may differ, so times are not compared.
+    A call is a span with the name that a dialect gives to a proxy's spans, and with token ids of
+    both prompt and response; of calls with one response id the first counts. A reward goes to the
+    latest call of a smaller sequence id that has none yet. Clocks of the proxy's machine and the
+    agent's may differ, so times are not compared.
 
     ``prompt`` and ``response`` are ``{"token_ids": list[int]}``, ``metadata`` is
     ``{"response_id": str | None}``.
@@ -43,11 +41,13 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
         empty: list[tuple[str | None, int]] = []
         waiting: list[tuple[int, Triplet]] = []
         pending: list[tuple[int, Triplet]] = []  # calls of the sequence id being read
+        tables = vocabulary().proxy_tables
+        count_unread(spans, report)
         for span in spans:
             if pending and pending[0][0] < span.sequence_id:
                 waiting += pending
                 pending.clear()
-            table = _table(span.name)
+            table = tables.get(span.name)
             if table is not None:
                 call = ModelCall(span.attributes, table)
                 prompt_ids, response_ids = call.prompt_ids, call.response_ids
@@ -84,12 +84,6 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
             report.leave_out("call", Reason.DUPLICATE_RESPONSE if twin else Reason.NO_TOKEN_IDS)
         report.produce("triplets", len(triplets))
         return triplets, report
-
-
-@lru_cache(maxsize=64)
-def _table(span_name: str) -> Any:
-    rows = PROXY_DIALECTS.get(span_name)
-    return None if rows is None else compile_fields(rows)
 
 
 def _order(span: Span) -> tuple[int, bool, float]:

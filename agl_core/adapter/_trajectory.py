@@ -29,6 +29,7 @@ from agl_core.adapter._chat import to_messages
 from agl_core.adapter._report import AdapterReport, Reason, Repair
 from agl_core.adapter._rewards import match_rewards
 from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
+from agl_core.adapter._vocabulary import count_unread
 from agl_core.types import RewardMatchPolicy, Span, SpanLike
 
 __all__ = ["BreakCause", "Certificate", "TraceToTrajectory", "TrajectoryRow", "read_logprobs"]
@@ -164,6 +165,7 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
         """
         spans = as_spans(source)
         report = AdapterReport(spans=len(spans))
+        count_unread(spans, report)
         tree = TraceTree.from_spans(spans, report)
         if self.repair_hierarchy:
             tree.repair_hierarchy(report)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from agl_core import semconv
 from agl_core.adapter._base import read_reward
 from agl_core.adapter._call import ModelCall
-from agl_core.adapter._dialects import agent_name, is_model_call
 from agl_core.adapter._repair import enclosing_nodes
 from agl_core.adapter._report import AdapterReport, Reason, Repair
+from agl_core.adapter._vocabulary import agent_name, is_model_call
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
 

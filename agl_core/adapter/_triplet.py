@@ -12,6 +12,7 @@ from agl_core.adapter._chat import image_urls
 from agl_core.adapter._report import AdapterReport, Reason
 from agl_core.adapter._rewards import match_rewards
 from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
+from agl_core.adapter._vocabulary import count_unread
 from agl_core.types import RewardMatchPolicy, SpanLike, Triplet
 
 __all__ = ["DEFAULT_LLM_CALL_MATCH", "TracerTraceToTriplet", "tree_to_triplets"]
@@ -88,6 +89,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         report = AdapterReport() if report is None else report
         spans = as_spans(source)
         report.spans += len(spans)
+        count_unread(spans, report)
         tree = TraceTree.from_spans(spans, report)
         if self.repair_hierarchy:
             tree.repair_hierarchy(report)

@@ -43,7 +43,7 @@ _COLOURS = {"ok": "green", "info": "blue", "warning": "yellow", "error": "red"}
     show_default=True,
     help="Traces to read, newest first.",
 )
-@click.option("--no-plugin-check", is_flag=True, help="Do not load the plugins.")
+@click.option("--no-plugin-check", is_flag=True, help="Do not test each plugin by itself.")
 def doctor(
     where: str | None,
     backend: str,
@@ -57,12 +57,18 @@ def doctor(
 
     Exits with 1 if anything is an error.
     """
-    from agl_core.doctor import check_environment, check_plugins, check_store
+    from agl_core.doctor import (
+        check_environment,
+        check_plugins,
+        check_store,
+        run_plugin_checks,
+    )
 
     opened = None if where is None else _open(where, backend)
     findings = check_environment()
     if not no_plugin_check:
         findings += check_plugins()
+    findings += run_plugin_checks()
     if opened is not None:
 
         async def look(store: LightningStore) -> list[Finding]:

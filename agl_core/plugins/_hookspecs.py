@@ -21,9 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from agl_core.plugins._spec import (
     AppSpec,
+    CheckSpec,
     CommandSpec,
     ComponentSpec,
+    DialectSpec,
     HookSpec,
+    ProviderSpec,
+    ResourceSpec,
     hookspec,
 )
 
@@ -54,57 +58,108 @@ EVENTS: Final[tuple[EventName, ...]] = get_args(EventName)
 
 
 class KindHooks:
-    """One hook per kind; ``agl_<kind>`` answers for the entry point ``<kind>.<name>``."""
+    """One hook per kind; ``agl_<kind>`` answers for the entry point ``<kind>.<name>``.
+
+    No hook takes arguments. Each returns one spec, or a sequence of specs when the distribution has
+    several things of the kind. The registry calls a hook at most once per process. The seven
+    component hooks are called when a component is asked for by name, of which there is one per
+    run. The other hooks extend: every usable plugin of the kind is called, and one that fails is
+    logged and left out.
+    """
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_store() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
-        """Describe a store: where tasks, spans and resources are kept."""
+        """Describe a store: keeps tasks, spans and resources."""
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_tracer() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
-        """Describe a tracer: what turns an agent's calls into spans."""
+        """Describe a tracer: turns an agent's calls into spans."""
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_adapter() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
-        """Describe an adapter: what turns spans into an algorithm's data."""
+        """Describe an adapter: turns spans into an algorithm's data."""
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_algorithm() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
-        """Describe an algorithm: what improves a resource."""
+        """Describe an algorithm: improves a resource."""
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_proxy() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
-        """Describe a proxy: what stands between agents and LLM servers."""
+        """Describe a proxy: records calls between agents and LLM servers."""
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_execution() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
-        """Describe an execution strategy: where algorithm and runners run."""
+        """Describe an execution strategy: runs algorithm and runners."""
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_llm_server() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
-        """Describe an LLM server: what serves a model and takes new weights."""
+        """Describe an LLM server: serves a model and loads new weights."""
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_command() -> CommandSpec | Sequence[CommandSpec]:  # pyright: ignore[reportReturnType]
-        """Describe a subcommand of ``agl``; called for the help text and to run the command."""
+        """Describe a subcommand of ``agl``.
+
+        Called by ``agl`` for its help text and to run the command, whose module is imported only
+        then.
+        """
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_app() -> AppSpec | Sequence[AppSpec]:  # pyright: ignore[reportReturnType]
-        """Describe an ASGI app; called when a store server starts, which then mounts it."""
+        """Describe an ASGI app that the store server mounts.
+
+        Called by the store server when it starts.
+        """
 
     @staticmethod
     @hookspec(firstresult=True)
     def agl_hook() -> HookSpec | Sequence[HookSpec]:  # pyright: ignore[reportReturnType]
-        """Describe a listener; called in each process before the first event happens in it."""
+        """Describe a listener to life-cycle events.
+
+        Called in each process before its first event.
+        """
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_dialect() -> DialectSpec | Sequence[DialectSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a span vocabulary.
+
+        Called by the adapters before they read the first span in a process. The core's own
+        vocabularies are tried first, then those of plugins in order of their names.
+        """
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_provider() -> ProviderSpec | Sequence[ProviderSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a kind of LLM backend.
+
+        Called by a proxy when it reads a model list.
+        """
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_check() -> CheckSpec | Sequence[CheckSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a check of ``agl doctor``.
+
+        Called by ``agl doctor``, which imports the check and runs it in its own process.
+        """
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_resource() -> ResourceSpec | Sequence[ResourceSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a resource type.
+
+        Called when a process decodes a resource whose type it does not know yet, and when a schema
+        of all known types is made.
+        """
 
 
 class LifecycleEvents:

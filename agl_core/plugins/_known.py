@@ -1,45 +1,45 @@
-"""Names of the project's own plugins, so that asking for one that is missing says what to install.
+"""The plugins of this project's own packages, for messages that say what to install.
 
-Only these are ever suggested: a name that a stranger could register is no advice to give.
+No other package is ever suggested: anyone could register a name that nobody has yet. A test holds
+the table to the ``pyproject.toml`` of every package.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["distribution_of", "known_names", "package_of"]
+__all__ = ["PACKAGES", "known_names", "package_of"]
 
-_PREFIXES: Final = {
-    "store": "agl-store-",
-    "tracer": "agl-tracer-",
-    "adapter": "agl-adapter-",
-    "algorithm": "agl-algo-",
-    "proxy": "agl-proxy-",
-    "execution": "agl-exec-",
-    "llm_server": "agl-server-",
+PACKAGES: Final[dict[str, str]] = {
+    "agl-algo-apo": "algorithm.apo",
+    "agl-algo-gepa": "algorithm.gepa",
+    "agl-algo-grpo": "algorithm.grpo llm_server.hf",
+    "agl-algo-verl": "algorithm.verl check.verl",
+    "agl-exec-cs": "execution.cs command.algorithm command.runner",
+    "agl-export": "command.export",
+    "agl-proxy-direct": (
+        "proxy.direct provider.anthropic provider.hosted_vllm provider.openai command.proxy"
+    ),
+    "agl-proxy-litellm": "proxy.litellm dialect.litellm",
+    "agl-server-vllm": "llm_server.vllm check.vllm command.vllm",
+    "agl-store-http": "store.http command.store",
+    "agl-store-mongo": "store.mongo",
+    "agl-store-sqlite": "store.sqlite",
+    "agl-trace": "command.trace",
+    "agl-tracer-agentops": "tracer.agentops dialect.agentops",
+    "agl-tracer-weave": "tracer.weave dialect.weave",
 }
-_NAMES: Final[dict[str, tuple[str, ...]]] = {
-    "store": ("http", "sqlite", "mongo"),
-    "tracer": ("agentops", "weave"),
-    "algorithm": ("apo", "gepa", "grpo", "verl"),
-    "proxy": ("direct", "litellm"),
-    "execution": ("cs",),
-    "llm_server": ("vllm",),
-}
+"""Entry points of each distribution."""
+
+_OWNERS: Final = {key: dist for dist, keys in PACKAGES.items() for key in keys.split()}
 
 
 def known_names(kind: str) -> tuple[str, ...]:
-    """Return the names of this kind that the project publishes as plugins of their own."""
-    return _NAMES.get(kind, ())
+    """Return the names of this kind that this project's packages provide."""
+    keys = (key.split(".") for key in _OWNERS)
+    return tuple(name for of_kind, name in keys if of_kind == kind)
 
 
 def package_of(kind: str, name: str) -> str:
-    """Return the distribution to install for this component, or an empty string."""
-    if name not in known_names(kind):
-        return ""
-    return distribution_of(kind, name)
-
-
-def distribution_of(kind: str, name: str) -> str:
-    """Return what a distribution that provides this component is called."""
-    return _PREFIXES.get(kind, "agl-") + name
+    """Return this project's distribution that provides a plugin, or an empty string."""
+    return _OWNERS.get(f"{kind}.{name}", "")

@@ -22,9 +22,13 @@ from agl_core.plugins._spec import (
     ENTRY_POINT_GROUP,
     PLUGIN_API_VERSION,
     AppSpec,
+    CheckSpec,
     CommandSpec,
     ComponentSpec,
+    DialectSpec,
     HookSpec,
+    ProviderSpec,
+    ResourceSpec,
     Spec,
 )
 
@@ -35,6 +39,10 @@ _SPEC_TYPES: dict[str, type[Spec]] = {
     "command": CommandSpec,
     "app": AppSpec,
     "hook": HookSpec,
+    "dialect": DialectSpec,
+    "provider": ProviderSpec,
+    "check": CheckSpec,
+    "resource": ResourceSpec,
 }
 
 

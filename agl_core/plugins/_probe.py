@@ -17,11 +17,12 @@ from typing import Any
 from agl_core.errors import AglError, ConfigError, PluginBrokenError, PluginIncompatibleError
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import contract_of
+from agl_core.plugins._extensions import import_extension
 from agl_core.plugins._hookspecs import LifecycleEvents
 from agl_core.plugins._imports import import_object
 from agl_core.plugins._loading import broken, hook_manager, load_spec, one_line
 from agl_core.plugins._records import PluginRecord
-from agl_core.plugins._spec import AppSpec, CommandSpec, ComponentSpec, HookSpec
+from agl_core.plugins._spec import ComponentSpec, HookSpec, ProviderSpec
 
 __all__ = ["probe"]
 
@@ -49,16 +50,8 @@ def probe(record: PluginRecord, *, build: bool) -> str:
         except Exception as error:
             raise broken(record, error) from error
         return ""
-    target = spec.target if isinstance(spec, CommandSpec) else spec.factory
-    found = _import(record, target)
-    if isinstance(spec, AppSpec):
-        if not callable(found):
-            raise PluginBrokenError(f"{target} is a {type(found).__name__} and not a function")
-        return ""
-    import click
-
-    if not isinstance(found, click.Command):
-        raise PluginBrokenError(f"{target} is a {type(found).__name__} and not a click command")
+    if not isinstance(spec, ProviderSpec):  # a provider is data and nothing to import
+        import_extension(record, spec)
     return ""
 
 

@@ -125,6 +125,20 @@ class Registry:
                 spec = self._specs[record] = load_spec(record)
             return spec
 
+    def extensions(self, kind: str) -> list[tuple[PluginRecord, Spec]]:
+        """Call the hook of every usable plugin of a kind; return records and specs in order.
+
+        For the kinds of which all plugins are used together. A plugin that fails is logged and left
+        out.
+        """
+        found: list[tuple[PluginRecord, Spec]] = []
+        for record in self.usable(kind):
+            try:
+                found.append((record, self.load(record)))
+            except PluginError as error:
+                logger.error("a plugin is left out: %s", error)
+        return found
+
     def component(self, kind: str, name: str) -> tuple[PluginRecord, ComponentSpec]:
         """Return record and spec of a component by name; raises as find and load do."""
         record = self.find(kind, name)

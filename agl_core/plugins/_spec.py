@@ -29,11 +29,15 @@ __all__ = [
     "KINDS",
     "PLUGIN_API_VERSION",
     "AppSpec",
+    "CheckSpec",
     "CommandSpec",
     "ComponentKind",
     "ComponentSpec",
+    "DialectSpec",
     "HookSpec",
     "Kind",
+    "ProviderSpec",
+    "ResourceSpec",
     "Spec",
     "hookimpl",
     "hookspec",
@@ -46,9 +50,10 @@ PLUGIN_API_VERSION: Final = 1
 ComponentKind = Literal[
     "store", "tracer", "adapter", "algorithm", "proxy", "execution", "llm_server"
 ]
-Kind = Literal[ComponentKind, "command", "app", "hook"]
+ExtensionKind = Literal["command", "app", "hook", "dialect", "provider", "check", "resource"]
+Kind = Literal[ComponentKind, ExtensionKind]
 COMPONENT_KINDS: Final[tuple[str, ...]] = get_args(ComponentKind)
-KINDS: Final[tuple[str, ...]] = (*COMPONENT_KINDS, "command", "app", "hook")
+KINDS: Final[tuple[str, ...]] = (*COMPONENT_KINDS, *get_args(ExtensionKind))
 
 hookspec = pluggy.HookspecMarker("agl")
 hookimpl = pluggy.HookimplMarker("agl")
@@ -137,5 +142,99 @@ class HookSpec:
     api: int = PLUGIN_API_VERSION
 
 
-Spec: TypeAlias = ComponentSpec | CommandSpec | AppSpec | HookSpec
+@dataclass(frozen=True, slots=True)
+class DialectSpec:
+    """A span vocabulary: in which attributes a tracer or proxy writes model calls and agents.
+
+    Attributes:
+        name: Name of the dialect, as in its entry point.
+        dialect: ``"package.module:NAME"``, a :class:`agl_core.adapter.Dialect` or a sequence of
+            them; imported when an adapter first reads a span.
+        summary: One line for ``agl plugins list``.
+        api: The plugin API version the dialect was written for.
+    """
+
+    name: str
+    dialect: str
+    summary: str = ""
+    api: int = PLUGIN_API_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpec:
+    """A kind of LLM backend that a proxy can call: ``name/model`` in a model list.
+
+    Attributes:
+        name: The prefix before the first ``/`` of a model.
+        protocols: Protocols the backend speaks (:data:`agl_core.genai.Protocol`), best first. A
+            request in another protocol is translated to the first of them that can express it.
+        api_base: Base URL when a model list does not give one; empty if there is no usual one.
+        auth: How the key is sent: ``"bearer"`` is ``Authorization: Bearer KEY``, ``"x-api-key"`` is
+            Anthropic's header.
+        headers: Headers sent with every call, unless the agent's request has them.
+        token_ids: Whether the backend returns token ids on ``return_token_ids``.
+        logprobs: Whether log-probabilities may be asked for in every call.
+        stream_usage: Whether the backend takes ``stream_options.include_usage``.
+        summary: One line for ``agl plugins list``.
+        api: The plugin API version the provider was written for.
+    """
+
+    name: str
+    protocols: tuple[str, ...]
+    api_base: str = ""
+    auth: Literal["bearer", "x-api-key"] = "bearer"
+    headers: tuple[tuple[str, str], ...] = ()
+    token_ids: bool = False
+    logprobs: bool = False
+    stream_usage: bool = False
+    summary: str = ""
+    api: int = PLUGIN_API_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSpec:
+    """A check of ``agl doctor``.
+
+    Attributes:
+        name: Name of the check, as in its entry point.
+        check: ``"package.module:function"``, called without arguments; returns an iterable of
+            :class:`agl_core.doctor.Finding` and changes nothing.
+        summary: One line for ``agl plugins list``.
+        api: The plugin API version the check was written for.
+    """
+
+    name: str
+    check: str
+    summary: str = ""
+    api: int = PLUGIN_API_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSpec:
+    """A resource type that stores and agents can decode.
+
+    Attributes:
+        name: The ``resource_type`` that the class fixes.
+        resource: ``"package.module:Class"``, a subclass of :class:`agl_core.types.Resource`;
+            imported when a process first decodes a resource of this type.
+        summary: One line for ``agl plugins list``.
+        api: The plugin API version the resource was written for.
+    """
+
+    name: str
+    resource: str
+    summary: str = ""
+    api: int = PLUGIN_API_VERSION
+
+
+Spec: TypeAlias = (
+    ComponentSpec
+    | CommandSpec
+    | AppSpec
+    | HookSpec
+    | DialectSpec
+    | ProviderSpec
+    | CheckSpec
+    | ResourceSpec
+)
 """What a hook of a kind returns."""

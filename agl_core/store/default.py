@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from agl_core.plugins import get_registry
+from agl_core.plugins import get_registry, package_of
 from agl_core.store.base import LightningStore
 
 __all__ = ["DEFAULT_FILE", "default_store", "describe_store"]
@@ -40,5 +40,6 @@ def describe_store(store: LightningStore, name: str = "") -> str:
             return f"store: {name}, {where}"
     if store.capabilities.get("durable"):
         return f"store: {name}"
-    advice = f"; pip install agl-store-{_DURABLE} to keep it" if name == "memory" else ""
+    package = package_of("store", _DURABLE)
+    advice = f"; pip install {package} to keep it" if name == "memory" else ""
     return f"store: {name}, nothing in it survives this process{advice}"

@@ -1,8 +1,9 @@
 """Tunable resources: what an algorithm improves and an agent receives.
 
-A resource is told apart by its ``resource_type``. Users and plugins add their own with
-:func:`register_resource_type`; a type this process does not know survives as an
-:class:`OpaqueResource` instead of failing the snapshot it is part of.
+The ``resource_type`` of a resource names its class. Users add classes with
+:func:`register_resource_type`. Plugins add them with the hook ``agl_resource``, which is called
+when a process first decodes a resource of that type. A type that no plugin provides is kept as an
+:class:`OpaqueResource`; the snapshot stays readable.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from agl_core import lazy
 from agl_core.errors import MissingDependencyError
 from agl_core.types._rollout import AttemptedRollout
 
@@ -88,7 +90,10 @@ def register_resource_type(cls: R) -> R:
 
 
 def resource_types() -> dict[str, type[Resource]]:
-    """Return the known resource classes by their ``resource_type`` (a copy)."""
+    """Return all resource classes by their ``resource_type`` (a copy): built in, registered, and
+    provided by installed plugins.
+    """
+    lazy.service("resource types")(None)
     return dict(_types)
 
 
@@ -229,13 +234,16 @@ class _AnyResource:
             raise PydanticCustomError(
                 "resource_type", "a resource needs a string under the key 'resource_type'"
             )
+        if name not in _types:
+            lazy.service("resource types")(name)
         return _types.get(name, OpaqueResource).model_validate(value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> Any:
         del schema
         options = [
-            handler(known.__pydantic_core_schema__) for known in [*_types.values(), OpaqueResource]
+            handler(known.__pydantic_core_schema__)
+            for known in [*resource_types().values(), OpaqueResource]
         ]
         return {"anyOf": options}
 
@@ -250,7 +258,7 @@ NamedResources = dict[str, ResourceUnion]
 
 
 def becomes_latest(resources: NamedResources) -> bool:
-    """Whether a snapshot becomes the latest when it is stored: not one of checkpoints alone."""
+    """Whether a snapshot becomes the latest when it is stored; one of only checkpoints does not."""
     return not resources or any(not isinstance(it, Checkpoint) for it in resources.values())
 
 

@@ -54,3 +54,21 @@ def test_a_missing_dependency_names_the_command():
     )
     elsewhere = errors.MissingDependencyError("the x engine", pip="x>=2", python="/env/bin/python")
     assert str(elsewhere).endswith(": /env/bin/python -m pip install 'x>=2'")
+
+
+def test_an_error_of_a_plugin_is_found_by_its_name() -> None:
+    class QuotaError(errors.StoreUnavailableError):
+        pass
+
+    class DeepQuotaError(QuotaError):
+        pass
+
+    assert errors.error_class("QuotaError") is QuotaError
+    assert errors.error_class("DeepQuotaError") is DeepQuotaError
+
+
+def test_an_error_of_the_core_wins_over_a_plugins_of_the_same_name() -> None:
+    theirs = type("TracerError", (errors.NotFoundError,), {})
+
+    assert errors.error_class("TracerError") is errors.TracerError
+    assert errors.error_class("TracerError") is not theirs

@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.adapter import Repair
+from agl_core.adapter import Dialect, Repair, is_model_call
 from agl_core.adapter._call import ModelCall, at, parse_literal
-from agl_core.adapter._dialects import (
-    DIALECTS,
-    FIELDS,
-    Dialect,
-    compile_fields,
-    is_model_call,
-    split_root,
-)
+from agl_core.adapter._dialects import DIALECTS
+from agl_core.adapter._vocabulary import Vocabulary, compile_fields, vocabulary
 from agl_core.otel._attributes import flatten_attributes
 
 OUT = "agentlightning.operation.output"
@@ -25,12 +19,19 @@ OUT = "agentlightning.operation.output"
 
 def test_no_root_lies_below_another() -> None:
     # Else an attribute would belong to two roots and be seen under one.
-    roots = {source.root for sources in FIELDS.values() for source in sources}
+    roots = {source.root for sources in vocabulary().fields.values() for source in sources}
     assert not [(a, b) for a in roots for b in roots if b.startswith(f"{a}.")]
 
 
-def test_names_of_rows_are_unique() -> None:
+def test_names_of_dialects_are_unique() -> None:
     assert len({row.name for row in DIALECTS}) == len(DIALECTS)
+
+
+def test_a_path_that_two_dialects_have_is_tried_once() -> None:
+    first = Dialect(name="first", model=("m", "n"))
+    second = Dialect(name="second", model=("n", "o"))
+    found = [(source.key, source.row.name) for source in compile_fields((first, second))["model"]]
+    assert found == [("m", "first"), ("n", "first"), ("o", "second")]
 
 
 @pytest.mark.parametrize(
@@ -42,8 +43,7 @@ def test_names_of_rows_are_unique() -> None:
         ({f"{OUT}.choices": '[{"token_ids": [3]}]'}, [3]),
         ({f"{OUT}.choices.0.token_ids.0": 3, f"{OUT}.choices.0.token_ids.1": 4}, [3, 4]),
         ({f"{OUT}.choices.0.provider_specific_fields.token_ids": [4]}, [4]),
-        ({"llm.hosted_vllm.response_token_ids": "[[5, 6]]"}, [5, 6]),
-        ({"llm.hosted_vllm.choices": "[{'token_ids': [5]}]"}, [5]),
+        ({"output.value": "{'choices': [{'token_ids': [5]}]}"}, [5]),
         ({"response_token_ids": (1, 2)}, [1, 2]),
         ({"response_token_ids": "[1, 2]"}, [1, 2]),
         ({"response_token_ids": []}, []),
@@ -85,15 +85,17 @@ def test_the_fields_around_the_tokens() -> None:
     assert weave.logprobs == [{"logprob": -1.0}]
 
 
-def test_a_new_dialect_is_a_row() -> None:
+def test_a_dialect_of_its_own_reads_its_spans() -> None:
     row = Dialect(
         name="theirs",
         marks=("theirs.call",),
         response_id=("theirs.call/id",),
         prompt_ids=("theirs.call/input/tokens",),
     )
-    table = compile_fields((row,))
-    call = ModelCall({"theirs.call": '{"id": "x", "input": {"tokens": [1, 2]}}'}, table)
+    attributes = {"theirs.call": '{"id": "x", "input": {"tokens": [1, 2]}}'}
+    call = ModelCall(attributes, compile_fields((row,)))
+    assert Vocabulary((row,)).is_model_call(attributes)
+    assert not is_model_call(attributes)
     assert call.response_id == "x"
     assert call.prompt_ids == [1, 2]
     assert call.response_ids == []
@@ -109,10 +111,11 @@ def test_what_a_model_call_is() -> None:
 
 
 def test_keys_are_split_at_their_root() -> None:
+    split_root = vocabulary().split_root
     assert split_root("gen_ai.prompt.0.role") == ("gen_ai.prompt", "0.role")
     assert split_root("gen_ai.prompt") is None
     assert split_root("gen_ai.prompts.0") is None
-    assert split_root("llm.hosted_vllm.choices.0.index") == ("llm.hosted_vllm.choices", "0.index")
+    assert split_root("output.value.choices.0.index") == ("output.value", "choices.0.index")
 
 
 def test_walking_into_what_is_not_there_gives_none() -> None:

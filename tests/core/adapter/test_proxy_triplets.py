@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agl_core import semconv
 from agl_core.adapter import LlmProxyTraceToTriplet, Reason, Repair
 from agl_core.types import Span
 
@@ -24,7 +24,7 @@ def span(sequence_id: int, name: str = "x", start: float | None = 0.0, **attribu
 def call(sequence_id: int, response: int, start: float | None = 0.0, **more: Any) -> Span:
     return span(
         sequence_id,
-        "litellm_request",
+        semconv.SPAN_MODEL_CALL,
         start,
         prompt_token_ids=[1],
         response_token_ids=[response],
@@ -40,49 +40,28 @@ def summary(spans: list[Span]) -> list[tuple[list[int], float | None]]:
     return [(t.response["token_ids"], t.reward) for t in LlmProxyTraceToTriplet().adapt(spans)]
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        {"llm__hosted_vllm__response_token_ids": "[[7, 8], [9]]"},
-        {"llm__hosted_vllm__choices": "[{'index': 0, 'token_ids': [7, 8], 'logprobs': None}]"},
-        {"llm__hosted_vllm__choices": '[{"token_ids": [7, 8]}]'},
-    ],
-)
-def test_raw_requests_hold_their_ids_as_text(response: dict[str, Any]) -> None:
-    raw = span(
-        3,
-        "raw_gen_ai_request",
-        llm__hosted_vllm__id="chat-1",
-        llm__hosted_vllm__prompt_token_ids="[1, 2]",
-        **response,
-    )
-    (triplet,) = LlmProxyTraceToTriplet().adapt([raw])
-    assert triplet.prompt == {"token_ids": [1, 2]}
-    assert triplet.response == {"token_ids": [7, 8]}
-    assert triplet.metadata == {"response_id": "chat-1"}
-
-
-def test_the_twin_spans_of_one_call_count_once() -> None:
+def test_one_response_counts_once() -> None:
     spans = [
-        span(4, "litellm_request", gen_ai__response__id="chat-1", gen_ai__prompt__0__role="user"),
-        span(
-            4,
-            "raw_gen_ai_request",
-            1.0,
-            llm__hosted_vllm__id="chat-1",
-            llm__hosted_vllm__prompt_token_ids=[1],
-            llm__hosted_vllm__choices="[{'token_ids': [2]}]",
-        ),
+        call(4, 2, gen_ai__response__id="chat-1"),
         call(5, 3, gen_ai__response__id="chat-1"),
-        span(6, "litellm_request", gen_ai__response__id="chat-2"),
+        span(6, semconv.SPAN_MODEL_CALL, gen_ai__response__id="chat-2"),
         span(7, "openai.chat.completion", prompt_token_ids=[1], response_token_ids=[2]),
     ]
     adapter = LlmProxyTraceToTriplet()
     assert [t.response["token_ids"] for t in adapter.adapt(spans)] == [[2]]
-    assert adapter.report.spans == 5
+    assert adapter.report.spans == 4
     assert adapter.report.left_out == {
-        ("call", Reason.DUPLICATE_RESPONSE): 2,
+        ("call", Reason.DUPLICATE_RESPONSE): 1,
         ("call", Reason.NO_TOKEN_IDS): 1,
+    }
+
+
+def test_spans_of_a_dialect_whose_package_is_missing_name_the_package(agl_registry) -> None:
+    adapter = LlmProxyTraceToTriplet()
+    raw = span(1, "raw_gen_ai_request", llm__openai__id="chat-1")
+    assert adapter.adapt([raw]) == []
+    assert adapter.report.left_out == {
+        ("span", "written in the dialect 'litellm': pip install agl-proxy-litellm"): 1
     }
 
 
@@ -109,7 +88,7 @@ def test_times_order_spans_of_one_sequence_id_only() -> None:
 
 def test_what_cannot_be_read_is_counted() -> None:
     adapter = LlmProxyTraceToTriplet()
-    bad = span(1, "litellm_request", prompt_token_ids="[1, oops", response_token_ids=[1])
+    bad = span(1, semconv.SPAN_MODEL_CALL, prompt_token_ids="[1, oops", response_token_ids=[1])
     assert adapter.adapt([bad, reward(2, float("nan"))]) == []
     assert adapter.report.left_out == {
         ("call", Reason.NO_TOKEN_IDS): 1,

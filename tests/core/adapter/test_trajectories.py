@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agl_core import semconv
 from agl_core.adapter import Reason, Repair, TraceToTrajectory, TrajectoryRow
 from agl_core.adapter._breaks import BreakCause
 from agl_core.plugins import get_registry, import_object
@@ -46,7 +47,7 @@ def call(
         parent_id=agent,
         start_time=float(2 * sequence_id),
         end_time=float(2 * sequence_id + 1),
-        name="litellm_request",
+        name=semconv.SPAN_MODEL_CALL,
     )
 
 

@@ -53,7 +53,7 @@ def test_what_is_in_order(plugin, kind, arguments, module):
 @pytest.mark.parametrize(
     ("kind", "arguments", "module", "message"),
     [
-        ("command", {"target": "probedcommand_impl:run"}, "run = 3", "is a int and not a click co"),
+        ("command", {"target": "probedcommand_impl:run"}, "run = 3", "is a int, not a click co"),
         ("command", {"target": "probedcommand_impl:gone"}, "", "has no attribute 'gone'"),
         ("app", {"path": "/x", "factory": "probedapp_impl:app"}, "app = 3", "not a function"),
         ("hook", {"module": "probedhook_impl"}, "import agl_no_such", "No module named 'agl_no_"),

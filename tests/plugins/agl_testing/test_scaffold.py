@@ -86,7 +86,7 @@ def test_names():
         (["store", ""], "'' is not a plugin name"),
         (["command", "import"], "'import' is a word of Python"),
         (["store", "memory"], "store.memory is built in"),
-        (["store", "sqlite"], "agl-store-sqlite exists already"),
+        (["store", "sqlite"], "agl-store-sqlite has it already"),
     ],
 )
 def test_what_is_refused_in_one_line(arguments, line, tmp_path, capsys):

@@ -1,6 +1,6 @@
 """The door to VERL."""
 
-from agl_core.plugins._spec import ComponentSpec, hookimpl
+from agl_core.plugins import CheckSpec, ComponentSpec, hookimpl
 
 
 @hookimpl
@@ -11,4 +11,13 @@ def agl_algorithm() -> ComponentSpec:
         factory="agl_algo_verl.algorithm:VERL",
         config="agl_algo_verl.config:VERLConfig",
         summary="trains a language model by reinforcement learning, on verl's trainer",
+    )
+
+
+@hookimpl
+def agl_check() -> CheckSpec:
+    return CheckSpec(
+        name="verl",
+        check="agl_algo_verl.check:check_versions",
+        summary="Versions that do not work with verl",
     )

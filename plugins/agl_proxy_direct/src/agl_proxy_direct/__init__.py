@@ -14,11 +14,11 @@ from agl_core.lazy import lazy_names
 if TYPE_CHECKING:
     from agl_proxy_direct.app import ProxyApp
     from agl_proxy_direct.backends import (
-        PROVIDERS,
         Backend,
         ModelEntry,
         ModelParams,
         parse_model_list,
+        providers,
         read_model_list,
         resolve_secret,
     )
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "PROVIDERS",
     "Backend",
     "CallError",
     "DirectProxy",
@@ -51,6 +50,7 @@ __all__ = [
     "UpstreamSpec",
     "error_body",
     "parse_model_list",
+    "providers",
     "read_model_list",
     "resolve_secret",
     "response_headers",
@@ -59,7 +59,6 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "PROVIDERS": "agl_proxy_direct.backends",
         "Backend": "agl_proxy_direct.backends",
         "CallError": "agl_proxy_direct.errors",
         "DirectProxy": "agl_proxy_direct.proxy",
@@ -75,6 +74,7 @@ __getattr__, __dir__ = lazy_names(
         "UpstreamSpec": "agl_proxy_direct.options",
         "error_body": "agl_proxy_direct.errors",
         "parse_model_list": "agl_proxy_direct.backends",
+        "providers": "agl_proxy_direct.backends",
         "read_model_list": "agl_proxy_direct.backends",
         "resolve_secret": "agl_proxy_direct.backends",
         "response_headers": "agl_proxy_direct.http_upstream",

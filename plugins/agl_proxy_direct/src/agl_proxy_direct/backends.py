@@ -6,8 +6,8 @@
       "litellm_params": {"model": "hosted_vllm/Qwen/Qwen3-8B", "api_base": "http://gpu0:8000/v1"}}]
 
 Several entries of one ``model_name`` share its calls. The part of ``model`` before the first ``/``
-is the provider if it is one of :data:`PROVIDERS`. Otherwise all of it is the name of a model on a
-server that speaks OpenAI's protocols.
+is the provider if a plugin provides one of that name (hook ``agl_provider``). Otherwise all of it
+is the name of a model on a server that speaks OpenAI's protocols.
 """
 
 from __future__ import annotations
@@ -15,57 +15,38 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl_core.errors import ConfigError
 from agl_core.genai import Protocol
+from agl_core.plugins import ProviderSpec, get_registry
+from agl_proxy_direct.hooks import agl_provider
 
 __all__ = [
-    "PROVIDERS",
     "Backend",
     "ModelEntry",
     "ModelParams",
-    "Provider",
     "parse_model_list",
+    "providers",
     "read_model_list",
     "resolve_secret",
 ]
 
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """A kind of server.
-
-    Attributes:
-        protocols: Protocols that it speaks, best first. A request in another protocol is translated
-            to the first of them that can express it.
-        token_ids: Whether it returns token ids on ``return_token_ids``.
-        logprobs: Whether log-probabilities may be requested in every call.
-        stream_usage: Whether it takes ``stream_options.include_usage``.
-        api_base: Base URL of an entry that gives none.
-    """
-
-    protocols: tuple[Protocol, ...]
-    token_ids: bool = False
-    logprobs: bool = False
-    stream_usage: bool = False
-    api_base: str = ""
+_COMPATIBLE: Final = ProviderSpec(
+    "openai-compatible", protocols=("chat", "completions", "embeddings")
+)
 
 
-_OPENAI_LIKE: Final[tuple[Protocol, ...]] = ("chat", "completions", "embeddings")
+def providers() -> dict[str, ProviderSpec]:
+    """Return the providers of this package and of all installed plugins, by name."""
+    # This package's own do not pass through the registry: an allow-list that names `proxy.direct`
+    # and not its providers still gets a proxy that works.
+    found = [*agl_provider(), *(spec for _, spec in get_registry().extensions("provider"))]
+    return {spec.name: spec for spec in found if isinstance(spec, ProviderSpec)}
 
-PROVIDERS: Final[Mapping[str, Provider]] = {
-    # vLLM also serves /responses and /messages, but without token ids, so these are translated.
-    "hosted_vllm": Provider(_OPENAI_LIKE, token_ids=True, logprobs=True, stream_usage=True),
-    "openai": Provider(
-        (*_OPENAI_LIKE, "responses"), stream_usage=True, api_base="https://api.openai.com/v1"
-    ),
-    "anthropic": Provider(("messages",), api_base="https://api.anthropic.com"),
-}
-_COMPATIBLE: Final = Provider(_OPENAI_LIKE)
 
 # Parameters that steer LiteLLM's router; they are not sent to a model.
 _ROUTER_ONLY: Final = frozenset(
@@ -147,6 +128,10 @@ class Backend:
     max_parallel: int | None
     defaults: tuple[tuple[str, Any], ...]
     version: str | None
+    auth: Literal["bearer", "x-api-key"] = "bearer"
+    """How the key is sent, as :class:`agl_core.plugins.ProviderSpec` has it."""
+    provider_headers: tuple[tuple[str, str], ...] = ()
+    """Headers of the provider that an agent's own win over."""
 
     def url(self, endpoint: str) -> str:
         """Return the URL of an endpoint, e.g. of ``/chat/completions``."""
@@ -185,7 +170,7 @@ def read_model_list(model_list: Sequence[Mapping[str, Any]]) -> Iterator[tuple[M
 def _backend(entry: ModelEntry, where: str) -> Backend:
     params = entry.litellm_params
     prefix, slash, rest = params.model.partition("/")
-    known = PROVIDERS.get(prefix) if slash else None
+    known = providers().get(prefix) if slash else None
     provider = known or _COMPATIBLE
     base = (params.api_base or params.base_url or provider.api_base).rstrip("/")
     parts = urlsplit(base)
@@ -203,7 +188,9 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
         api_base=base,
         api_key=resolve_secret(params.api_key, f"{where}.api_key"),
         headers=tuple(params.extra_headers.items()),
-        protocols=params.protocols or provider.protocols,
+        auth=provider.auth,
+        provider_headers=provider.headers,
+        protocols=params.protocols or cast("tuple[Protocol, ...]", provider.protocols),
         token_ids=provider.token_ids if params.token_ids is None else params.token_ids,
         logprobs=provider.logprobs if params.logprobs is None else params.logprobs,
         stream_usage=provider.stream_usage,

@@ -1,6 +1,6 @@
-"""Hooks of the direct proxy: the component ``proxy.direct`` and the command ``agl proxy``."""
+"""Hooks of the direct proxy: the proxy, its providers, and the command ``agl proxy``."""
 
-from agl_core.plugins import CommandSpec, ComponentSpec, hookimpl
+from agl_core.plugins import CommandSpec, ComponentSpec, ProviderSpec, hookimpl
 
 
 @hookimpl
@@ -22,3 +22,35 @@ def agl_command() -> CommandSpec:
         target="agl_proxy_direct.cli:proxy",
         summary="Serve an LLM proxy that records what agents and models say",
     )
+
+
+@hookimpl
+def agl_provider() -> list[ProviderSpec]:
+    openai_like = ("chat", "completions", "embeddings")
+    return [
+        ProviderSpec(
+            name="hosted_vllm",
+            # vLLM serves /responses and /messages too, but without token ids: these are translated
+            # to chat.
+            protocols=openai_like,
+            token_ids=True,
+            logprobs=True,
+            stream_usage=True,
+            summary="vLLM, or another server that returns token ids as vLLM does",
+        ),
+        ProviderSpec(
+            name="openai",
+            protocols=(*openai_like, "responses"),
+            api_base="https://api.openai.com/v1",
+            stream_usage=True,
+            summary="OpenAI's API",
+        ),
+        ProviderSpec(
+            name="anthropic",
+            protocols=("messages",),
+            api_base="https://api.anthropic.com",
+            auth="x-api-key",
+            headers=(("anthropic-version", "2023-06-01"),),
+            summary="Anthropic's API",
+        ),
+    ]

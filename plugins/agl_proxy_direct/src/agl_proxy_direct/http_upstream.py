@@ -191,12 +191,12 @@ def _request_headers(request: UpstreamRequest) -> dict[str, str]:
     elif not request.forward_key or is_token(key):
         key = ""
     if key:
-        if backend.provider == "anthropic":
+        if backend.auth == "x-api-key":
             headers["x-api-key"] = key
         else:
             headers["authorization"] = f"Bearer {key}"
-    if backend.provider == "anthropic":
-        headers.setdefault("anthropic-version", "2023-06-01")
+    for name, value in backend.provider_headers:
+        headers.setdefault(name, value)
     headers["accept-encoding"] = "identity"
     for name, value in backend.headers:
         headers[name.lower()] = value

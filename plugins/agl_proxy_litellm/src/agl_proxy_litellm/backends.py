@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from agl_core.errors import ConfigError
 from agl_core.genai import Protocol
 from agl_proxy_direct import (
-    PROVIDERS,
     Backend,
     ModelEntry,
     ModelParams,
+    providers,
     read_model_list,
     resolve_secret,
 )
@@ -67,7 +67,8 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
     params, extra = entry.litellm_params, entry.litellm_params.model_extra or {}
     given = params.api_base or params.base_url
     provider, model = _provider(params, given, where)
-    home = PROVIDERS[provider].api_base if provider in PROVIDERS else ""
+    known = providers().get(provider)
+    home = known.api_base if known else ""
     base = _base_url(given or home, provider, f"{where}.api_base")
     key = resolve_secret(params.api_key, f"{where}.api_key")
     if key is None and provider in _KEYS:
@@ -88,6 +89,8 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
         api_base=base or provider,
         api_key=key,
         headers=tuple(params.extra_headers.items()),
+        auth=known.auth if known else "bearer",
+        provider_headers=known.headers if known else (),
         protocols=params.protocols or _PROTOCOLS.get(provider, _ANY),
         token_ids=is_vllm if params.token_ids is None else params.token_ids,
         logprobs=is_vllm if params.logprobs is None else params.logprobs,

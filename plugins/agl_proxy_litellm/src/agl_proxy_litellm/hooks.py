@@ -1,6 +1,6 @@
-"""The door to the LiteLLM proxy."""
+"""Hooks of the LiteLLM proxy and of the spans that LiteLLM writes."""
 
-from agl_core.plugins import ComponentSpec, hookimpl
+from agl_core.plugins import ComponentSpec, DialectSpec, hookimpl
 
 
 @hookimpl
@@ -12,4 +12,13 @@ def agl_proxy() -> ComponentSpec:
         config="agl_proxy_direct.config:DirectProxyConfig",
         capabilities=frozenset({"streaming", "token_ids", "translation"}),
         summary="To the providers of LiteLLM, with exact capture",
+    )
+
+
+@hookimpl
+def agl_dialect() -> DialectSpec:
+    return DialectSpec(
+        name="litellm",
+        dialect="agl_proxy_litellm.dialect:LITELLM",
+        summary="Spans of LiteLLM's OpenTelemetry callback",
     )

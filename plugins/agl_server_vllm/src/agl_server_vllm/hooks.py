@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agl_core.plugins import ComponentSpec, hookimpl
+from agl_core.plugins import CheckSpec, ComponentSpec, hookimpl
 
 
 @hookimpl
@@ -14,4 +14,13 @@ def agl_llm_server() -> ComponentSpec:
         config="agl_server_vllm.config:VLLMConfig",
         capabilities=frozenset({"weights", "token_ids"}),
         summary="vLLM, in this environment or another",
+    )
+
+
+@hookimpl
+def agl_check() -> CheckSpec:
+    return CheckSpec(
+        name="vllm",
+        check="agl_server_vllm.check:check_versions",
+        summary="Releases of vLLM that return no token ids",
     )

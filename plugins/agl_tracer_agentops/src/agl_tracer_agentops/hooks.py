@@ -1,6 +1,6 @@
-"""The door to the AgentOps tracer."""
+"""Hooks of the AgentOps tracer and of the spans that AgentOps writes."""
 
-from agl_core.plugins import ComponentSpec, hookimpl
+from agl_core.plugins import ComponentSpec, DialectSpec, hookimpl
 
 
 @hookimpl
@@ -11,4 +11,13 @@ def agl_tracer() -> ComponentSpec:
         factory="agl_tracer_agentops.tracer:AgentOpsTracer",
         config="agl_tracer_agentops.config:AgentOpsTracerConfig",
         summary="the AgentOps SDK's instrumentation, kept local, with token ids",
+    )
+
+
+@hookimpl
+def agl_dialect() -> DialectSpec:
+    return DialectSpec(
+        name="agentops",
+        dialect="agl_tracer_agentops.dialect:AGENTOPS",
+        summary="Agents as AgentOps' instrumentation writes them",
     )

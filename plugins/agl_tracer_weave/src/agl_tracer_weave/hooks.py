@@ -1,6 +1,6 @@
-"""The door to the Weave tracer."""
+"""Hooks of the Weave tracer and of the spans that Weave writes."""
 
-from agl_core.plugins import ComponentSpec, hookimpl
+from agl_core.plugins import ComponentSpec, DialectSpec, hookimpl
 
 
 @hookimpl
@@ -11,4 +11,13 @@ def agl_tracer() -> ComponentSpec:
         factory="agl_tracer_weave.tracer:WeaveTracer",
         config="agl_tracer_weave.config:WeaveTracerConfig",
         summary="the Weave SDK, whose calls are kept local and stored as spans",
+    )
+
+
+@hookimpl
+def agl_dialect() -> DialectSpec:
+    return DialectSpec(
+        name="weave",
+        dialect="agl_tracer_weave.dialect:WEAVE",
+        summary="Agents as Weave's integrations write them",
     )

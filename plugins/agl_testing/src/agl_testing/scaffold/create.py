@@ -21,6 +21,7 @@ _SUFFIX = ".tmpl"  # keeps linters, type checkers and pytest away from the templ
 _REQUIRES = {
     "app": ("agl-store-http",),
     "command": ("agl-store-http",),
+    "provider": ("agl-proxy-direct",),
     "proxy": ("agl-proxy-direct",),
 }
 """Distributions that a package of a kind needs beside the core."""

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from agl_core.errors import ConfigError
-from agl_core.plugins import KINDS, did_you_mean, distribution_of, get_registry, known_names
+from agl_core.plugins import KINDS, did_you_mean, get_registry, known_names, package_of
 
 __all__ = ["PluginName"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_PREFIXES: Final = {
+    "store": "agl-store-",
+    "tracer": "agl-tracer-",
+    "adapter": "agl-adapter-",
+    "algorithm": "agl-algo-",
+    "proxy": "agl-proxy-",
+    "execution": "agl-exec-",
+    "llm_server": "agl-server-",
+}
 _LONGEST: Final = 30  # characters; the name becomes part of file names and of a class's name
 
 
@@ -41,7 +50,7 @@ class PluginName:
             raise ConfigError(f"{name!r} is a word of Python: take another name")
         if name in known_names(kind):
             raise ConfigError(
-                f"{self.distribution} exists already: install it, or take another name"
+                f"{package_of(kind, name)} has it already: install that, or take another name"
             )
         taken = {record.name for record in get_registry().of_kind(kind) if record.builtin}
         if name in taken:
@@ -50,7 +59,7 @@ class PluginName:
     @property
     def distribution(self) -> str:
         """Name of the distribution, which is also the folder's: ``agl-store-json-file``."""
-        return distribution_of(self.kind, self.name)
+        return _PREFIXES.get(self.kind, "agl-") + self.name
 
     @property
     def package(self) -> str:

@@ -1,0 +1,132 @@
+"""Importing what plugins of the kinds that extend provide: dialects, checks, resource types.
+
+A plugin that fails here is logged once and left out, so that one broken plugin hides no other.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from agl_core.errors import ConfigError, PluginBrokenError, PluginError
+from agl_core.plugins._imports import import_object
+from agl_core.plugins._records import PluginRecord
+from agl_core.plugins._registry import Registry, get_registry
+from agl_core.plugins._spec import AppSpec, CheckSpec, CommandSpec, DialectSpec, ResourceSpec, Spec
+from agl_core.types import Resource, register_resource_type
+
+__all__ = ["import_extension", "import_extensions", "load_resource_type"]
+
+logger = logging.getLogger(__name__)
+
+_DIALECT: Final = "agl_core.adapter:Dialect"
+
+
+def import_extensions(kind: str) -> Iterator[tuple[PluginRecord, Any]]:
+    """Yield the record of every usable plugin of a kind, with the object that its spec names.
+
+    Args:
+        kind: ``"dialect"``, ``"check"`` or ``"resource"``.
+    """
+    for record, spec in get_registry().extensions(kind):
+        try:
+            yield record, import_extension(record, spec)
+        except PluginError as error:
+            logger.error("a plugin is left out: %s", error)
+
+
+def import_extension(record: PluginRecord, spec: Spec) -> Any:
+    """Import the object that a spec names and check its type.
+
+    Raises:
+        PluginBrokenError: It does not import, or is not what the kind requires.
+    """
+    if isinstance(spec, DialectSpec):
+        return _dialects(record, spec)
+    if isinstance(spec, ResourceSpec):
+        return _resource(record, spec)
+    if isinstance(spec, CheckSpec):
+        dotted = spec.check
+    elif isinstance(spec, AppSpec):
+        dotted = spec.factory
+    else:
+        assert isinstance(spec, CommandSpec), spec
+        return _command(record, spec)
+    found = _import(record, dotted)
+    if not callable(found):
+        raise _not(record, dotted, found, "a function")
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _load_once(registry: Registry, name: str) -> None:
+    for record in registry.usable("resource"):
+        if record.name == name:
+            try:
+                register_resource_type(import_extension(record, registry.load(record)))
+            except (PluginError, ValueError) as error:
+                logger.error("a resource type is left out: %s", error)
+
+
+def load_resource_type(name: str | None) -> None:
+    """Register the resource type that an installed plugin provides under this name, if any.
+
+    Args:
+        name: A ``resource_type``; None registers those of all plugins.
+    """
+    registry = get_registry()
+    names = [record.name for record in registry.usable("resource")] if name is None else [name]
+    for each in names:
+        _load_once(registry, each)
+
+
+def _dialects(record: PluginRecord, spec: DialectSpec) -> Sequence[Any]:
+    found = _import(record, spec.dialect)
+    dialects = cast("Sequence[Any]", found if isinstance(found, (list, tuple)) else (found,))
+    expected = import_object(_DIALECT)
+    for dialect in dialects:
+        if not isinstance(dialect, expected):
+            raise _not(record, spec.dialect, dialect, "a Dialect")
+    return dialects
+
+
+def _resource(record: PluginRecord, spec: ResourceSpec) -> type[Resource]:
+    found = _import(record, spec.resource)
+    if not inspect.isclass(found) or not issubclass(found, Resource):
+        raise _not(record, spec.resource, cast("object", found), "a subclass of Resource")
+    default = found.model_fields["resource_type"].default
+    if default != spec.name:
+        raise PluginBrokenError(
+            f"{record.key} of {record.origin} is broken: {spec.resource} has the resource_type "
+            f"{default!r}, not {spec.name!r}"
+        )
+    return found
+
+
+def _command(record: PluginRecord, spec: CommandSpec) -> Any:
+    import click
+
+    found = _import(record, spec.target)
+    if not isinstance(found, click.Command):
+        raise _not(record, spec.target, found, "a click command")
+    return found
+
+
+def _import(record: PluginRecord, dotted: str) -> Any:
+    from agl_core.plugins._loading import broken
+
+    try:
+        return import_object(dotted)
+    except ConfigError as error:
+        cause = error.__cause__ or error
+        raise broken(record, cause) from cause
+
+
+def _not(record: PluginRecord, dotted: str, found: object, expected: str) -> PluginBrokenError:
+    return PluginBrokenError(
+        f"{record.key} of {record.origin} is broken: {dotted} is a {type(found).__name__}, not "
+        f"{expected}"
+    )

@@ -54,6 +54,7 @@ from agl_core.types._copying import construct, evolve
 if TYPE_CHECKING:
     from agl_core.store.memory import InMemoryLightningStore
     from agl_core.store.threaded import LightningStoreThreaded
+    from agl_core.store.transfer import Record
 
 __all__ = [
     "UNSET",
@@ -73,6 +74,7 @@ __all__ = [
     "LightningStoreThreaded",
     "Notice",
     "Query",
+    "Record",
     "ResourcesQuery",
     "RolloutQuery",
     "RolloutRecord",
@@ -102,5 +104,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "InMemoryLightningStore": "agl_core.store.memory",
         "LightningStoreThreaded": "agl_core.store.threaded",
+        "Record": "agl_core.store.transfer",
     },
 )

@@ -13,7 +13,7 @@ from agl_testing import StoreSuite
 
 
 def assert_counted(path: str) -> None:
-    """What is counted as it changes is what counting gives."""
+    """Check that the counters hold what counting returns."""
     with closing(sqlite3.connect(path)) as connection:
         counters = dict(connection.execute("SELECT name, value FROM counters"))
         tables = {
@@ -27,6 +27,10 @@ def assert_counted(path: str) -> None:
             tables[name] = f"SELECT count(*) FROM rollouts WHERE status = '{status}'"
         counted = {name: connection.execute(sql).fetchone()[0] for name, sql in tables.items()}
     assert {name: counters[name] for name in counted} == counted
+
+
+def open_store(path: str) -> SqliteLightningStore:
+    return SqliteLightningStore(path, durability="normal")
 
 
 class TestSqliteStore(StoreSuite):
@@ -46,4 +50,4 @@ class TestSqliteStore(StoreSuite):
         return SqliteLightningStore(store.path, durability="normal", scan_debounce_seconds=0)
 
     def connection(self, store: Any):
-        return partial(SqliteLightningStore, store.path, durability="normal")
+        return partial(open_store, store.path)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest, Rollout, Span
 from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.schema import SCHEMA_VERSION
@@ -20,6 +21,15 @@ from agl_store_sqlite.schema import SCHEMA_VERSION
 
 def open_store(path, **options):
     return SqliteLightningStore(path, durability="normal", **options)
+
+
+async def write(store, operation):
+    """Run an operation in a transaction of the store's writer."""
+    return await store._sqlite.database.writer.write(operation)
+
+
+def _requests(connection: sqlite3.Connection):
+    return connection.execute("SELECT key FROM requests").fetchall()
 
 
 async def test_a_missing_folder_is_named(tmp_path):
@@ -83,7 +93,7 @@ async def test_a_damaged_file_is_named_and_the_store_stays_up(tmp_path):
 async def test_a_value_that_is_damaged_where_sqlite_does_not_look_is_named(tmp_path):
     store = open_store(tmp_path / "store.db")
     rollout = await store.enqueue_rollout("x")
-    await store._engine.write(lambda tx: tx.execute("UPDATE rollouts SET input = x'ff00'"))
+    await write(store, lambda tx: tx.execute("UPDATE rollouts SET input = x'ff00'"))
     with pytest.raises(StoreDataError, match=r"store\.db: the file is damaged.*cannot be read"):
         await store.get_rollout_by_id(rollout.rollout_id)
     with pytest.raises(StoreDataError, match=r"store\.db: the file is damaged"):
@@ -121,9 +131,9 @@ async def test_a_read_only_file_is_named(tmp_path):
 async def test_a_full_disk_loses_nothing_acknowledged_and_passes(tmp_path):
     store = open_store(tmp_path / "store.db")
     kept = [(await store.enqueue_rollout(i)).rollout_id for i in range(10)]
-    pages = await store._engine.write(lambda tx: tx.one("PRAGMA page_count")[0])
+    pages = await write(store, lambda tx: tx.one("PRAGMA page_count")[0])
     # What SQLite does at this limit is what it does on a full disk: SQLITE_FULL.
-    await store._engine.write(lambda tx: tx.execute(f"PRAGMA max_page_count = {pages + 5}"))
+    await write(store, lambda tx: tx.execute(f"PRAGMA max_page_count = {pages + 5}"))
 
     async def fill() -> None:
         while True:
@@ -134,7 +144,7 @@ async def test_a_full_disk_loses_nothing_acknowledged_and_passes(tmp_path):
     assert len(kept) > 10
     found = await store.query_rollouts()
     assert [rollout.rollout_id for rollout in found] == kept
-    await store._engine.write(lambda tx: tx.execute("PRAGMA max_page_count = 1000000"))
+    await write(store, lambda tx: tx.execute("PRAGMA max_page_count = 1000000"))
     kept.append((await store.enqueue_rollout("after")).rollout_id)
     assert [r.rollout_id for r in await store.query_rollouts()] == kept
     await store.close()
@@ -153,25 +163,9 @@ async def test_a_foreign_lock_is_waited_for_and_then_named(tmp_path):
     await store.close()
 
 
-@pytest.mark.parametrize("error", [StoreDataError("x: full"), StoreUnavailableError("x: locked")])
-async def test_a_log_that_cannot_be_copied_is_said(tmp_path, monkeypatch, caplog, error):
-    store = open_store(tmp_path / "store.db")
-
-    def look(_read):
-        raise error
-
-    copied = threading.Event()
-    with monkeypatch.context() as patch:
-        patch.setattr(store._engine, "look", look)
-        store._engine._copy_log(copied.set)
-        assert await asyncio.to_thread(copied.wait, 10)
-    assert f"The log cannot be copied: {error}" in caplog.text
-    await store.enqueue_rollout("goes on")
-    await store.close()
-
-
 async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
     store = open_store(tmp_path / "store.db")
+    await store.query_rollouts()  # the first call scans, and would change the order below
 
     def write_then_fail(tx):
         tx.position_at_tail()
@@ -180,7 +174,7 @@ async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
 
     batch = [
         asyncio.ensure_future(store.enqueue_rollout("before")),
-        asyncio.ensure_future(store._engine.write(write_then_fail)),
+        asyncio.ensure_future(write(store, write_then_fail)),
         asyncio.ensure_future(store.enqueue_rollout("behind")),
     ]
     first, failed, last = await asyncio.gather(*batch, return_exceptions=True)
@@ -191,7 +185,7 @@ async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
         first.rollout_id,
         last.rollout_id,
     ]
-    assert store._engine.look(lambda tables: tables.remembered("k")) is None
+    assert store._sqlite.database.look(_requests) == []
     await store.close()
 
 
@@ -244,8 +238,6 @@ async def test_a_fork_opens_the_file_anew(tmp_path):
 
 
 async def test_a_creating_call_is_remembered_by_its_key(tmp_path):
-    from agl_core.store.request_key import current_request_key
-
     store = open_store(tmp_path / "store.db")
     token = current_request_key.set("enqueue-1")
     first = await store.enqueue_rollout("x")

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, Field
+
+from agl_core.plugins import ComponentConfig
 
 __all__ = ["SqliteConfig"]
 
 
-class SqliteConfig(BaseModel):
+class SqliteConfig(ComponentConfig):
     """Options of ``store.sqlite``."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    path: str = Field(default="agl.db", min_length=1)
+    path: Annotated[str | Path, BeforeValidator(os.fspath)] = Field(
+        default="agl.db", min_length=1, kw_only=False
+    )
     """The database file; it is created, with two files beside it (``-wal``, ``-shm``)."""
     durability: Literal["full", "normal"] = "full"
     """``full``: a returned write survives power loss. ``normal``: it survives the death of the
-    process; power loss may take the last moments, and leaves the file whole."""
+    process; power loss may take the last writes, but does not damage the file."""
     busy_seconds: float = Field(default=10.0, gt=0)
-    """How long a write waits for another process that holds the file, in seconds."""
+    """How long a write waits for the lock of another process, in seconds."""
     scan_debounce_seconds: float = Field(default=10.0, ge=0)
-    """Shortest time between two looks of the watchdog, over all processes, in seconds."""
+    """Shortest time between two scans of the watchdog, over all processes, in seconds."""

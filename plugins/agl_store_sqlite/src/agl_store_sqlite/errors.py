@@ -1,4 +1,4 @@
-"""SQLite's errors as the store's: which file, and what to do."""
+"""Translation of SQLite's errors: the store's errors name the file and say what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_core.errors import AglError, StoreDataError, StoreUnavailableError
 __all__ = ["damaged", "is_busy", "naming", "translated"]
 
 _ADVICE = {
-    "SQLITE_FULL": "the disk is full; free some space, the store goes on by itself",
+    "SQLITE_FULL": "the disk is full; free some space, then the store continues without a restart",
     "SQLITE_READONLY": "the file or its folder is read-only",
     "SQLITE_CANTOPEN": "the file cannot be opened; does its folder exist and may you write there?",
     "SQLITE_CORRUPT": "the file is damaged; restore it, or export what can be read",
@@ -37,14 +37,14 @@ def translated(error: sqlite3.Error, path: str) -> AglError:
 
 
 def damaged(error: Exception) -> sqlite3.DatabaseError:
-    """Return SQLite's error for a damaged file, for damage that only we can see."""
+    """Return SQLite's error for a damaged file, for damage that SQLite does not notice."""
     found = sqlite3.DatabaseError(f"a value cannot be read: {error}")
     found.sqlite_errorname = "SQLITE_CORRUPT"
     return found
 
 
 def is_busy(error: BaseException) -> bool:
-    """Tell whether another connection's lock is in the way."""
+    """Return whether another connection holds the lock."""
     return _code(error).startswith(_BUSY)
 
 

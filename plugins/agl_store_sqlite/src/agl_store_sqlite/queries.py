@@ -1,218 +1,307 @@
-"""Filters, sort orders and pages as SQL; they mean what :mod:`agl_core.store.filters` says."""
+"""Queries as SQL; they mean what :meth:`agl_core.store.LightningStore.query_rollouts` and its
+siblings say.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
 from pydantic_core import to_json
 
-from agl_core.store import EncodedSpan
-from agl_core.store.filters import Page, filter_options, sort_key, sortable_fields
-from agl_core.types import (
-    Attempt,
-    AttemptedRollout,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    Span,
-    Worker,
+from agl_core.store import (
+    AttemptQuery,
+    EncodedSpan,
+    Query,
+    ResourcesQuery,
+    RolloutQuery,
+    RolloutRecord,
+    SpanQuery,
+    WorkerQuery,
 )
+from agl_core.types import Attempt, ResourcesUpdate, RolloutStatus, Worker
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
-    ATTEMPTED,
-    ATTEMPTED_COLUMNS,
+    LATEST_ATTEMPT,
+    LATEST_RESOURCES,
+    RECORD_COLUMNS,
+    RESOURCES_COLUMNS,
     SPAN_COLUMNS,
     WORKER_COLUMNS,
     attempt_from,
-    attempted_from,
+    record_from,
     resources_from,
     span_from,
     worker_from,
 )
-from agl_store_sqlite.tables import ORDINAL, Tables
+from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 
 __all__ = [
+    "count_spans_at_most",
     "find_attempts",
     "find_resources",
     "find_rollouts",
     "find_spans",
+    "find_watched",
     "find_workers",
+    "get_latest_attempt",
+    "get_resources",
+    "get_rollout",
+    "get_worker",
+    "rollout_statuses",
 ]
 
 T = TypeVar("T")
 _MANY: Final = 500
-"""More values than this in an ``IN`` go through JSON, whose size SQLite does not bound."""
+"""An ``IN`` of more values gets them as one JSON array: SQLite limits the parameters of a statement
+to 32,766 (https://www.sqlite.org/limits.html#max_variable_number)."""
+_ORDINAL: Final = "(SELECT ordinal FROM rollouts WHERE rollout_id = ?)"
+_NULLABLE_STRINGS: Final = frozenset(
+    {
+        "mode",
+        "resources_id",
+        "worker_id",
+        "current_rollout_id",
+        "current_attempt_id",
+        "parent_id",
+    }
+)
+_NEVER_NULL: Final = frozenset({"r.start_time", "a.start_time", "create_time", "update_time"})
 
 
-@dataclass(slots=True)
-class Where:
-    """A condition under construction."""
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """A WHERE clause and its parameters."""
 
-    must: list[str] = field(default_factory=list[str])
-    pool: list[str] = field(default_factory=list[str])
-    values: list[Any] = field(default_factory=list[Any])
-    logic: str = "and"
-
-    @classmethod
-    def of(cls, logic: str, prefix: str = "", **conditions: Any) -> Where:
-        """Translate conditions as :func:`agl_core.store.filters.filter_options` reads them."""
-        where = cls(logic=logic)
-        for name, operators in filter_options(logic=logic, **conditions).items():
-            if name == "_aggregate":
-                continue
-            for operator, value in operators.items():
-                where.pool.append(where._condition(prefix + name, operator, value))
-        return where
-
-    def _condition(self, column: str, operator: str, value: Any) -> str:
-        if operator == "exact":
-            self.values.append(value)
-            return f"{column} = ?"
-        if operator == "contains":
-            self.values.append(value)
-            return f"instr({column}, ?) > 0"
-        members = list(value)
-        if len(members) > _MANY:
-            self.values.append(to_json(members).decode())
-            return f"{column} IN (SELECT value FROM json_each(?))"
-        self.values += members
-        return f"{column} IN ({', '.join('?' * len(members))})"
-
-    def sql(self) -> str:
-        parts = list(self.must)
-        if self.pool:
-            parts.append("(" + f" {self.logic.upper()} ".join(self.pool) + ")")
-        return "WHERE " + " AND ".join(parts) if parts else ""
+    sql: str
+    values: tuple[Any, ...]
 
 
-def _order(page: Page, model: type[BaseModel], insertion: str, prefix: str = "") -> str:
-    """Return a page's ORDER BY clause; equal keys keep insertion order in both directions.
+def _where(query: Query, prefix: str = "", scope: Sequence[tuple[str, Any]] = ()) -> _Where:
+    """Translate a query's filters.
 
-    Raises:
-        InvalidArgumentError: The model cannot be sorted by this field.
+    Args:
+        query: The query.
+        prefix: Alias of the table, with a dot.
+        scope: Conditions that hold in any case, with their values.
     """
-    if page.sort_by is None:
+    values: list[Any] = [value for _, value in scope]
+    pool: list[str] = []
+    for field, conditions in query.filter_options().items():
+        if field != "_aggregate":
+            for operator, value in conditions.items():
+                pool.append(_condition(prefix + field, operator, value, values))
+    parts = [condition for condition, _ in scope]
+    if pool:
+        parts.append("(" + f" {query.logic.upper()} ".join(pool) + ")")
+    return _Where("WHERE " + " AND ".join(parts) if parts else "", tuple(values))
+
+
+def _condition(column: str, operator: str, value: Any, values: list[Any]) -> str:
+    if operator == "exact":
+        values.append(value)
+        return f"{column} = ?"
+    if operator == "contains":
+        values.append(value)
+        return f"instr({column}, ?) > 0"
+    members = list(value)
+    if len(members) > _MANY:
+        values.append(to_json(members).decode())
+        return f"{column} IN (SELECT value FROM json_each(?))"
+    values += members
+    return f"{column} IN ({', '.join('?' * len(members))})"
+
+
+def _order(query: Query, insertion: str, prefix: str = "") -> str:
+    """Return the ORDER BY clause; equal keys keep insertion order in both directions."""
+    if query.sort_by is None:
         return f"ORDER BY {insertion}"
-    sort_key(model, page.sort_by)
-    column, direction = prefix + page.sort_by, page.sort_order.upper()
-    if page.sort_by == "start_time" and model is Rollout:  # never null: the index serves it
-        return f"ORDER BY {column} {direction}, {insertion}"
-    if page.sort_by.endswith("_time"):
+    column, direction = prefix + query.sort_by, query.sort_order.upper()
+    if query.sort_by.endswith("_time") and column not in _NEVER_NULL:
+        # A missing time sorts as infinity. An index serves only an order without this.
         return f"ORDER BY {column} IS NULL {direction}, {column} {direction}, {insertion}"
-    if sortable_fields(model)[page.sort_by] == "":
+    if query.sort_by in _NULLABLE_STRINGS:
         return f"ORDER BY coalesce({column}, '') {direction}, {insertion}"
     return f"ORDER BY {column} {direction}, {insertion}"
 
 
 def _select(
-    tables: Tables,
+    connection: sqlite3.Connection,
     columns: str,
     source: str,
-    where: Where,
+    where: _Where,
     order: str,
-    page: Page,
+    query: Query,
     build: Callable[[Any], T],
 ) -> tuple[list[T], int]:
-    condition = where.sql()
-    rows = tables.execute(
-        f"SELECT {columns} FROM {source} {condition} {order} LIMIT ? OFFSET ?",
-        (*where.values, page.limit, page.offset),
+    rows = connection.execute(
+        f"SELECT {columns} FROM {source} {where.sql} {order} LIMIT ? OFFSET ?",
+        (*where.values, query.limit, query.offset),
     ).fetchall()
-    if _is_all(rows, page):
+    if _is_complete(rows, query):
         total = len(rows)
     else:
-        (total,) = tables.one(f"SELECT count(*) FROM {source} {condition}", *where.values)
+        total = _count(connection, f"FROM {source} {where.sql}", where.values)
     return [build(row) for row in rows], total
 
 
-def _is_all(rows: Sequence[Any], page: Page) -> bool:
-    return page.offset == 0 and (page.limit == -1 or len(rows) < page.limit)
+def _is_complete(rows: Sequence[Any], query: Query) -> bool:
+    """Whether a page holds all matches, so that nothing needs to be counted."""
+    return query.offset == 0 and (query.limit == -1 or len(rows) < query.limit)
+
+
+def _count(connection: sqlite3.Connection, matches: str, values: Sequence[Any]) -> int:
+    return connection.execute(f"SELECT count(*) {matches}", values).fetchone()[0]
+
+
+# -- rollouts --------------------------------------------------------------------------------------
+
+
+def get_rollout(connection: sqlite3.Connection, rollout_id: str) -> RolloutRecord | None:
+    """Return a rollout with its latest attempt."""
+    row = connection.execute(
+        f"SELECT {RECORD_COLUMNS} FROM rollouts r LEFT JOIN {LATEST_ATTEMPT} "
+        "WHERE r.rollout_id = ?",
+        (rollout_id,),
+    ).fetchone()
+    return None if row is None else record_from(row)
 
 
 def find_rollouts(
-    tables: Tables, page: Page, logic: str, **conditions: Any
-) -> PaginatedResult[Rollout | AttemptedRollout]:
-    """Return a page of rollouts with their latest attempts."""
-    order = _order(page, Rollout, "r.ordinal", "r.")
-    where = Where.of(logic, "r.", **conditions)
-    # Sorted are numbers, which indexes hold, not rows; only those of the page are fetched.
-    matches = f"FROM rollouts r {where.sql()}"
-    rows = tables.execute(
-        f"SELECT {ATTEMPTED_COLUMNS} FROM {ATTEMPTED} WHERE r.ordinal IN "
+    connection: sqlite3.Connection, query: RolloutQuery
+) -> tuple[list[RolloutRecord], int]:
+    """Return a page of rollouts with their latest attempts, and the number of all matches."""
+    where, order = _where(query, "r."), _order(query, "r.ordinal", "r.")
+    matches = f"FROM rollouts r {where.sql}"
+    # The inner query sorts ordinals, which the indexes hold, so only the page's rows are read.
+    rows = connection.execute(
+        f"SELECT {RECORD_COLUMNS} FROM rollouts r LEFT JOIN {LATEST_ATTEMPT} WHERE r.ordinal IN "
         f"(SELECT r.ordinal {matches} {order} LIMIT ? OFFSET ?) {order}",
-        (*where.values, page.limit, page.offset),
+        (*where.values, query.limit, query.offset),
     ).fetchall()
-    asked = {name for name, value in conditions.items() if value is not None}
-    if _is_all(rows, page):
+    if _is_complete(rows, query):
         total = len(rows)
-    elif asked <= {"status_in"}:
-        total = tables.count_rollouts(conditions["status_in"])
+    elif query.rollout_id_in is None and query.rollout_id_contains is None:
+        total = _count_by_status(connection, query.status_in)
     else:
-        (total,) = tables.one(f"SELECT count(*) {matches}", *where.values)
-    return page.result([attempted_from(row) for row in rows], total)
+        total = _count(connection, matches, where.values)
+    return [record_from(row) for row in rows], total
 
 
-def find_attempts(tables: Tables, page: Page, rollout_id: str) -> PaginatedResult[Attempt]:
-    """Return a page of a rollout's attempts."""
-    order = _order(page, Attempt, "a.sequence_id")
-    where = Where(must=[f"a.rollout = {ORDINAL}"], values=[rollout_id])
-    return page.result(
-        *_select(tables, ATTEMPT_COLUMNS, "attempts a", where, order, page, attempt_from)
-    )
+def _count_by_status(connection: sqlite3.Connection, statuses: Iterable[str] | None) -> int:
+    """Return how many rollouts have one of these statuses, or how many there are, for None."""
+    names = ["rollouts"] if statuses is None else [f"rollouts.{status}" for status in set(statuses)]
+    return connection.execute(
+        "SELECT coalesce(sum(value), 0) FROM counters "
+        f"WHERE name IN ({', '.join('?' * len(names))})",
+        names,
+    ).fetchone()[0]
 
 
-def find_workers(
-    tables: Tables, page: Page, logic: str, **conditions: Any
-) -> PaginatedResult[Worker]:
-    """Return a page of workers."""
-    order = _order(page, Worker, "ordinal")
-    where = Where.of(logic, **conditions)
-    return page.result(*_select(tables, WORKER_COLUMNS, "workers", where, order, page, worker_from))
+def find_watched(connection: sqlite3.Connection) -> list[RolloutRecord]:
+    """Return the rollouts that the watchdog watches, with their latest attempts."""
+    rows = connection.execute(
+        f"SELECT {RECORD_COLUMNS} FROM rollouts r LEFT JOIN {LATEST_ATTEMPT} WHERE r.watched = 1 "
+        "ORDER BY r.ordinal"
+    ).fetchall()
+    return [record_from(row) for row in rows]
+
+
+def rollout_statuses(
+    connection: sqlite3.Connection, rollout_ids: Sequence[str]
+) -> dict[str, RolloutStatus]:
+    """Return the status of each of these rollouts that exists, in the order given."""
+    found: dict[str, RolloutStatus] = {}
+    for rollout_id in rollout_ids:
+        row = connection.execute(
+            "SELECT status FROM rollouts WHERE rollout_id = ?", (rollout_id,)
+        ).fetchone()
+        if row is not None:
+            (found[rollout_id],) = row
+    return found
+
+
+# -- attempts, workers, resources ------------------------------------------------------------------
+
+
+def get_latest_attempt(connection: sqlite3.Connection, rollout_id: str) -> Attempt | None:
+    row = connection.execute(
+        f"SELECT {ATTEMPT_COLUMNS} FROM rollouts r JOIN {LATEST_ATTEMPT} WHERE r.rollout_id = ?",
+        (rollout_id,),
+    ).fetchone()
+    return None if row is None else attempt_from(row)
+
+
+def get_worker(connection: sqlite3.Connection, worker_id: str) -> Worker | None:
+    row = connection.execute(
+        f"SELECT {WORKER_COLUMNS} FROM workers w WHERE w.worker_id = ?", (worker_id,)
+    ).fetchone()
+    return None if row is None else worker_from(row)
+
+
+def get_resources(
+    connection: sqlite3.Connection, resources_id: str | None
+) -> ResourcesUpdate | None:
+    """Return a snapshot by id, or the latest for None."""
+    which = LATEST_RESOURCES if resources_id is None else "WHERE resources_id = ?"
+    row = connection.execute(
+        f"SELECT {RESOURCES_COLUMNS} FROM resources {which}",
+        () if resources_id is None else (resources_id,),
+    ).fetchone()
+    return None if row is None else resources_from(row)
+
+
+def find_attempts(connection: sqlite3.Connection, query: AttemptQuery) -> tuple[list[Attempt], int]:
+    order = _order(query, "a.sequence_id", "a.")
+    where = _where(query, scope=[(f"a.rollout = {_ORDINAL}", query.rollout_id)])
+    return _select(connection, ATTEMPT_COLUMNS, "attempts a", where, order, query, attempt_from)
+
+
+def find_workers(connection: sqlite3.Connection, query: WorkerQuery) -> tuple[list[Worker], int]:
+    order = _order(query, "w.ordinal", "w.")
+    where = _where(query, "w.")
+    return _select(connection, WORKER_COLUMNS, "workers w", where, order, query, worker_from)
 
 
 def find_resources(
-    tables: Tables, page: Page, **conditions: Any
-) -> PaginatedResult[ResourcesUpdate]:
-    """Return a page of snapshots."""
-    order = _order(page, ResourcesUpdate, "ordinal")
-    where = Where.of("and", **conditions)
-    columns = "resources_id, create_time, update_time, version, resources"
-    return page.result(*_select(tables, columns, "resources", where, order, page, resources_from))
+    connection: sqlite3.Connection, query: ResourcesQuery
+) -> tuple[list[ResourcesUpdate], int]:
+    order = _order(query, "ordinal")
+    where = _where(query)
+    return _select(connection, RESOURCES_COLUMNS, "resources", where, order, query, resources_from)
 
 
-def find_spans(
-    tables: Tables,
-    page: Page,
-    rollout_id: str,
-    attempt_id: str | None,
-    logic: str,
-    **conditions: Any,
-) -> PaginatedResult[EncodedSpan]:
+# -- spans -----------------------------------------------------------------------------------------
+
+
+def find_spans(connection: sqlite3.Connection, query: SpanQuery) -> tuple[list[EncodedSpan], int]:
     """Return a page of a rollout's spans: one range of an index."""
-    # The rollout is in scope by definition, so sorting by it keeps insertion order.
-    by_rollout = page.sort_by == "rollout_id"
-    order = "ORDER BY ordinal" if by_rollout else _order(page, Span, "ordinal")
-    where = Where.of(logic, **conditions)
-    scope: list[Any] = [tables.rollout_ordinal(rollout_id)]
-    where.must.append("rollout = ?")
-    if attempt_id == "latest":
-        latest = tables.find_attempt(rollout_id, "latest")
-        attempt_id = "" if latest is None else latest.attempt_id
-    if attempt_id is not None:
-        where.must.append("attempt_id = ?")
-        scope.append(attempt_id)
-    where.values[:0] = scope
-    return page.result(
-        *_select(
-            tables,
-            SPAN_COLUMNS,
-            "spans",
-            where,
-            order,
-            page,
-            lambda row: span_from(rollout_id, row),
-        )
+    rollout_id = query.rollout_id
+    # All these spans have the same rollout_id, so sorting by it is insertion order.
+    order = "ORDER BY ordinal" if query.sort_by == "rollout_id" else _order(query, "ordinal")
+    scope = [(f"rollout = {_ORDINAL}", rollout_id)]
+    if query.attempt_id is not None:
+        scope.append(("attempt_id = ?", query.attempt_id))
+    where = _where(query, scope=scope)
+    return _select(
+        connection,
+        SPAN_COLUMNS,
+        "spans",
+        where,
+        order,
+        query,
+        lambda row: span_from(rollout_id, row),
     )
+
+
+def count_spans_at_most(connection: sqlite3.Connection, rollout_id: str) -> int:
+    """Return a number that is not below the number of a rollout's spans; reads two rows."""
+    (last,) = connection.execute(
+        "SELECT max(s.ordinal) - r.ordinal * ?2 FROM rollouts r JOIN spans s "
+        "ON s.ordinal > r.ordinal * ?2 AND s.ordinal < (r.ordinal + 1) * ?2 "
+        "WHERE r.rollout_id = ?1",
+        (rollout_id, SPANS_PER_ROLLOUT),
+    ).fetchone()
+    return last or 0

@@ -1,6 +1,6 @@
-"""Rows and records: how each record is kept in columns, and made of them again.
+"""Rows and records: the columns of each record, and records built from rows.
 
-Records are built without validation: the rows come from validated ones.
+Records are built without validation, because the rows were written from validated records.
 """
 
 from __future__ import annotations
@@ -12,76 +12,75 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import EncodedSpan
+from agl_core.store import EncodedSpan, construct
 from agl_core.types import (
     Attempt,
-    AttemptedRollout,
     NamedResources,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
     Worker,
 )
-from agl_core.types._copying import construct
 from agl_store_sqlite.errors import damaged
 
 __all__ = [
-    "ATTEMPTED",
-    "ATTEMPTED_COLUMNS",
     "ATTEMPT_COLUMNS",
+    "LATEST_ATTEMPT",
+    "LATEST_RESOURCES",
+    "NO_PAYLOAD_COLUMNS",
+    "RECORD_COLUMNS",
+    "RESOURCES_COLUMNS",
     "ROLLOUT_COLUMNS",
     "SPAN_COLUMNS",
-    "STANDING_COLUMNS",
     "WORKER_COLUMNS",
     "WORKER_FIELDS",
     "attempt_from",
-    "attempted_from",
     "encode",
-    "joined",
-    "named_resources",
+    "record_from",
     "resources_from",
+    "resources_json",
     "rollout_from",
     "span_from",
     "worker_from",
 ]
 
+Row = Sequence[Any]
+
 ROLLOUT_COLUMNS: Final = (
     "r.rollout_id, r.input, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, "
     "r.metadata"
 )
-STANDING_COLUMNS: Final = (
-    "r.rollout_id, 'null', r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, "
-    "'{}'"
+NO_PAYLOAD_COLUMNS: Final = (
+    "r.rollout_id, NULL, r.start_time, r.end_time, r.mode, r.resources_id, r.status, r.config, NULL"
 )
+"""A rollout without its input and metadata, which may be large: both are None."""
 ATTEMPT_COLUMNS: Final = (
     "a.rollout_id, a.attempt_id, a.sequence_id, a.start_time, a.end_time, a.status, a.worker_id, "
     "a.last_heartbeat_time, a.metadata"
 )
-ATTEMPTED_COLUMNS: Final = f"{ROLLOUT_COLUMNS}, {ATTEMPT_COLUMNS}"
-ATTEMPTED: Final = (
-    "rollouts r LEFT JOIN attempts a ON a.rollout = r.ordinal AND a.sequence_id = r.attempts"
-)
-"""Rollouts with their latest attempts."""
 WORKER_COLUMNS: Final = (
-    "worker_id, status, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time, "
-    "last_idle_time, current_rollout_id, current_attempt_id"
+    "w.worker_id, w.status, w.heartbeat_stats, w.last_heartbeat_time, w.last_dequeue_time, "
+    "w.last_busy_time, w.last_idle_time, w.current_rollout_id, w.current_attempt_id"
 )
+RESOURCES_COLUMNS: Final = "resources_id, create_time, update_time, version, resources"
 SPAN_COLUMNS: Final = (
     "attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, payload"
 )
+RECORD_COLUMNS: Final = f"{ROLLOUT_COLUMNS}, {ATTEMPT_COLUMNS}"
+LATEST_RESOURCES: Final = "WHERE touched > 0 ORDER BY touched DESC LIMIT 1"
+LATEST_ATTEMPT: Final = "attempts a ON a.rollout = r.ordinal AND a.sequence_id = r.attempts"
 
-_WIDTH: Final = ROLLOUT_COLUMNS.count(",") + 1
+_ROLLOUT_WIDTH: Final = ROLLOUT_COLUMNS.count(",") + 1
 WORKER_FIELDS: Final = tuple(Worker.model_fields)
-named_resources: Final = TypeAdapter(NamedResources)
-
-Row = Sequence[Any]
+_resources: Final = TypeAdapter(NamedResources)
+resources_json: Final = _resources.dump_json
 
 
 def encode(name: str, value: Any) -> bytes:
-    """Return a payload's JSON.
+    """Return the JSON of a field's value.
 
     Raises:
-        InvalidArgumentError: It has no JSON form; the message names the field.
+        InvalidArgumentError: The value has no JSON form; the message names the field.
     """
     try:
         return to_json(value, inf_nan_mode="constants")
@@ -89,12 +88,14 @@ def encode(name: str, value: Any) -> bytes:
         raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
 
 
-def _decoded(value: bytes, decode: Callable[[bytes], Any] = from_json) -> Any:
-    """Return what :func:`encode` was given.
+def _decoded(value: bytes | None, decode: Callable[[bytes], Any] = from_json) -> Any:
+    """Return the value that :func:`encode` was called with; None for a column that was left out.
 
     Raises:
-        sqlite3.DatabaseError: It did not make this.
+        sqlite3.DatabaseError: The bytes are damaged.
     """
+    if value is None:
+        return None
     try:
         return decode(value)
     except ValueError as error:
@@ -102,26 +103,25 @@ def _decoded(value: bytes, decode: Callable[[bytes], Any] = from_json) -> Any:
 
 
 def rollout_from(row: Row) -> Rollout:
-    """Build a rollout from a row of :data:`ROLLOUT_COLUMNS`."""
-    return construct(Rollout, _rollout_values(row))
-
-
-def _rollout_values(row: Row) -> dict[str, Any]:
-    return {
-        "rollout_id": row[0],
-        "input": _decoded(row[1]),
-        "start_time": row[2],
-        "end_time": row[3],
-        "mode": row[4],
-        "resources_id": row[5],
-        "status": row[6],
-        "config": construct(RolloutConfig, _decoded(row[7])),
-        "metadata": _decoded(row[8]),
-    }
+    """Build a rollout from a row that begins with :data:`ROLLOUT_COLUMNS`."""
+    return construct(
+        Rollout,
+        {
+            "rollout_id": row[0],
+            "input": _decoded(row[1]),
+            "start_time": row[2],
+            "end_time": row[3],
+            "mode": row[4],
+            "resources_id": row[5],
+            "status": row[6],
+            "config": construct(RolloutConfig, _decoded(row[7])),
+            "metadata": _decoded(row[8]),
+        },
+    )
 
 
 def attempt_from(row: Row) -> Attempt:
-    """Build an attempt from a row of :data:`ATTEMPT_COLUMNS`."""
+    """Build an attempt from a row that begins with :data:`ATTEMPT_COLUMNS`."""
     return construct(
         Attempt,
         {
@@ -138,18 +138,10 @@ def attempt_from(row: Row) -> Attempt:
     )
 
 
-def attempted_from(row: Row) -> Rollout | AttemptedRollout:
-    """Build a rollout with its latest attempt, if any, from :data:`ATTEMPTED_COLUMNS`."""
-    values = _rollout_values(row)
-    if row[_WIDTH] is None:
-        return construct(Rollout, values)
-    values["attempt"] = attempt_from(row[_WIDTH:])
-    return construct(AttemptedRollout, values)
-
-
-def joined(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
-    """Return both as one record that shares their values; for records that nobody else has."""
-    return construct(AttemptedRollout, {**rollout.__dict__, "attempt": attempt})
+def record_from(row: Row) -> tuple[Rollout, Attempt | None]:
+    """Build a rollout and its latest attempt, if it has one, from :data:`RECORD_COLUMNS`."""
+    attempt = None if row[_ROLLOUT_WIDTH] is None else attempt_from(row[_ROLLOUT_WIDTH:])
+    return rollout_from(row), attempt
 
 
 def worker_from(row: Row) -> Worker:
@@ -160,7 +152,7 @@ def worker_from(row: Row) -> Worker:
 
 
 def resources_from(row: Row) -> ResourcesUpdate:
-    """Build a snapshot from a row of the resources table, ordinal aside."""
+    """Build a snapshot from a row of :data:`RESOURCES_COLUMNS`."""
     return construct(
         ResourcesUpdate,
         {
@@ -168,14 +160,11 @@ def resources_from(row: Row) -> ResourcesUpdate:
             "create_time": row[1],
             "update_time": row[2],
             "version": row[3],
-            "resources": _decoded(row[4], named_resources.validate_json),
+            "resources": _decoded(row[4], _resources.validate_json),
         },
     )
 
 
 def span_from(rollout_id: str, row: Row) -> EncodedSpan:
     """Build an encoded span from a row of :data:`SPAN_COLUMNS`."""
-    attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload = row
-    return EncodedSpan(
-        rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start, end, payload
-    )
+    return EncodedSpan(rollout_id, *row)

@@ -1,21 +1,21 @@
-"""The tables, and how an older file becomes a newer one.
+"""The tables, and the migrations of files of older versions.
 
 ``PRAGMA user_version`` holds the schema's version. Migrations are applied one by one, each in a
-transaction; a file written by a newer version is refused, never guessed at.
+transaction. A file of a newer version is refused.
 
 * ``rollouts.ordinal`` is the insertion order, and what spans refer to. ``queue_position`` is set
   exactly while the rollout is in the queue.
-* ``spans`` holds each span as the JSON it arrived as, with the fields that queries look at beside
-  it. ``spans.ordinal`` is the rollout's ordinal times 2**32, plus a number that grows within the
-  rollout: so a rollout's spans lie together in the file however many rollouts write at a time, and
-  reading them reads few pages. A query by rollout is one range of ``spans_order``.
-* ``attempts.rollout`` is the rollout's ordinal, too, so that the attempts that run at a time lie
-  together.
-* ``counters`` holds what would take long to count; ``rollouts.running`` is how many have that
-  status.
-* ``changes`` and ``peers`` let several processes wake each other (:mod:`agl_store_sqlite.peers`).
-* ``requests`` remembers creating calls by idempotency key, so that a retry after a crash of the
-  server does not do them twice.
+* ``spans`` holds each span as the JSON that came in, and the fields that queries use as columns.
+  ``spans.ordinal`` is the rollout's ordinal times 2**32, plus a number that grows within the
+  rollout. So a rollout's spans are neighbours in the file, also when many rollouts write at the
+  same time, and reading them reads few pages. A query by rollout is one range of ``spans_order``.
+* ``attempts.rollout`` is the rollout's ordinal, so that attempts that run at the same time are
+  neighbours.
+* ``counters`` holds counts that would take long to compute; ``rollouts.running`` is the number of
+  rollouts of that status.
+* ``changes`` and ``peers`` let processes wake each other (:mod:`agl_store_sqlite.remote`).
+* ``requests`` holds results by idempotency key, so that a claim or a snapshot that is repeated
+  after a crash of the server happens once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "SPANS_PER_ROLLOUT", "migrate"]
 logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C31
-"""Written into the file's header ("agl1"), so that a foreign database is not taken for ours."""
+"""Written into the file's header ("agl1"). It tells this store's files from other databases."""
 
 SPANS_PER_ROLLOUT: Final = 2**32
 """Distance between the ordinals of the first spans of two rollouts."""
@@ -148,7 +148,7 @@ ALTER TABLE clustered RENAME TO spans;
 CREATE UNIQUE INDEX spans_key ON spans (rollout, span_id, attempt_id);
 CREATE INDEX spans_order ON spans (rollout, sequence_id);
 """
-"""Puts the spans of a rollout together; until then they lay in the order they came in."""
+"""Clusters spans by rollout; before, they were stored in the order of arrival."""
 
 _V3: Final = """
 CREATE TABLE clustered (
@@ -176,8 +176,8 @@ INSERT INTO numbered (rollout_id, last) SELECT rollout_id, last FROM sequence_id
 DROP TABLE sequence_ids;
 ALTER TABLE numbered RENAME TO sequence_ids;
 """
-"""Puts the attempts of neighbouring rollouts together, and their sequence ids: what is under way at
-a time changes few pages. A rollout has few attempts, so that none needs an index by its id."""
+"""Clusters attempts and sequence ids by rollout: concurrent rollouts then change few pages. A
+rollout has few attempts, so an index by attempt id is not needed."""
 
 _V4: Final = """
 DROP INDEX rollouts_status;
@@ -189,8 +189,8 @@ INSERT INTO counters
     FROM json_each('["queuing", "preparing", "running", "failed", "succeeded", "cancelled",
         "requeuing"]');
 """
-"""Counts rollouts by status as they change, and keeps the indexes as the newest are listed first:
-equal times in the order of insertion."""
+"""Counts rollouts by status, and orders the indexes for pages of the newest rollouts: descending by
+time, and equal times in the order of insertion."""
 
 _MIGRATIONS: Final = (_V1, _V2, _V3, _V4)
 _REWRITES_SPANS: Final = 2
@@ -198,26 +198,26 @@ SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring a file to this version's schema.
+    """Migrate a file to this version's schema.
 
     Args:
         connection: In autocommit mode.
         path: The file's name, for errors.
 
     Raises:
-        StoreDataError: The file is another program's, or was written by a newer version.
+        StoreDataError: The file belongs to another program, or to a newer version.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Read again under the lock: another process may just have done it.
+        # Read again under the lock: another process may have migrated the file meanwhile.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         _check_origin(connection, path, version)
         if 0 < version < SCHEMA_VERSION:
             logger.warning(
-                "%s has schema version %d and is brought to %d%s",
+                "%s has schema version %d and is migrated to %d%s",
                 path,
                 version,
                 SCHEMA_VERSION,

@@ -1,161 +1,227 @@
-"""A write transaction: the tables, how the lifecycle's changes are written, and what is told."""
+"""One write transaction: changes of single records, counters, and notices for listeners."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
-from agl_core.lifecycle import Change
-from agl_core.store import EncodedSpan
-from agl_core.types import FINISHED_STATUSES, Attempt, Rollout, Worker
-from agl_store_sqlite.known import Known
-from agl_store_sqlite.records import SPAN_COLUMNS
-from agl_store_sqlite.tables import StoredRollout, Tables
+from pydantic_core import from_json, to_json
 
-__all__ = ["Told", "Transaction"]
+from agl_core.lifecycle import Change, is_watched
+from agl_core.store import (
+    Notice,
+    RolloutState,
+    notices_of,
+    rollout_not_found,
+    worker_notice,
+)
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker
+from agl_store_sqlite.queries import get_worker
+from agl_store_sqlite.records import (
+    ATTEMPT_COLUMNS,
+    LATEST_ATTEMPT,
+    LATEST_RESOURCES,
+    NO_PAYLOAD_COLUMNS,
+    RESOURCES_COLUMNS,
+    ROLLOUT_COLUMNS,
+    WORKER_COLUMNS,
+    WORKER_FIELDS,
+    attempt_from,
+    encode,
+    resources_json,
+    rollout_from,
+    worker_from,
+)
+
+__all__ = ["StoredState", "Transaction"]
+
+_KEEP_REQUESTS_SECONDS: Final = 3600.0
+"""How long a call may be repeated under its idempotency key."""
 
 
-_SHORT: Final = 1024
-"""Bytes of a worker's stats that are kept in memory."""
+class StoredState(NamedTuple):
+    """A rollout's ordinal and the state that a decision is based on."""
+
+    ordinal: int
+    state: RolloutState
 
 
-class Told(NamedTuple):
-    """A change, for listeners; and whether it finished or reopened a rollout."""
+class Transaction:
+    """Belongs to the writer's thread.
 
-    kind: str
-    ids: dict[str, Any]
-    finished: bool | None = None
-
-
-class Transaction(Tables):
-    """The tables inside a write transaction, and what it will tell once it is committed."""
+    Args:
+        connection: The writer's connection, in a transaction.
+    """
 
     now: float = 0.0
+    """When the transaction began, in epoch seconds."""
 
-    def __init__(self, connection: sqlite3.Connection, known: Known) -> None:
-        super().__init__(connection)
-        self.known = known
-        self.told: list[Told] = []
-        self.queue_changed = False
-        self.others: list[int] = []
-        """Ports of the other processes that have the file open, if there is news for them."""
-        self.available = 0
-        """How many of those who waited for work may look for it."""
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.execute = connection.execute
+        self.notices: list[Notice] = []
+        """The transaction's changes, for listeners."""
         self._counted: dict[str, int] = {}
         self._queue_tail: int | None = None
-        self._drawn: dict[str, int] = {}
 
-    # -- what need not be read again -------------------------------------------------------------
+    def one(self, statement: str, *values: Any) -> Any:
+        """Return the first row, or None."""
+        return self.execute(statement, values).fetchone()
 
-    def standing(self, rollout_id: str) -> StoredRollout:
-        found = self.known.standings.get(rollout_id)
-        if found is None:
-            found = self.known.standings[rollout_id] = super().standing(rollout_id)
-        return found
+    # -- rollouts with their attempts and workers --------------------------------------------------
 
-    def find_attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
-        found = self.known.attempts.get((rollout_id, attempt_id))
-        if found is None:
-            found = super().find_attempt(rollout_id, attempt_id)
-            if found is not None:
-                self._remember_attempt(found)
-        return found
+    def state(
+        self,
+        rollout_id: str,
+        attempt_id: str = "latest",
+        worker_id: str | None = None,
+        *,
+        payload: bool = True,
+    ) -> StoredState:
+        """Read what a decision about a rollout is based on, in one statement.
 
-    def _remember_attempt(self, attempt: Attempt) -> None:
-        key = (attempt.rollout_id, attempt.attempt_id)
-        if attempt.metadata:
-            self.known.attempts.pop(key, None)
-        else:
-            self.known.attempts[key] = attempt
+        Arguments as in :meth:`agl_core.store.StorageBackend.change`.
 
-    def insert_spans(self, spans: Sequence[tuple[int, EncodedSpan]]) -> list[EncodedSpan]:
-        """Store spans, each with its rollout's ordinal; return those that were new."""
-        last = self.known.last_spans
-        for rollout in {pair[0] for pair in spans}:
-            if rollout not in last:
-                last[rollout] = self.last_span(rollout)
-        highest = self.known.sequence_ids
-        rows: list[tuple[Any, ...]] = []
-        for rollout, span in spans:
-            last[rollout] += 1
-            rows.append(_span_row(last[rollout], rollout, span))
-            drawn = highest.get(span.rollout_id)
-            if drawn is not None and drawn < span.sequence_id:
-                highest[span.rollout_id] = span.sequence_id
-        if len(rows) > 1:
-            before = self.connection.total_changes
-            self.execute("SAVEPOINT spans")
-            self.connection.executemany(_INSERT_SPAN, rows)
-            if self.connection.total_changes - before == len(rows):
-                self.execute("RELEASE spans")
-                return [span for _, span in spans]
-            # Some were there already; which ones, only single statements tell.
-            self.execute("ROLLBACK TO spans")
-            self.execute("RELEASE spans")
-        return [
-            span
-            for row, (_, span) in zip(rows, spans, strict=True)
-            if self.execute(_INSERT_SPAN, row).rowcount == 1
-        ]
+        Raises:
+            RolloutNotFoundError: There is no such rollout.
+        """
+        statement = _state_statement(latest=attempt_id == "latest", payload=payload)
+        row = self.one(statement, rollout_id, attempt_id, worker_id)
+        if row is None:
+            raise rollout_not_found(rollout_id)
+        return StoredState(
+            row[0],
+            RolloutState(
+                rollout_from(row[2:11]),
+                row[1],
+                None if row[11] is None else attempt_from(row[11:20]),
+                None if row[20] is None else worker_from(row[20:]),
+            ),
+        )
 
-    def insert_rollout(self, rollout: Rollout, queue_position: int | None) -> None:
-        super().insert_rollout(rollout, queue_position)
+    def apply(self, stored: StoredState, change: Change) -> None:
+        """Persist a decision, and note it for listeners."""
+        ordinal, (rollout, _, known, _) = stored
+        columns: dict[str, Any] = {}
+        if change.attempt is not None:
+            if known is None or known.attempt_id != change.attempt.attempt_id:
+                self.insert_attempt(ordinal, change.attempt)
+                columns["attempts"] = change.attempt.sequence_id
+            elif known.__dict__ != change.attempt.__dict__:
+                self._update_attempt(ordinal, change.attempt)
+        if change.queue is not None:
+            columns["queue_position"] = (
+                self.position_at_tail() if change.queue == "append" else None
+            )
+        if change.rollout is not None or columns:
+            self.update_rollout(ordinal, rollout, change.rollout or rollout, columns)
+        if change.worker is not None:
+            self._save_worker(change.worker)
+        self.notices += notices_of(stored.state, change, self.now)
+
+    def insert_rollout(self, rollout: Rollout, *, queued: bool) -> int | None:
+        """Add a rollout, at the tail of the queue or outside it.
+
+        Returns:
+            Its ordinal, or None if its id is taken.
+        """
+        row = self.one(
+            "INSERT INTO rollouts (rollout_id, status, mode, resources_id, start_time, end_time, "
+            "input, config, metadata, watched, queue_position) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (rollout_id) DO NOTHING RETURNING ordinal",
+            rollout.rollout_id,
+            rollout.status,
+            rollout.mode,
+            rollout.resources_id,
+            rollout.start_time,
+            rollout.end_time,
+            encode("input", rollout.input),
+            encode("config", rollout.config),
+            encode("metadata", rollout.metadata),
+            is_watched(rollout),
+            self.position_at_tail() if queued else None,
+        )
+        if row is None:
+            return None
         self.count_rollout(None, rollout.status)
+        return row[0]
 
-    def save_status(self, rollout: Rollout, **columns: int | None) -> None:
-        super().save_status(rollout, **columns)
-        self.known.standings.pop(rollout.rollout_id, None)
+    def update_rollout(
+        self, ordinal: int, before: Rollout, after: Rollout, columns: dict[str, Any]
+    ) -> None:
+        """Write what changed of a rollout, and other columns of its row."""
+        columns |= {
+            "status": after.status,
+            "end_time": after.end_time,
+            "watched": is_watched(after),
+        }
+        for name in ("mode", "resources_id"):
+            if getattr(before, name) != getattr(after, name):
+                columns[name] = getattr(after, name)
+        for name in ("input", "config", "metadata"):
+            if getattr(before, name) is not getattr(after, name):
+                columns[name] = encode(name, getattr(after, name))
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        self.execute(
+            f"UPDATE rollouts SET {assignments} WHERE ordinal = ?", (*columns.values(), ordinal)
+        )
+        if before.status != after.status:
+            self.count_rollout(before.status, after.status)
 
-    def save_payload(self, rollout: Rollout) -> None:
-        super().save_payload(rollout)
-        self.known.standings.pop(rollout.rollout_id, None)
+    def insert_attempt(self, ordinal: int, attempt: Attempt) -> None:
+        self.execute(
+            "INSERT INTO attempts (rollout, rollout_id, attempt_id, sequence_id, start_time, "
+            "end_time, status, worker_id, last_heartbeat_time, metadata) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                ordinal,
+                attempt.rollout_id,
+                attempt.attempt_id,
+                attempt.sequence_id,
+                attempt.start_time,
+                attempt.end_time,
+                attempt.status,
+                attempt.worker_id,
+                attempt.last_heartbeat_time,
+                encode("metadata", attempt.metadata),
+            ),
+        )
+        self.count("attempts", 1)
 
-    def save_attempt(self, attempt: Attempt) -> None:
-        super().save_attempt(attempt)
-        self._remember_attempt(attempt)
+    def _update_attempt(self, ordinal: int, attempt: Attempt) -> None:
+        self.execute(
+            "UPDATE attempts SET end_time = ?, status = ?, worker_id = ?, last_heartbeat_time = ?, "
+            "metadata = ? WHERE rollout = ? AND sequence_id = ?",
+            (
+                attempt.end_time,
+                attempt.status,
+                attempt.worker_id,
+                attempt.last_heartbeat_time,
+                encode("metadata", attempt.metadata),
+                ordinal,
+                attempt.sequence_id,
+            ),
+        )
 
-    def delete_attempt(self, attempt: Attempt) -> None:
-        super().delete_attempt(attempt)
-        self.known.attempts.pop((attempt.rollout_id, attempt.attempt_id), None)
+    def delete_attempt(self, ordinal: int, attempt: Attempt) -> None:
+        self.execute(
+            "DELETE FROM attempts WHERE rollout = ? AND sequence_id = ?",
+            (ordinal, attempt.sequence_id),
+        )
+        self.count("attempts", -1)
 
-    def find_worker(self, worker_id: str | None) -> Worker | None:
-        return self.known.workers.get(worker_id or "") or super().find_worker(worker_id)
+    # -- the queue -------------------------------------------------------------------------------
 
-    def save_worker(self, worker: Worker) -> int:
-        size = super().save_worker(worker)
-        if size <= _SHORT:
-            self.known.workers[worker.worker_id] = worker
-        else:
-            self.known.workers.pop(worker.worker_id, None)
-        return size
-
-    def draw_sequence_ids(self, rollout_id: str, number: int) -> int:
-        """Draw ``number`` ids of a rollout; return the last of them."""
-        known = self.known.sequence_ids
-        if rollout_id not in known:
-            known[rollout_id] = self.last_sequence_id(rollout_id)
-        known[rollout_id] += number
-        self._drawn[rollout_id] = known[rollout_id]
-        return known[rollout_id]
-
-    # -- what is told and counted ----------------------------------------------------------------
-
-    def tell(self, kind: str, finished: bool | None = None, **ids: Any) -> None:
-        self.told.append(Told(kind, ids, finished))
-
-    def count(self, name: str, change: int) -> None:
-        """Add to a counter, when the transaction ends."""
-        self._counted[name] = self._counted.get(name, 0) + change
-
-    def count_rollout(self, was: str | None, is_now: str | None) -> None:
-        """Count a rollout whose status changes; None: it was not there, or is no longer."""
-        if was is None or is_now is None:
-            self.count("rollouts", 1 if was is None else -1)
-        if was is not None:
-            self.count(f"rollouts.{was}", -1)
-        if is_now is not None:
-            self.count(f"rollouts.{is_now}", 1)
+    def queue_head(self, limit: int) -> list[tuple[int, int, Rollout]]:
+        """Return the ordinals, the numbers of attempts and the rollouts at the head."""
+        rows = self.execute(
+            f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r "
+            "WHERE queue_position NOT NULL ORDER BY queue_position LIMIT ?",
+            (limit,),
+        )
+        return [(row[0], row[1], rollout_from(row[2:])) for row in rows.fetchall()]
 
     def position_at_tail(self) -> int:
         """Return the next position of the queue."""
@@ -163,99 +229,127 @@ class Transaction(Tables):
             (self._queue_tail,) = self.one("SELECT value FROM counters WHERE name = 'queue_tail'")
         assert self._queue_tail is not None
         self._queue_tail += 1
-        self.queue_changed = True
         return self._queue_tail
 
+    def position_at_head(self) -> int:
+        """Return a position before all that wait."""
+        return self.one(
+            "SELECT coalesce(min(queue_position), 0) - 1 FROM rollouts "
+            "WHERE queue_position NOT NULL"
+        )[0]
+
+    # -- workers and resources -------------------------------------------------------------------
+
+    def find_worker(self, worker_id: str | None) -> Worker | None:
+        return get_worker(self.connection, worker_id) if worker_id else None
+
+    def change_worker(self, before: Worker | None, after: Worker) -> None:
+        """Insert or replace a worker, and note the change for listeners."""
+        self._save_worker(after)
+        self.notices += worker_notice(before, after, self.now)
+
+    def _save_worker(self, worker: Worker) -> None:
+        values = worker.__dict__ | {
+            "heartbeat_stats": encode("heartbeat_stats", worker.heartbeat_stats)
+        }
+        self.execute(_UPSERT_WORKER, tuple(map(values.__getitem__, WORKER_FIELDS)))
+
+    def save_resources(self, update: ResourcesUpdate, *, becomes_latest: bool) -> None:
+        """Insert or replace a snapshot, and note it for listeners."""
+        # The latest snapshot has the highest number. Others count downwards from 0.
+        touched = (
+            "max(0, coalesce(max(touched), 0)) + 1"
+            if becomes_latest
+            else "min(0, coalesce(min(touched), 0)) - 1"
+        )
+        self.execute(
+            f"INSERT INTO resources ({RESOURCES_COLUMNS}, touched) "
+            f"VALUES (?1, ?2, ?3, ?4, ?5, (SELECT {touched} FROM resources)) "
+            "ON CONFLICT (resources_id) DO UPDATE SET update_time = ?3, version = ?4, "
+            "resources = ?5, touched = excluded.touched",
+            (
+                update.resources_id,
+                update.create_time,
+                update.update_time,
+                update.version,
+                resources_json(update.resources),
+            ),
+        )
+        self.notices.append(Notice("resources", self.now, resources_id=update.resources_id))
+
+    def latest_resources_id(self) -> str | None:
+        row = self.one(f"SELECT resources_id FROM resources {LATEST_RESOURCES}")
+        return None if row is None else row[0]
+
+    # -- idempotency keys ------------------------------------------------------------------------
+
+    def remembered(self, key: str | None) -> Any:
+        """Return the result of the call of this idempotency key, or None."""
+        if key is None:
+            return None
+        row = self.one("SELECT result FROM requests WHERE key = ?", key)
+        return None if row is None else from_json(row[0])
+
+    def remember(self, key: str | None, result: Any) -> None:
+        """Keep the result of a call under its idempotency key."""
+        if key is not None:
+            self.execute("INSERT INTO requests VALUES (?, ?, ?)", (key, self.now, to_json(result)))
+            self.forget_requests()
+
+    def forget_requests(self) -> None:
+        """Forget old idempotency keys."""
+        self.execute("DELETE FROM requests WHERE time < ?", (self.now - _KEEP_REQUESTS_SECONDS,))
+
+    # -- counters --------------------------------------------------------------------------------
+
+    def count(self, name: str, change: int) -> None:
+        """Add to a counter when the transaction ends."""
+        self._counted[name] = self._counted.get(name, 0) + change
+
+    def count_rollout(self, before: str | None, after: str | None) -> None:
+        """Count a status change.
+
+        Args:
+            before: The status; None if the rollout did not exist.
+            after: The status; None if the rollout was dropped.
+        """
+        if before is None or after is None:
+            self.count("rollouts", 1 if before is None else -1)
+        if before is not None:
+            self.count(f"rollouts.{before}", -1)
+        if after is not None:
+            self.count(f"rollouts.{after}", 1)
+
     def write_counters(self) -> None:
-        """Write what was counted and drawn; once per transaction, before its end."""
-        if self._drawn:
-            self.connection.executemany(
-                "INSERT INTO sequence_ids (rollout_id, last) VALUES (?, ?) "
-                "ON CONFLICT (rollout_id) DO UPDATE SET last = excluded.last",
-                self._drawn.items(),
-            )
+        """Write the counters; the last change of a transaction."""
         if self._queue_tail is not None:
             self.execute(
                 "UPDATE counters SET value = ? WHERE name = 'queue_tail'", (self._queue_tail,)
             )
-        for name, change in self._counted.items():
-            if change:
-                self.execute("UPDATE counters SET value = value + ? WHERE name = ?", (change, name))
-
-    def apply(self, rollout: Rollout, change: Change, *, known: Attempt | None = None) -> None:
-        """Persist what the lifecycle said.
-
-        Args:
-            rollout: The rollout as it was.
-            change: What changes.
-            known: The attempt as it was; None if the change's attempt is new.
-        """
-        columns: dict[str, int | None] = {}
-        if change.attempt is not None:
-            self._put_attempt(change.attempt, known)
-            if known is None:
-                columns["attempts"] = change.attempt.sequence_id
-        if change.queue is not None:
-            columns["queue_position"] = (
-                self.position_at_tail() if change.queue == "append" else None
-            )
-        if change.rollout is not None or columns:
-            self.save_status(change.rollout or rollout, **columns)
-        if change.rollout is not None:
-            self.count_rollout(rollout.status, change.rollout.status)
-            was, is_now = (r.status in FINISHED_STATUSES for r in (rollout, change.rollout))
-            self.tell(
-                "rollout",
-                finished=is_now if was != is_now else None,
-                rollout_id=rollout.rollout_id,
-                status=change.rollout.status,
-            )
-        if change.worker is not None:
-            self.put_worker(change.worker)
-
-    def put_worker(self, worker: Worker) -> None:
-        self.save_worker(worker)
-        self.tell(
-            "worker",
-            worker_id=worker.worker_id,
-            status=worker.status,
-            rollout_id=worker.current_rollout_id,
-            attempt_id=worker.current_attempt_id,
-        )
-
-    def _put_attempt(self, attempt: Attempt, known: Attempt | None) -> None:
-        if known is None:
-            self.insert_attempt(attempt)
-            self.count("attempts", 1)
-        elif known.__dict__ != attempt.__dict__:  # of many spans in one batch the first says it all
-            self.save_attempt(attempt)
-        if known is None or known.status != attempt.status:
-            self.tell(
-                "attempt",
-                rollout_id=attempt.rollout_id,
-                attempt_id=attempt.attempt_id,
-                worker_id=attempt.worker_id,
-                status=attempt.status,
+        changes = [(change, name) for name, change in self._counted.items() if change]
+        if changes:
+            self.connection.executemany(
+                "UPDATE counters SET value = value + ? WHERE name = ?", changes
             )
 
 
-_INSERT_SPAN: Final = (
-    f"INSERT OR IGNORE INTO spans (ordinal, rollout, {SPAN_COLUMNS}) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ATTEMPT_BY_ID: Final = "attempts a ON a.rollout = r.ordinal AND a.attempt_id = ?2"
+
+
+_UPSERT_WORKER: Final = (
+    f"INSERT INTO workers ({', '.join(WORKER_FIELDS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (worker_id) DO UPDATE SET "
+    + ", ".join(f"{field} = excluded.{field}" for field in WORKER_FIELDS[1:])
 )
 
 
-def _span_row(ordinal: int, rollout: int, span: EncodedSpan) -> tuple[Any, ...]:
+@cache
+def _state_statement(*, latest: bool, payload: bool) -> str:
+    attempt = (
+        LATEST_ATTEMPT if latest else "attempts a ON a.rollout = r.ordinal AND a.attempt_id = ?2"
+    )
     return (
-        ordinal,
-        rollout,
-        span.attempt_id,
-        span.sequence_id,
-        span.trace_id,
-        span.span_id,
-        span.parent_id,
-        span.name,
-        span.start_time,
-        span.end_time,
-        span.payload,
+        f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS if payload else NO_PAYLOAD_COLUMNS}, "
+        f"{ATTEMPT_COLUMNS}, {WORKER_COLUMNS} FROM rollouts r LEFT JOIN {attempt} "
+        "LEFT JOIN workers w ON w.worker_id = coalesce(?3, a.worker_id) WHERE r.rollout_id = ?1"
     )

@@ -1,274 +1,262 @@
-"""Group commit: which writes share a transaction, where it runs, and who is answered when.
+"""Group commit: one thread writes, and all writes that wait share one transaction.
 
-A write is a function of a :class:`~agl_store_sqlite.transaction.Transaction`. All that wait run in
-one transaction, so that a busy store pays for one commit per group instead of one per call.
+A busy store thus pays for one commit and one sync per group instead of one per call. SQLite's
+statements, its wait for the lock of another process and the sync block only this thread.
 
-A group of few records runs in the event loop that asked for it: SQLite takes some microseconds per
-record, less than it costs to hand a write to another thread and its outcome back. Whatever blocks
-is left to a thread: waiting for a foreign lock, many records, syncing the log
-(:mod:`agl_store_sqlite.wal`) where that takes long or other processes do it, too. Meanwhile the
-event loop takes requests and the next group gathers. A long log is copied into the database beside
-the writes; only for what came during the copy do they wait.
+Durability ``full`` is a commit with ``synchronous = NORMAL`` and then a sync of the log, before the
+group's callers get their results. ``synchronous = FULL`` would sync within COMMIT, while this
+process holds the write lock. With the sync after it 16 processes write 3.2 times as often
+(1,271 instead of 400 writes per second; ``tests/benchmark/bench_sqlite_choices.py``).
+
+One sync covers everything that any process committed before it began: the log is one file, written
+from front to back. SQLite itself syncs the log before it copies it into the database, and the
+database before it starts a new log, so committed data is always in one of two synced files
+(https://www.sqlite.org/wal.html, "Checkpointing"). A reader may see a write that power loss would
+undo; its caller has not got a result yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from agl_core.errors import StoreDataError
+from agl_core.errors import AglError, StoreDataError
 from agl_store_sqlite.errors import translated
-from agl_store_sqlite.groups import Committed, Committer, Write, answer_all
 from agl_store_sqlite.transaction import Transaction
-from agl_store_sqlite.wal import WriteAheadLog
 
-__all__ = ["FEW", "Writer"]
+if TYPE_CHECKING:
+    from agl_store_sqlite.remote import RemoteChanges
+
+__all__ = ["Writer"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# Some systems have no fdatasync. Both functions also sync the size of a file that grew.
+_sync = getattr(os, "fdatasync", os.fsync)
+
 _GROUP: Final = 256
-"""Writes that share a transaction at most."""
-_ENOUGH: Final = 64
-"""Writes that wait for no others to share their transaction."""
-FEW: Final = 100
-"""Records that an event loop reads or writes itself at most."""
-_LONG_LOG_PAGES: Final = 4000
-"""Length of the log (16 MB) at which it is copied into the file and begun anew."""
+"""Most writes that share a transaction."""
+
+
+@dataclass(eq=False, slots=True)
+class _Write(Generic[T]):
+    """A submitted write."""
+
+    operation: Callable[[Transaction], T]
+    result: asyncio.Future[T] | None
+    """None if no caller waits."""
+    synced: bool
+    undo: Callable[[Transaction, T], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Outcome of a write that raised."""
+
+    error: BaseException
 
 
 class Writer:
-    """Runs the writes of one process, one group after the other. Thread-safe.
+    """Runs the writes of one process in one thread. Thread-safe.
 
     Args:
-        connection: The connection to write with; the writer's alone until it is closed. It
-            neither waits for locks nor copies the log by itself.
-        path: The file's name, for errors.
-        wal: The connection's log.
-        sync: Whether a caller is answered only once the log was synced.
-        busy_seconds: How long to wait for a foreign lock, in seconds.
-        seal: Called at the end of every transaction, inside it.
-        alone: Tells whether no other process has the file open.
-        tell: Called with each transaction after its writes were answered, in their order.
-        copy_log: Begins to copy the log into the database on another connection, and returns; calls
-            its argument when that has ended, from any thread.
+        connection: The connection to write with. It belongs to the writer, which closes it.
+        path: The database file, for errors.
+        durability: ``full`` or ``normal``; see :class:`~agl_store_sqlite.config.SqliteConfig`.
+        remote: Passes changes on to waiting callers and to other processes.
+
+    Raises:
+        StoreDataError: The log beside the file cannot be opened.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         path: str,
-        wal: WriteAheadLog,
         *,
-        sync: bool,
-        busy_seconds: float,
-        seal: Callable[[Transaction], None],
-        alone: Callable[[], bool],
-        tell: Callable[[Transaction], None],
-        copy_log: Callable[[Callable[[], None]], None],
+        durability: str,
+        remote: RemoteChanges,
     ) -> None:
         self._connection = connection
         self._path = path
-        self._wal = wal
-        self._sync = sync
-        self._committer = Committer(connection, path, busy_seconds, seal)
-        self._alone = alone
-        self._tell = tell
-        self._copy_log = copy_log
-        self._copying = self._copied = False
-        self._state = threading.Condition()
-        self._waiting: list[Write[Any]] = []
-        self._at_work = False
+        self._full = durability == "full"
+        self._remote = remote
+        self._log = _open_log(connection, path)
+        self._failure: StoreDataError | None = None
         self._closed = False
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="agl-sqlite-disk", daemon=True)
+        self._closing = threading.Lock()
+        self._inbox: queue.SimpleQueue[_Write[Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="agl-sqlite-write", daemon=True)
         self._thread.start()
 
     async def write(
         self,
         operation: Callable[[Transaction], T],
-        undo: Callable[[Transaction, T], None] | None = None,
         *,
-        records: int = 1,
-        lasting: bool = True,
+        synced: bool = True,
+        undo: Callable[[Transaction, T], None] | None = None,
     ) -> T:
-        """Run a write in the next group; see :meth:`agl_store_sqlite.engine.Engine.write`."""
-        loop = asyncio.get_running_loop()
-        write = Write(operation, loop, loop.create_future(), records, lasting, undo)
+        """Run a write in the next group; return its result once the group is on the disk.
+
+        Args:
+            operation: Runs in the writer's thread, perhaps twice: it must have no effect outside
+                its transaction.
+            synced: Whether durability ``full`` waits for the disk. If False, the write is on the
+                disk after the next write that waits.
+            undo: Takes the operation back if the caller was cancelled before it got the result.
+                Without it a cancelled write stands.
+
+        Raises:
+            AglError: The operation raised it, or the file cannot be written. Nothing was changed.
+        """
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        write = _Write(operation, result, synced, undo)
         self._submit(write)
         try:
-            return await write.answer
+            return await result
         except asyncio.CancelledError:
-            answer = write.answer
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                self._untold(write, answer.result())  # the answer and the cancelling met
+            if result.done() and not result.cancelled() and result.exception() is None:
+                self._take_back(write, result.result())  # cancelled after the result was set
             raise
 
-    def _untold(self, write: Write[Any], result: Any) -> None:
-        """Take back what nobody was told of."""
-        undo, loop = write.undo, write.loop
+    def post(self, operation: Callable[[Transaction], object]) -> None:
+        """Run a write that no caller waits for; a failure is logged. Any thread."""
+        self._submit(_Write(operation, None, False, None))
+
+    def _submit(self, write: _Write[Any]) -> None:
+        with self._closing:  # nothing is submitted after close() has ended the queue
+            if self._closed:
+                raise StoreDataError(f"{self._path}: the store is closed")
+            self._inbox.put(write)
+
+    def _take_back(self, write: _Write[Any], result: Any) -> None:
+        undo = write.undo
         if undo is not None and result and not self._closed:
-            answer: asyncio.Future[None] = loop.create_future()
-            self._submit(Write(lambda tx: undo(tx, result), loop, answer, 1, True, None))
+            self.post(lambda tx: undo(tx, result))
 
     def close(self) -> None:
-        """Finish what was handed in; idempotent."""
-        with self._state:
+        """Finish what was submitted, then close the connection. Idempotent."""
+        with self._closing:
             if self._closed:
                 return
             self._closed = True
-            self._state.wait_for(lambda: not self._at_work)
-            self._at_work = True
-            writes, self._waiting = self._waiting, []
-        self._inbox.put(partial(self._run_patiently, writes))
-        self._inbox.put(None)
+            self._inbox.put(None)
         self._thread.join()
-        self._wal.close()
+        self._connection.close()
+        os.close(self._log)
 
-    # -- in the callers' event loops ---------------------------------------------------------------
-
-    def _submit(self, write: Write[Any]) -> None:
-        with self._state:
-            if self._closed:
-                raise StoreDataError(f"{self._path}: the store is closed")
-            self._waiting.append(write)
-            # Each loop takes turns for its own writes, as another one's may have ended.
-            asked = len(self._waiting) > 1 and self._waiting[-2].loop is write.loop
-            if self._at_work or asked:
-                return
-        write.loop.call_soon(self._take_turn, 1)
-
-    def _take_turn(self, known: int) -> None:
-        """Run a group, once a round of the loop brings no more writes than are known."""
-        waiting = len(self._waiting)
-        if known < waiting < _ENOUGH and not self._at_work:
-            asyncio.get_running_loop().call_soon(self._take_turn, waiting)
-            return
-        writes = self._next_group()
-        if not writes:
-            return
-        work: Callable[[], None] | None = None
-        try:
-            groups = None if _are_many(writes) else self._run(writes, patient=False)
-            if groups is None:
-                work = partial(self._run_patiently, writes)
-            elif self._needs_sync(groups) and not (self._wal.syncs_fast() and self._alone()):
-                work = partial(self._settle, groups)
-            else:
-                self._finish(self._synced(groups, in_loop=True))
-                self._keep_log_short()
-                if self._copied:
-                    work = self._begin_log_anew
-        finally:
-            if work is None:
-                self._rest()
-            else:
-                self._inbox.put(work)
-
-    def _next_group(self) -> Sequence[Write[Any]]:
-        with self._state:
-            if self._at_work or not self._waiting:
-                return ()
-            self._at_work = True
-            writes, self._waiting = self._waiting[:_GROUP], self._waiting[_GROUP:]
-            return writes
-
-    def _rest(self) -> None:
-        """Let the next group have its turn, in the loop of one of its writes."""
-        with self._state:
-            self._at_work = False
-            waiting = len(self._waiting)
-            loops = dict.fromkeys(write.loop for write in self._waiting)
-            self._state.notify_all()
-        told = 0
-        for loop in loops:
-            try:
-                loop.call_soon_threadsafe(self._take_turn, waiting)
-                told += 1
-            except RuntimeError:
-                logger.debug("A write's event loop is closed; the write is done all the same")
-        if loops and not told and (writes := self._next_group()):
-            self._inbox.put(partial(self._run_patiently, writes))
-
-    # -- anywhere ----------------------------------------------------------------------------------
-
-    def _run(self, writes: Sequence[Write[Any]], *, patient: bool) -> list[Committed] | None:
-        if self._wal.failure is not None:
-            return [Committed.failed(writes, self._wal.failure)]
-        return self._committer.run(writes, patient=patient)
-
-    def _finish(self, groups: Sequence[Committed]) -> None:
-        for group in groups:
-            answer_all(group, self._untold)
-            if group.tx is not None:
-                self._tell(group.tx)
-
-    def _synced(self, groups: Sequence[Committed], *, in_loop: bool) -> Sequence[Committed]:
-        """Sync what was committed; return what came of it."""
-        if not self._needs_sync(groups):
-            return groups
-        try:
-            self._wal.sync(in_loop=in_loop)
-        except StoreDataError as failure:
-            return [
-                Committed.failed(group.writes, failure) if group.needs_sync else group
-                for group in groups
-            ]
-        return groups
-
-    def _needs_sync(self, groups: Sequence[Committed]) -> bool:
-        return self._sync and any(group.needs_sync for group in groups)
-
-    def _keep_log_short(self) -> None:
-        """Have a long log copied while writes go on."""
-        if not self._copying and self._wal.has_frames(_LONG_LOG_PAGES):
-            self._copying = True
-            self._copy_log(self._log_is_copied)
-
-    def _log_is_copied(self) -> None:
-        self._copied = True
-
-    # -- in the thread -----------------------------------------------------------------------------
+    # -- in the writer's thread ------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (work := self._inbox.get()) is not None:
-            work()
+        last = False
+        while not last:
+            group = [self._inbox.get()]
+            while len(group) < _GROUP and not self._inbox.empty():
+                group.append(self._inbox.get())
+            last = group[-1] is None
+            if writes := [write for write in group if write is not None]:
+                self._run(writes)
 
-    def _run_patiently(self, writes: Sequence[Write[Any]]) -> None:
-        groups = self._run(writes, patient=True) if writes else []
-        assert groups is not None
-        self._settle(groups)
-
-    def _settle(self, groups: Sequence[Committed]) -> None:
+    def _run(self, writes: Sequence[_Write[Any]]) -> None:
+        """Run writes in one transaction, or each alone if one fails after it has changed rows."""
+        if self._failure is not None:
+            self._fail(writes, self._failure)
+            return
+        tx = Transaction(self._connection)
+        before = self._connection.total_changes
         try:
-            self._finish(self._synced(groups, in_loop=False))
-            self._keep_log_short()
-        finally:
-            if self._copied:
-                self._begin_log_anew()
+            tx.execute("BEGIN IMMEDIATE")
+            tx.now = time.time()
+            outcomes = [_run_one(tx, write) for write in writes]
+            tx.write_counters()
+            peers = self._remote.log(tx)
+            tx.execute("COMMIT")
+        except Exception as error:
+            if self._connection.in_transaction:
+                tx.execute("ROLLBACK")
+            if len(writes) == 1 or isinstance(error, sqlite3.OperationalError):
+                self._fail(writes, self._named(error))
             else:
-                self._rest()
+                for write in writes:
+                    self._run([write])
+            return
+        changed = self._connection.total_changes != before
+        if changed and self._full and any(write.synced for write in writes):
+            try:
+                _sync(self._log)
+            except OSError as error:
+                # After a failed sync the kernel may drop the dirty pages and report the next sync
+                # as done (https://lwn.net/Articles/752063/), so no later write would be safe.
+                self._failure = StoreDataError(
+                    f"{self._path}: the disk cannot keep what was written ({error}); acknowledged "
+                    "writes are safe; open the store again once the disk is well"
+                )
+                self._fail(writes, self._failure)
+                return
+        self._answer(writes, outcomes)
+        self._remote.tell(tx.notices, peers)
 
-    def _begin_log_anew(self) -> None:
-        """Copy what came while the log was copied; the next group finds all copied and starts over.
+    def _fail(self, writes: Sequence[_Write[Any]], error: Exception) -> None:
+        self._answer(writes, [_Failure(error)] * len(writes))
 
-        As long as a reader needs what the log holds it grows on, and the next group tries again.
-        """
-        try:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error as error:
-            logger.warning("The log cannot be copied: %s", translated(error, self._path))
-        finally:
-            self._copying = self._copied = False
-            self._rest()
+    def _answer(self, writes: Sequence[_Write[Any]], outcomes: Sequence[Any]) -> None:
+        """Hand the outcomes to the callers, with one wake-up per event loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Write[Any], Any]]] = {}
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if write.result is not None:
+                by_loop.setdefault(write.result.get_loop(), []).append((write, outcome))
+            elif isinstance(outcome, _Failure):
+                logger.warning("A write that no caller waits for failed: %s", outcome.error)
+        for loop, answers in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._resolve, answers)
+            except RuntimeError:
+                logger.debug("The event loop of a write is closed; the write stands")
+
+    def _resolve(self, answers: Sequence[tuple[_Write[Any], Any]]) -> None:
+        """Set results; runs in the event loop that waits for them."""
+        for write, outcome in answers:
+            assert write.result is not None
+            failed = isinstance(outcome, _Failure)
+            if write.result.cancelled():
+                if not failed:
+                    self._take_back(write, outcome)
+            elif failed:
+                write.result.set_exception(outcome.error)
+            else:
+                write.result.set_result(outcome)
+
+    def _named(self, error: Exception) -> Exception:
+        failure = translated(error, self._path) if isinstance(error, sqlite3.Error) else error
+        if not isinstance(failure, AglError):
+            logger.error("A write to %s failed", self._path, exc_info=failure)
+        return failure
 
 
-def _are_many(writes: Sequence[Write[Any]]) -> bool:
-    # A loop that has many small writes is as busy with their requests; large ones would hold it up.
-    return sum(write.records - 1 for write in writes) > FEW
+def _open_log(connection: sqlite3.Connection, path: str) -> int:
+    # SQLite resolves links, and the log lies beside the real file. Its locks are on the other two
+    # files, so closing this descriptor releases none of them.
+    _, _, real_path = connection.execute("PRAGMA database_list").fetchone()
+    try:
+        return os.open(f"{real_path}-wal", os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        raise StoreDataError(f"{path}: its log cannot be opened ({error})") from error
+
+
+def _run_one(tx: Transaction, write: _Write[Any]) -> Any:
+    before = tx.connection.total_changes
+    try:
+        return write.operation(tx)
+    except Exception as error:
+        if tx.connection.total_changes != before or isinstance(error, sqlite3.Error):
+            raise  # the transaction must be rolled back
+        return _Failure(error)

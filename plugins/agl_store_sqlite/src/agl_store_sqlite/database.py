@@ -1,0 +1,149 @@
+"""One open database file of one process: its writer, its readers, and its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from agl_core.errors import StoreDataError
+from agl_core.store import Notice
+from agl_store_sqlite.config import SqliteConfig
+from agl_store_sqlite.errors import naming
+from agl_store_sqlite.remote import RemoteChanges
+from agl_store_sqlite.schema import migrate
+from agl_store_sqlite.writer import Writer
+
+__all__ = ["Database"]
+
+T = TypeVar("T")
+
+_READERS: Final = 4
+_WRITER_CACHE_KIB: Final = 32 * 1024
+_READER_CACHE_KIB: Final = 16 * 1024
+"""Page caches of the connections: with four readers at most 96 MB, for a file of any size.
+
+The file is not mapped into memory (``PRAGMA mmap_size``): each connection's mapping would count as
+memory of the process, and an I/O error on a mapped page kills the process instead of failing the
+read (https://www.sqlite.org/mmap.html)."""
+_CHECKPOINT_PAGES: Final = 4000
+"""Length of the log (16 MB) at which the commit that reaches it copies the log into the file.
+
+SQLite's default of 1000 pages copies and syncs the file four times as often."""
+
+
+class Database:
+    """Thread-safe; not usable in a forked child.
+
+    Args:
+        config: The store's configuration.
+        publish: Called with the notices of each commit, of this process and, while
+            :attr:`remote` listens, of other processes; in a thread of this object.
+
+    Raises:
+        StoreDataError: The file cannot be opened or used.
+        StoreUnavailableError: Another process holds its lock for longer than ``busy_seconds``.
+    """
+
+    def __init__(self, config: SqliteConfig, publish: Callable[[Sequence[Notice]], None]) -> None:
+        self.config = config
+        self.path = str(Path(config.path).expanduser().absolute())
+        self.pid = os.getpid()
+        self._closed = False
+        self._local = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+        with naming(self.path):
+            connection = self._connect(_WRITER_CACHE_KIB)
+            try:
+                migrate(connection, self.path)
+                connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+                self.remote = RemoteChanges(self, publish)
+                self.writer = Writer(
+                    connection, self.path, durability=config.durability, remote=self.remote
+                )
+            except BaseException:
+                connection.close()
+                raise
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="agl-sqlite-read")
+
+    def _connect(self, cache_kib: int) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path,
+            timeout=self.config.busy_seconds,
+            isolation_level=None,
+            # close() runs in another thread than the one that uses the connection.
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            connection.close()
+            raise StoreDataError(
+                f"{self.path}: SQLite cannot share memory between processes here, which its "
+                "write-ahead log needs; choose a path on a local file system"
+            )
+        # Commits are not synced by SQLite: the writer syncs the log after the commit.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA cache_size = -{cache_kib}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        return connection
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def look(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a short read in the calling thread: a few rows by key."""
+        with naming(self.path):
+            return read(self._reader())
+
+    async def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a read of any size in a reader thread."""
+        if self._closed:
+            raise self._is_closed()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.look, read)
+
+    def _reader(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None or self._closed:
+            if self._closed:
+                raise self._is_closed()
+            connection = self._connect(_READER_CACHE_KIB)
+            connection.execute("PRAGMA query_only = 1")
+            self._local.connection = connection
+            with self._readers_lock:
+                self._readers.append(connection)
+        return connection
+
+    # -- the file --------------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Rewrite the file without its free pages, and empty the log beside it; blocks."""
+        with naming(self.path):
+            connection = self._connect(_WRITER_CACHE_KIB)
+            try:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+
+    def close(self) -> None:
+        """Finish the writes that were submitted, then close the file. Idempotent; any thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self.remote.close()
+        self.writer.close()
+        self.remote.close_socket()
+        self._pool.shutdown()
+        with self._readers_lock:
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()
+
+    def _is_closed(self) -> StoreDataError:
+        return StoreDataError(f"{self.path}: the store is closed")

@@ -1,0 +1,199 @@
+"""Two stores of one file see each other's writes, and wake each other's callers."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import closing
+
+import pytest
+
+from agl_core.errors import InvalidArgumentError, RolloutNotFoundError
+from agl_store_sqlite import SqliteLightningStore, remote
+from agl_testing.samples import span_of
+
+
+@pytest.fixture
+async def stores(tmp_path):
+    """Two stores of one file, each with connections of its own."""
+    here, there = (
+        SqliteLightningStore(tmp_path / "store.db", durability="normal") for _ in range(2)
+    )
+    yield here, there
+    await here.close()
+    await there.close()
+
+
+def peers(store: SqliteLightningStore) -> list[int]:
+    """Return the ids of the processes that are registered as waiting."""
+    with closing(sqlite3.connect(store.path)) as connection:
+        return [pid for (pid,) in connection.execute("SELECT pid FROM peers")]
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_write_sees_what_another_connection_wrote(stores):
+    here, there = stores
+    started = await here.start_rollout("x", worker_id="w")
+    await here.add_span(span_of(started, 1))
+    await there.update_worker("w", {"cpu": 0.5})
+    await there.add_span(span_of(started, 2))
+    await there.update_attempt(
+        started.rollout_id, started.attempt.attempt_id, status="failed", metadata={"why": "there"}
+    )
+    await here.add_span(span_of(started, 3))
+    attempt = await here.get_latest_attempt(started.rollout_id)
+    assert attempt is not None
+    assert (attempt.status, attempt.metadata) == ("failed", {"why": "there"})
+    stored = await there.query_spans(started.rollout_id, sort_by=None)
+    assert [span.sequence_id for span in stored] == [1, 2, 3]
+    assert await here.get_next_span_sequence_id(started.rollout_id, "") == 4
+    worker = await here.update_worker("w")
+    assert (worker.status, worker.heartbeat_stats) == ("idle", {"cpu": 0.5})
+
+
+async def test_rollouts_that_another_store_dropped_are_not_found(stores):
+    here, there = stores
+    started = await here.start_rollout("x")
+    await here.add_span(span_of(started, 1))
+    await here.update_attempt(started.rollout_id, started.attempt.attempt_id, status="succeeded")
+    await here.add_span(span_of(started, 2))
+    assert await there.vacuum(keep_last=0) == 1
+    with pytest.raises(RolloutNotFoundError):
+        await here.add_span(span_of(started, 3))
+
+
+async def test_a_write_that_was_rolled_back_changes_nothing(stores):
+    here, _ = stores
+    started = await here.start_rollout("x", worker_id="w")
+    await here.add_span(span_of(started, 1))
+    key = started.rollout_id, started.attempt.attempt_id
+
+    def fail(tx):
+        worker = tx.find_worker("w")
+        tx.change_worker(worker, worker.model_copy(update={"status": "unknown"}))
+        raise InvalidArgumentError("after writing")
+
+    with pytest.raises(InvalidArgumentError):
+        await here._sqlite.database.writer.write(fail)
+    assert (await here.update_attempt(*key)).status == "running"
+    assert (await here.update_worker("w")).status == "busy"
+
+
+async def test_changing_a_returned_record_changes_nothing_stored(stores):
+    here, _ = stores
+    started = await here.start_rollout("x", worker_id="w")
+    key = started.rollout_id, started.attempt.attempt_id
+    worker = await here.update_worker("w", {"gpu": [1, 2]})
+    worker.heartbeat_stats["gpu"].append(3)
+    worker.status = "unknown"
+    attempt = await here.update_attempt(*key, status="running")
+    attempt.status = "failed"
+    assert (await here.update_worker("w")).heartbeat_stats == {"gpu": [1, 2]}
+    assert (await here.update_attempt(*key)).status == "running"
+
+
+async def test_a_waiting_claim_gets_what_another_process_enqueues(tmp_path):
+    store = SqliteLightningStore(tmp_path / "store.db", durability="normal")
+    code = f"""
+        import asyncio, sys, time
+        from agl_store_sqlite import SqliteLightningStore
+
+        async def main():
+            store = SqliteLightningStore({store.path!r}, durability="normal")
+            for _ in range(5):
+                sys.stdin.readline()
+                print(time.time(), (await store.enqueue_rollout("x")).rollout_id, flush=True)
+            await store.close()
+
+        asyncio.run(main())
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    delays: list[float] = []
+    for _ in range(5):
+        claim = asyncio.ensure_future(store.dequeue_rollout("w", wait=30))
+        await until(lambda: store._waiters._asleep)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        enqueued, rollout_id = (await asyncio.to_thread(process.stdout.readline)).split()
+        claimed = await claim
+        delays.append(time.time() - float(enqueued))
+        assert claimed is not None
+        assert claimed.rollout_id == rollout_id
+    assert process.wait() == 0
+    process.stdin.close()
+    process.stdout.close()
+    # The fallback, a look every second, would take half a second on average.
+    assert min(delays) < 0.3, delays
+    await store.close()
+
+
+async def test_a_lost_datagram_delays_a_waiting_claim_by_a_second(stores, monkeypatch):
+    here, there = stores
+    claim = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
+    await until(lambda: peers(here))
+    monkeypatch.setattr(there._sqlite.database.remote, "_socket", _Deaf())
+    rollout = await there.enqueue_rollout("x")
+    claimed = await asyncio.wait_for(claim, 10)
+    assert claimed is not None
+    assert claimed.rollout_id == rollout.rollout_id
+    monkeypatch.undo()
+
+
+class _Deaf:
+    def sendto(self, data: bytes, address: tuple[str, int]) -> None:
+        raise OSError("no loopback")
+
+
+async def test_only_processes_that_wait_are_told_of_changes(stores):
+    here, there = stores
+    await there.enqueue_rollout("before anybody waits")
+    with closing(sqlite3.connect(here.path)) as connection:
+        assert connection.execute("SELECT count(*) FROM changes").fetchone() == (0,)
+    await here.dequeue_rollout("w")
+    claim = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
+    await until(lambda: peers(here) == [os.getpid()])
+    await there.enqueue_rollout("x")
+    assert await claim is not None
+    # The next change finds nobody waiting: the process is unregistered.
+    await there.enqueue_rollout("y")
+    await until(lambda: peers(here) == [])
+
+
+async def test_a_process_that_died_while_it_waited_is_forgotten(stores):
+    here, there = stores
+    with closing(sqlite3.connect(here.path)) as connection:
+        connection.execute("INSERT INTO peers VALUES (1, ?, 0.0)", (2**22 - 1,))
+        connection.commit()
+    claim = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
+    await until(lambda: peers(here) == [os.getpid()])
+    await there.enqueue_rollout("x")
+    assert await claim is not None
+
+
+async def test_old_changes_are_deleted(stores, monkeypatch):
+    here, there = stores
+    monkeypatch.setattr(remote, "_KEEP_SECONDS", 0.0)
+    listening = here.events()
+    first = asyncio.ensure_future(anext(listening))
+    await until(lambda: peers(here))
+    for number in range(5):
+        await there.enqueue_rollout(number)
+    await first
+    with closing(sqlite3.connect(here.path)) as connection:
+        assert connection.execute("SELECT count(*) FROM changes").fetchone()[0] < 3
+    await listening.aclose()

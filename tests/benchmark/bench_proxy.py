@@ -128,8 +128,7 @@ class Relay:
 def serve(kind: str, port: str = "") -> None:
     import gc
 
-    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-    from agl_serving.serving import run_in_new_loop
+    from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, run_in_new_loop
 
     async def main() -> None:
         path = ""

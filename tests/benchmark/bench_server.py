@@ -51,14 +51,13 @@ def serve(kind: str) -> None:
     import gc
     import logging
 
-    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-    from agl_serving.serving import run_in_new_loop
+    from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, run_in_new_loop
 
     if kind == "bare":
         app: Any = bare_app
     else:
         from agl_core.store import InMemoryLightningStore
-        from agl_store_http.server.app import StoreApp
+        from agl_store_http import StoreApp
 
         app = StoreApp(InMemoryLightningStore())
     logging.disable(logging.WARNING)
@@ -302,12 +301,46 @@ class Cases:
 
         return steps, request()
 
-    async def fifty_of_50000(self) -> tuple[Steps, bytes]:
+    async def otlp_large(self, *, read: bool = False) -> tuple[Steps, bytes]:
+        """Batches of 50 spans of 32 attributes, each batch to a rollout of its own."""
+        batch = [{"input": 1}] * 1000
+        await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
+        claims = await self.ask("POST", "/queues/rollouts/dequeue", {"limit": 1000})
+        ids = [(claim["rollout_id"], claim["attempt"]["attempt_id"]) for claim in claims]
+        texts = {f"attribute.number.{index}": TEXT for index in range(32)}
+        body, marks = otlp_maker(*ids[0], attributes=texts)(0)
+        places = [body.index(value.encode()) for value in ids[0]]
+        numbers = iter(range(10**9))
+
+        def steps() -> Generator[bytes, bytes, int]:
+            number = next(numbers)
+            data = bytearray(body)
+            for place, value in zip(places, ids[number % len(ids)], strict=True):
+                data[place : place + len(value)] = value.encode()
+            for position, mark in enumerate(marks):
+                data[mark : mark + 8] = (number * 50 + position + 1).to_bytes(8, "big")
+            yield http("POST", "/v1/traces", bytes(data), "application/x-protobuf")
+            if read:
+                rollout_id = ids[number % len(ids)][0]
+                offset = number // len(ids) * 50
+                query = f"rollout_id={rollout_id}&limit=50&offset={offset}"
+                yield http("GET", f"{PREFIX}/spans?{query}")
+            return 50
+
+        return steps, http("POST", "/v1/traces", body, "application/x-protobuf")
+
+    async def otlp_large_read(self) -> tuple[Steps, bytes]:
+        return await self.otlp_large(read=True)
+
+    async def fifty_large(self) -> tuple[Steps, bytes]:
+        return await self.fifty_of_50000(attributes=32)
+
+    async def fifty_of_50000(self, *, attributes: int = 4) -> tuple[Steps, bytes]:
         wanted = ""
         for _ in range(1000):
             rollout_id, attempt_id = await self.claim()
             wanted = wanted or rollout_id
-            make = span_maker(rollout_id, attempt_id, attributes=4)
+            make = span_maker(rollout_id, attempt_id, attributes=attributes)
             spans = b",".join(make(number) for number in range(50))
             body = b'{"spans":[' + spans + b"]}"
             await self.ask("POST", "/spans/batch", body)
@@ -367,7 +400,9 @@ def span_maker(rollout_id: str, attempt_id: str, attributes: int = 32) -> Callab
     return make
 
 
-def otlp_maker(rollout_id: str, attempt_id: str) -> Callable[[int], tuple[bytes, list[int]]]:
+def otlp_maker(
+    rollout_id: str, attempt_id: str, attributes: dict[str, str] | None = None
+) -> Callable[[int], tuple[bytes, list[int]]]:
     """Return what makes an export request of 50 spans, and where in it the span ids stand."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceRequest,
@@ -394,11 +429,12 @@ def otlp_maker(rollout_id: str, attempt_id: str) -> Callable[[int], tuple[bytes,
             span.start_time_unix_nano = 1700000000_000000000
             span.end_time_unix_nano = 1700000001_000000000
             span.status.code = Status.STATUS_CODE_OK
-            for key, value in (
-                ("gen_ai.request.model", "a-model"),
-                ("gen_ai.prompt.0.content", TEXT),
-                ("gen_ai.completion.0.content", TEXT),
-            ):
+            few = {
+                "gen_ai.request.model": "a-model",
+                "gen_ai.prompt.0.content": TEXT,
+                "gen_ai.completion.0.content": TEXT,
+            }
+            for key, value in (attributes or few).items():
                 pair = span.attributes.add()
                 pair.key, pair.value.string_value = key, value
             pair = span.attributes.add()
@@ -464,7 +500,10 @@ CASES = [
     ("next_id", None),
     ("get_rollout", None),
     ("otlp", 51_280),
+    ("otlp_large", None),
+    ("otlp_large_read", None),
     ("fifty_of_50000", 4_840),
+    ("fifty_large", None),
     ("page_of_20000", 3_950),
     ("cycle", 710),
 ]
@@ -505,7 +544,7 @@ def run_cases(names: list[str]) -> Iterator[str]:
                 server.terminate()
                 server.wait()
             per_cpu = found["operations"] / found["cpu"]
-            batch = 50 if name in ("otlp", "span_batch") else 10 if name == "cycle" else 1
+            batch = 50 if name.startswith(("otlp", "span_batch")) else 10 if name == "cycle" else 1
             calls = per_cpu * (10 if name == "cycle" else 1 / batch)
             yield (
                 f"{name:16}{found['operations'] / found['seconds']:9.0f}{per_cpu:11.0f}"

@@ -53,9 +53,8 @@ def serve(kind: str, path: str) -> None:
     import gc
     import logging
 
-    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-    from agl_serving.serving import run_in_new_loop
-    from agl_store_http.server.app import StoreApp
+    from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, run_in_new_loop
+    from agl_store_http import StoreApp
 
     if kind == "memory":
         from agl_core.store import InMemoryLightningStore

@@ -15,7 +15,7 @@ import pytest
 from agl_algo_verl.cpu.settings import ENVIRONMENT
 from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
-from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 
 HERE = Path(__file__).parent
 

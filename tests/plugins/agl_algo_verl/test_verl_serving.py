@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
+from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

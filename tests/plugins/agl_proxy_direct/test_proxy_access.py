@@ -13,7 +13,7 @@ from agl_core.errors import ConfigError
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
-from agl_serving.tokens import mint_token
+from agl_serving import mint_token
 from agl_testing.models import ScriptedModels
 
 SECRET = "a-secret-of-good-length"

@@ -20,8 +20,8 @@ from agl_core.plugins import build_component
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
-from agl_serving.launcher import PythonServerLauncherArgs
-from agl_store_http.server.store_server import LightningStoreServer
+from agl_serving import PythonServerLauncherArgs
+from agl_store_http import LightningStoreServer
 from agl_testing.models import Reply, ScriptedModels
 
 CHAT: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "hi"}]}

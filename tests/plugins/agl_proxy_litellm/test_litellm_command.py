@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
-from agl_store_http.server.store_server import LightningStoreServer
+from agl_store_http import LightningStoreServer
 from agl_testing.models import ScriptedModels, tokenize
 
 

@@ -327,7 +327,7 @@ class TestDeath:
 
 
 def free_port() -> int:
-    from agl_serving.sockets import bind_socket
+    from agl_serving import bind_socket
 
     with bind_socket("127.0.0.1", 0) as probe:
         return probe.getsockname()[1]

@@ -19,8 +19,14 @@ from typing import Any
 import pytest
 
 from agl_core.errors import LaunchError
-from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
-from agl_serving.sockets import bind_socket, is_loopback, is_wildcard, outbound_address
+from agl_serving import (
+    PythonServerLauncher,
+    PythonServerLauncherArgs,
+    bind_socket,
+    is_loopback,
+    is_wildcard,
+    outbound_address,
+)
 
 MODES = ["asyncio", "thread", "mp"]
 FORK = "fork" in multiprocessing.get_all_start_methods()

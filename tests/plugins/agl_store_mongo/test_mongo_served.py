@@ -4,8 +4,8 @@ import asyncio
 
 import aiohttp
 
-from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-from agl_store_http.server.app import StoreApp
+from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
+from agl_store_http import StoreApp
 from agl_store_mongo import MongoLightningStore
 
 PREFIX = "/v1/agl"

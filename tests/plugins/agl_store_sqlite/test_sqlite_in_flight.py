@@ -15,8 +15,8 @@ from asyncio.subprocess import PIPE
 import pytest_asyncio
 
 from agl_core.store.request_key import current_request_key
-from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-from agl_store_http.server.app import StoreApp
+from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
+from agl_store_http import StoreApp
 from agl_store_sqlite import SqliteLightningStore
 
 ALGORITHM = textwrap.dedent(

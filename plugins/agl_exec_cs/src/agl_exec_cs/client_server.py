@@ -311,7 +311,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         Raises:
             ConfigError: Nobody is to serve it, and processes cannot share it.
         """
-        from agl_store_http.client import LightningStoreClient
+        from agl_store_http import LightningStoreClient
 
         if isinstance(store, LightningStoreClient) and self.role != "runner":
             return Route(Parcel(None), store.server_address, self.reconnect_timeout)

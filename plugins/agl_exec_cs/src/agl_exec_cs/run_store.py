@@ -18,7 +18,7 @@ from agl_core.execution._claims import ClaimTracker
 from agl_core.execution._events import ExecutionEvent, ThreadingEvent
 from agl_core.store.base import UNSET, LightningStore, Unset
 from agl_core.types import AttemptedRollout, Worker
-from agl_store_http.client import LightningStoreClient
+from agl_store_http import LightningStoreClient
 from agl_store_http.client.transport import Reply
 
 __all__ = ["RunStore", "RunnerClient"]

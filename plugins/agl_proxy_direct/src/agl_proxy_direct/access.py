@@ -7,9 +7,7 @@ from typing import Final
 
 from agl_core.genai import Route
 from agl_proxy_direct.errors import CallError
-from agl_serving.guard import BrowserGuard
-from agl_serving.messages import Headers
-from agl_serving.tokens import Identity, TokenVerifier
+from agl_serving import BrowserGuard, Headers, Identity, TokenVerifier
 
 __all__ = ["AccessControl"]
 

@@ -32,7 +32,7 @@ from agl_proxy_direct.options import ProxyOptions, UpstreamSpec
 from agl_proxy_direct.passthrough import PassthroughExchange
 from agl_proxy_direct.spool import PendingSpan, Spool
 from agl_proxy_direct.upstream import Upstream
-from agl_serving.messages import (
+from agl_serving import (
     JSON,
     ClientGone,
     Headers,

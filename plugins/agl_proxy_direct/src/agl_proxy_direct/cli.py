@@ -10,7 +10,7 @@ import click
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
-from agl_serving.signals import freeze_memory, stop_signal
+from agl_serving import freeze_memory, stop_signal
 
 __all__ = ["proxy"]
 
@@ -71,7 +71,7 @@ def proxy(
 ) -> None:
     """Serve an LLM proxy until Ctrl+C: agents call it instead of their models."""
     from agl_core.logs import setup_logging
-    from agl_serving.serving import run_in_new_loop
+    from agl_serving import run_in_new_loop
     from agl_store_http import LightningStoreClient
 
     setup_logging(log_level)

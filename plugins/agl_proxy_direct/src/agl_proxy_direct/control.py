@@ -19,8 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agl_core.errors import ConfigError
 from agl_core.genai import dumps
 from agl_proxy_direct.errors import CallError
-from agl_serving.messages import Headers, Message, Receive, Send, read_body, send_response
-from agl_serving.tokens import Identity
+from agl_serving import Headers, Identity, Message, Receive, Send, read_body, send_response
 
 if TYPE_CHECKING:
     from agl_proxy_direct.app import ProxyApp

@@ -11,7 +11,7 @@ from agl_core.genai import Route, dumps
 from agl_proxy_direct.call_span import CallRecord, parse_traceparent, span_fields
 from agl_proxy_direct.errors import CallError, error_body, error_event
 from agl_proxy_direct.upstream import UpstreamError
-from agl_serving.messages import JSON, Message, Receive, Send
+from agl_serving import JSON, Message, Receive, Send
 
 if TYPE_CHECKING:
     from agl_proxy_direct.app import ProxyApp

@@ -13,7 +13,7 @@ from yarl import URL
 from agl_core.genai import dumps
 from agl_proxy_direct.backends import Backend
 from agl_proxy_direct.upstream import Upstream, UpstreamError, UpstreamRequest, UpstreamResponse
-from agl_serving.tokens import is_token
+from agl_serving import is_token
 
 __all__ = ["HttpUpstream", "response_headers"]
 

@@ -31,7 +31,7 @@ from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.extra_fields import ExtraFields, complete_request
 from agl_proxy_direct.relay import StreamRelay
 from agl_proxy_direct.upstream import UpstreamError, UpstreamRequest, UpstreamResponse
-from agl_serving.messages import JSON
+from agl_serving import JSON
 
 __all__ = ["ModelCallExchange"]
 

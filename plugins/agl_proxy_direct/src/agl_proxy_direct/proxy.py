@@ -23,9 +23,14 @@ from agl_core.store.base import LightningStore
 from agl_proxy_direct.app import HEALTH_PATH, ProxyApp
 from agl_proxy_direct.limits import RolloutLimits
 from agl_proxy_direct.options import ProxyOptions, UpstreamSpec
-from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-from agl_serving.sockets import LOOPBACK, is_loopback
-from agl_serving.tokens import ATTEMPT_TOKEN_SECONDS, mint_token
+from agl_serving import (
+    ATTEMPT_TOKEN_SECONDS,
+    LOOPBACK,
+    PythonServerLauncher,
+    PythonServerLauncherArgs,
+    is_loopback,
+    mint_token,
+)
 
 __all__ = ["DirectProxy"]
 

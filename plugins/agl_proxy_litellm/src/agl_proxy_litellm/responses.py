@@ -14,7 +14,7 @@ from agl_proxy_direct import UpstreamError, UpstreamResponse, error_body, respon
 from agl_proxy_litellm.backends import LiteLLMBackend
 from agl_proxy_litellm.library import library
 from agl_proxy_litellm.tap import Tap
-from agl_serving.messages import JSON
+from agl_serving import JSON
 
 __all__ = ["RawStream", "TranslatedStream", "failed", "whole"]
 

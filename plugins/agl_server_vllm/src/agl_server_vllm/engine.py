@@ -17,7 +17,7 @@ from agl_server_vllm.process import KeptProcess
 from agl_server_vllm.progress import show_start
 from agl_server_vllm.settings import Settings
 from agl_server_vllm.weights import tensor_shapes, write_blank_adapter
-from agl_serving.sockets import bind_socket, is_wildcard, url_host
+from agl_serving import bind_socket, is_wildcard, url_host
 
 __all__ = ["Engine", "PortTakenError", "ending"]
 

@@ -28,7 +28,7 @@ from agl_server_vllm.installation import find_installation
 from agl_server_vllm.options import words_of
 from agl_server_vllm.settings import Settings
 from agl_server_vllm.weights import check_adapter, check_checkpoint, tensor_shapes
-from agl_serving.sockets import is_loopback
+from agl_serving import is_loopback
 
 __all__ = ["VLLMServer"]
 

@@ -12,10 +12,30 @@ from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_serving.guard import BrowserGuard
-    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-    from agl_serving.serving import SocketServer, probe_health, run_in_new_loop
+    from agl_serving.http import (
+        JSON,
+        ClientGone,
+        Headers,
+        HTTPError,
+        Message,
+        Receive,
+        Send,
+        Stream,
+        error_details,
+        read_body,
+        reject_non_finite,
+        send_response,
+        send_stream,
+        while_connected,
+    )
+    from agl_serving.launcher import (
+        LaunchMode,
+        PythonServerLauncher,
+        PythonServerLauncherArgs,
+    )
     from agl_serving.signals import freeze_memory, stop_signal
     from agl_serving.sockets import (
+        LOOPBACK,
         bind_socket,
         is_loopback,
         is_wildcard,
@@ -32,19 +52,31 @@ if TYPE_CHECKING:
         is_token,
         mint_token,
     )
+    from agl_serving.uvicorn_server import SocketServer, probe_health, run_in_new_loop
 
 __all__ = [
     "ATTEMPT_TOKEN_SECONDS",
+    "JSON",
+    "LOOPBACK",
     "MIN_SECRET_LENGTH",
     "SCOPES",
     "BrowserGuard",
+    "ClientGone",
+    "HTTPError",
+    "Headers",
     "Identity",
+    "LaunchMode",
+    "Message",
     "PythonServerLauncher",
     "PythonServerLauncherArgs",
+    "Receive",
     "Scope",
+    "Send",
     "SocketServer",
+    "Stream",
     "TokenVerifier",
     "bind_socket",
+    "error_details",
     "freeze_memory",
     "is_loopback",
     "is_token",
@@ -52,9 +84,14 @@ __all__ = [
     "mint_token",
     "outbound_address",
     "probe_health",
+    "read_body",
+    "reject_non_finite",
     "run_in_new_loop",
+    "send_response",
+    "send_stream",
     "stop_signal",
     "url_host",
+    "while_connected",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -62,24 +99,40 @@ __getattr__, __dir__ = lazy_names(
     {
         "ATTEMPT_TOKEN_SECONDS": "agl_serving.tokens",
         "BrowserGuard": "agl_serving.guard",
+        "ClientGone": "agl_serving.http",
+        "HTTPError": "agl_serving.http",
+        "Headers": "agl_serving.http",
         "Identity": "agl_serving.tokens",
+        "JSON": "agl_serving.http",
+        "LOOPBACK": "agl_serving.sockets",
+        "LaunchMode": "agl_serving.launcher",
         "MIN_SECRET_LENGTH": "agl_serving.tokens",
+        "Message": "agl_serving.http",
         "PythonServerLauncher": "agl_serving.launcher",
         "PythonServerLauncherArgs": "agl_serving.launcher",
+        "Receive": "agl_serving.http",
         "SCOPES": "agl_serving.tokens",
         "Scope": "agl_serving.tokens",
-        "SocketServer": "agl_serving.serving",
+        "Send": "agl_serving.http",
+        "SocketServer": "agl_serving.uvicorn_server",
+        "Stream": "agl_serving.http",
         "TokenVerifier": "agl_serving.tokens",
         "bind_socket": "agl_serving.sockets",
+        "error_details": "agl_serving.http",
         "freeze_memory": "agl_serving.signals",
         "is_loopback": "agl_serving.sockets",
         "is_token": "agl_serving.tokens",
         "is_wildcard": "agl_serving.sockets",
         "mint_token": "agl_serving.tokens",
         "outbound_address": "agl_serving.sockets",
-        "probe_health": "agl_serving.serving",
-        "run_in_new_loop": "agl_serving.serving",
+        "probe_health": "agl_serving.uvicorn_server",
+        "read_body": "agl_serving.http",
+        "reject_non_finite": "agl_serving.http",
+        "run_in_new_loop": "agl_serving.uvicorn_server",
+        "send_response": "agl_serving.http",
+        "send_stream": "agl_serving.http",
         "stop_signal": "agl_serving.signals",
         "url_host": "agl_serving.sockets",
+        "while_connected": "agl_serving.http",
     },
 )

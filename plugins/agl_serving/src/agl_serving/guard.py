@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
-from agl_serving.messages import HTTPError
+from agl_serving.http import HTTPError
 
 __all__ = ["BrowserGuard"]
 

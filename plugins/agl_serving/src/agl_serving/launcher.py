@@ -175,7 +175,7 @@ class PythonServerLauncher:
         logger.debug("serving at %s (%s)", self.endpoint, self.args.launch_mode)
 
     async def _become_healthy(self, deadline: float) -> None:
-        from agl_serving.serving import probe_health
+        from agl_serving.uvicorn_server import probe_health
 
         if self.health_url is None:
             return

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import AglError, LaunchError
-from agl_serving.serving import SocketServer, run_in_new_loop
+from agl_serving.uvicorn_server import SocketServer, run_in_new_loop
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

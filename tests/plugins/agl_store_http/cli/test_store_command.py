@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from agl_core.errors import ConfigError
-from agl_serving.tokens import TokenVerifier
+from agl_serving import TokenVerifier
 from agl_store_http.cli.store import store
 
 SECRET = "a secret of more than sixteen characters"

@@ -191,7 +191,7 @@ async def test_errors_are_those_of_a_local_store(connect):
 
 
 async def test_no_server_at_all():
-    from agl_serving.sockets import bind_socket
+    from agl_serving import bind_socket
 
     with bind_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]

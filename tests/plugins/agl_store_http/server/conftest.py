@@ -12,8 +12,7 @@ import pytest_asyncio
 
 from agl_core.store import InMemoryLightningStore
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
-from agl_store_http import StoreApp
-from agl_store_http.server.app import StoreAppOptions
+from agl_store_http import StoreApp, StoreAppOptions
 
 PREFIX = "/v1/agl"
 

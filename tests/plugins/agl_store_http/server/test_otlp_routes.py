@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from agl_serving.tokens import mint_token
+from agl_serving import mint_token
 
 PROTOBUF = "application/x-protobuf"
 SECRET = "a secret of more than sixteen characters"

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agl_serving.messages import Response
-from agl_store_http.server.replies import ReplyMemory
+from agl_store_http.server.replies import Reply, ReplyMemory
 
 DEQUEUE = "/queues/rollouts/dequeue"
 
@@ -26,11 +25,11 @@ async def test_a_key_runs_once_also_concurrently():
     runs = 0
     go = asyncio.Event()
 
-    async def run() -> Response:
+    async def run() -> Reply:
         nonlocal runs
         runs += 1
         await go.wait()
-        return Response(200, b"%d" % runs)
+        return Reply(b"%d" % runs, 200)
 
     tasks = [asyncio.create_task(memory.once("k", run)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -41,9 +40,9 @@ async def test_a_key_runs_once_also_concurrently():
 
 async def test_what_failed_or_did_nothing_runs_again():
     memory = ReplyMemory()
-    replies = iter([RuntimeError("no"), None, Response(200, b"done")])
+    replies = iter([RuntimeError("no"), None, Reply(b"done", 200)])
 
-    async def run() -> Response | None:
+    async def run() -> Reply | None:
         reply = next(replies)
         if isinstance(reply, Exception):
             raise reply
@@ -60,13 +59,13 @@ async def test_a_cancelled_call_lets_the_next_one_run():
     memory = ReplyMemory()
     started = asyncio.Event()
 
-    async def stuck() -> Response:
+    async def stuck() -> Reply:
         started.set()
         await asyncio.Event().wait()
-        return Response(200, b"never")
+        return Reply(b"never", 200)
 
-    async def run() -> Response:
-        return Response(200, b"second")
+    async def run() -> Reply:
+        return Reply(b"second", 200)
 
     first = asyncio.create_task(memory.once("k", stuck))
     await started.wait()
@@ -77,8 +76,8 @@ async def test_a_cancelled_call_lets_the_next_one_run():
 
 
 async def test_memory_is_bounded_by_bytes_and_by_age():
-    async def run() -> Response:
-        return Response(200, b"x" * 1000)
+    async def run() -> Reply:
+        return Reply(b"x" * 1000, 200)
 
     memory = ReplyMemory(max_bytes=10_000)
     for number in range(50):

@@ -9,13 +9,14 @@ from typing import Any
 import jwt
 import pytest
 import pytest_asyncio
+from fastapi.routing import APIRoute
 
 from agl_core.errors import ConfigError
 from agl_core.types import Span
-from agl_serving.tokens import SCOPES, TokenVerifier, mint_token
+from agl_serving import SCOPES, TokenVerifier, mint_token
 from agl_store_http import LightningStoreClient
-from agl_store_http.server.api import ENDPOINTS
-from agl_store_http.server.endpoints import Endpoint
+from agl_store_http.server.api import ROUTES
+from agl_store_http.server.dependencies import RawBody
 
 SECRET = "a secret of more than sixteen characters"
 
@@ -58,7 +59,7 @@ ALLOWED = {
     "POST /v1/logs": {"algorithm", "runner", "attempt"},
     "POST /v1/development/profiles": {"algorithm", "runner", "attempt"},
 }
-TABLE = {f"{item.method} {item.path}": item for item in ENDPOINTS}
+TABLE = {f"{method} {route.path}": route for route in ROUTES for method in route.methods}
 
 
 def test_the_table_above_is_complete():
@@ -82,7 +83,7 @@ async def attempts(guarded) -> list[tuple[str, str]]:
     return [mine, (mine[0], retry.attempt.attempt_id), await guarded.claim()]
 
 
-def request_for(endpoint: Endpoint, rollout_id: str, attempt_id: str) -> dict[str, Any]:
+def request_for(endpoint: APIRoute, rollout_id: str, attempt_id: str) -> dict[str, Any]:
     """A valid request that touches this attempt, wherever the endpoint names one."""
     span = Span.from_attributes(attributes={}, rollout_id=rollout_id, attempt_id=attempt_id)
     ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
@@ -100,10 +101,10 @@ def request_for(endpoint: Endpoint, rollout_id: str, attempt_id: str) -> dict[st
     path = endpoint.path.format(
         rollout_id=rollout_id, attempt_id=attempt_id, worker_id="w", resources_id="r"
     )
-    request: dict[str, Any] = {"method": endpoint.method, "path": path}
-    if endpoint.method == "GET":
+    request: dict[str, Any] = {"method": next(iter(endpoint.methods)), "path": path}
+    if "GET" in endpoint.methods:
         request["params"] = ids if path.endswith("/spans") else {}
-    elif endpoint.takes:
+    elif any(type(need.call) is RawBody for need in endpoint.dependant.dependencies):
         request |= {"data": b"", "headers": {"Content-Type": "application/x-protobuf"}}
     else:
         request["json"] = bodies.get(endpoint.path.removeprefix("/v1/agl"), {})

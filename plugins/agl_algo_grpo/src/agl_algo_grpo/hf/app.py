@@ -15,7 +15,7 @@ from agl_algo_grpo.hf import protocol
 from agl_algo_grpo.hf.engine import Engine, Generation, Sampling, Token
 from agl_algo_grpo.hf.protocol import Body, ChatRequest, Choice, CompletionRequest
 from agl_algo_grpo.hf.text import HOLD, Answer, Detokenizer, parse_answer, render_chat
-from agl_serving.messages import (
+from agl_serving import (
     ClientGone,
     HTTPError,
     Message,

@@ -25,7 +25,7 @@ from agl_algo_grpo.config import HFServerConfig
 from agl_algo_grpo.hf.app import App
 from agl_algo_grpo.hf.engine import Engine
 from agl_algo_grpo.hf.weights import choose_device, choose_dtype, load_model, with_weights
-from agl_serving.sockets import bind_socket
+from agl_serving import bind_socket
 
 __all__ = ["main"]
 

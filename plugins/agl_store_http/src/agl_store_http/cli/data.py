@@ -11,9 +11,9 @@ from typing import Final
 
 import click
 
-from agl_core.cli._stores import open_store, store_options
+from agl_core.cli import open_store, store_options
 from agl_core.errors import ConfigError
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 
 __all__ = ["export_command", "import_command", "vacuum_command"]
 

@@ -16,11 +16,11 @@ import click
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError, PluginError
 from agl_core.plugins import AppSpec, build_component, get_registry
-from agl_serving.signals import freeze_memory, stop_signal
+from agl_serving import freeze_memory, stop_signal
 from agl_store_http.cli.data import export_command, import_command, vacuum_command
 
 if TYPE_CHECKING:
-    from agl_serving.launcher import PythonServerLauncher
+    from agl_serving import PythonServerLauncher
     from agl_store_http.server.app import StoreApp, StoreAppOptions
 
 __all__ = ["store"]
@@ -92,8 +92,7 @@ def _serve(
 ) -> None:
     from agl_core.logs import setup_logging
     from agl_core.store.default import default_store
-    from agl_serving.launcher import PythonServerLauncher, PythonServerLauncherArgs
-    from agl_serving.serving import run_in_new_loop
+    from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, run_in_new_loop
     from agl_store_http.server.app import StoreAppOptions
     from agl_store_http.server.store_server import HEALTH_PATH, check_exposure
 
@@ -222,7 +221,7 @@ def token(
     auth_token: str | None,
 ) -> None:
     """Print an access token signed with the server's secret."""
-    from agl_serving.tokens import mint_token
+    from agl_serving import mint_token
 
     if not auth_token:
         raise ConfigError("say which server's secret signs: --auth-token or AGL_AUTH_TOKEN")

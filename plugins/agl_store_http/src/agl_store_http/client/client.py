@@ -12,13 +12,13 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from agl_core.env import LightningEnvVar
-from agl_core.store.arguments import attempt_changes, rollout_changes, worker_changes
-from agl_core.store.base import (
+from agl_core.store import (
     UNSET,
     LightningStoreCapabilities,
     StoreEvent,
     Unset,
 )
+from agl_core.store.arguments import attempt_changes, rollout_changes, worker_changes
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

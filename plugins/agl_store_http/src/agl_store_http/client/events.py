@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store.base import StoreEvent
+from agl_core.store import StoreEvent
 from agl_store_http.client.transport import Transport, refusal
 
 __all__ = ["listen"]

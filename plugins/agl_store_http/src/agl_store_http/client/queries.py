@@ -10,9 +10,14 @@ from urllib.parse import quote
 from pydantic import Field, TypeAdapter
 from pydantic_core import from_json, to_json
 
+from agl_core.store import (
+    EncodedSpan,
+    FilterLogic,
+    LightningStoreStatistics,
+    construct,
+    encode_span,
+)
 from agl_core.store.batching import BatchingStore
-from agl_core.store.encoded import EncodedSpan, encode_span
-from agl_core.store.values import FilterLogic, LightningStoreStatistics
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -25,7 +30,6 @@ from agl_core.types import (
     Worker,
     WorkerStatus,
 )
-from agl_core.types._copying import construct
 from agl_store_http.client.transport import Reply, RequestFailed, Transport
 
 __all__ = ["ClientQueries", "path_of"]

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic_core import from_json, to_json
 
-from agl_core.store.encoded import EncodedSpan
+from agl_core.store import EncodedSpan
 from agl_store_http.client.queries import ClientQueries
 from agl_store_http.client.transport import Reply, RequestFailed, Transport
 

@@ -186,7 +186,7 @@ class Transport:
 
     def new_key(self, path: str) -> str:
         """Return a key for one creating call."""
-        from agl_core.store.request_key import current_request_key
+        from agl_core.store import current_request_key
 
         # A server whose store is another server hands on the key it was given, so that a retry is
         # recognised by the last of them even when those in between were restarted.

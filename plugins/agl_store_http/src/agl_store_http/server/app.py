@@ -1,70 +1,51 @@
 """The store API as an ASGI application over any store.
 
-What happens to a request, in order: the browser guard, the router, the token and its scope, the
-body (read within limits, parsed once from its bytes into what the handler takes), the handler, and
-the reply (written once to bytes). Whatever goes wrong on the way ends in :meth:`StoreApp._failure`.
+A request passes, in this order: CORS, the browser guard, the router, the token and its scope, the
+body (read within limits, parsed once from its bytes into what the endpoint takes), the endpoint,
+and the reply (written once to bytes). FastAPI routes requests and documents the routes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Final
 
-from pydantic_core import ValidationError
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
-from agl_core import errors
-from agl_core.ids import generate_id
-from agl_core.plugins._spec import AppSpec
-from agl_core.store.base import LightningStore
-from agl_core.store.request_key import current_request_key
-from agl_serving.guard import BrowserGuard
-from agl_serving.messages import (
-    JSON,
-    ClientGone,
+from agl_core.plugins import AppSpec
+from agl_core.store import LightningStore
+from agl_serving import (
+    BrowserGuard,
     Headers,
     HTTPError,
+    Identity,
     Message,
     Receive,
-    Response,
+    Scope,
     Send,
-    Stream,
-    error_details,
-    problem,
-    read_body,
-    reject_non_finite,
-    send_response,
-    send_stream,
+    TokenVerifier,
 )
-from agl_serving.tokens import Identity, Scope, TokenVerifier
-from agl_store_http.server.api import ENDPOINTS
-from agl_store_http.server.cors import CrossOrigin
-from agl_store_http.server.endpoints import Endpoint, Request, Router
-from agl_store_http.server.mounts import Mounts
-from agl_store_http.server.openapi import DOCUMENTS
-from agl_store_http.server.querystring import parse_query
-from agl_store_http.server.replies import ReplyMemory
+from agl_store_http.server.api import HOT_ENDPOINTS, ROUTES
+from agl_store_http.server.failures import failure
+from agl_store_http.server.hot_routes import HotRoutes
+from agl_store_http.server.mounts import Mounts, refuse_websocket
+from agl_store_http.server.openapi import describe_requests
+from agl_store_http.server.replies import Reply, ReplyMemory
+from agl_store_http.server.routing import QUOTED_PATH, method_of
 
 __all__ = ["StoreApp", "StoreAppOptions"]
 
 logger = logging.getLogger(__name__)
 
 _NOBODY: Final = Identity("admin")
-"""Who calls a server without auth: whoever can reach it may do everything."""
-_MAX_KEY_LENGTH: Final = 200
-
-_STATUS_OF: Final[tuple[tuple[type[Exception], int], ...]] = (
-    (errors.NotFoundError, 404),
-    (errors.InvalidArgumentError, 400),
-    (errors.PermissionDeniedError, 403),
-    (errors.SpansEvictedError, 410),
-    (errors.RunEndedError, 410),
-    (errors.StoreUnavailableError, 503),
-    (errors.StoreDataError, 507),
-)
+"""The caller of a server without auth: whoever can reach it may do everything."""
 
 
 @dataclass(frozen=True)
@@ -108,23 +89,36 @@ class StoreApp:
         self._close_store = close_store
         self.options = options = options or StoreAppOptions()
         self.store = store
-        self.max_body_bytes = options.max_body_bytes
         self.tokens = TokenVerifier(options.auth_token) if options.auth_token else None
         self.replies = ReplyMemory()
-        self.undelivered: dict[str, Response] = {}
+        self.undelivered: dict[str, Reply] = {}
         """Claims that a worker whose client sends no keys did not get, by worker id."""
         self._guard = (
             None
             if self.tokens is not None
             else BrowserGuard(options.allowed_hosts, options.cors_allow_origins)
         )
-        self._cors = CrossOrigin(options.cors_allow_origins)
-        self._mounts = Mounts(options.mounts, store)
-        self._router = Router()
-        for endpoint in (*ENDPOINTS, *DOCUMENTS):
-            self._router.add(endpoint.method, endpoint.path, (endpoint, endpoint.parser()))
+        self._api = self._new_api()
+        self._hot = HotRoutes(ROUTES, HOT_ENDPOINTS)
+        self._outermost = _with_cors(self._serve, options.cors_allow_origins)
         self._stopping: asyncio.Future[None] | None = None
-        self._watchdog: asyncio.Task[None] | None = None
+
+    def _new_api(self) -> FastAPI:
+        api = _StoreAPI(
+            title="LightningStore Server",
+            version=version("agl-core"),
+            description="Tasks, spans and tunable resources of agents in training.",
+            routes=[*ROUTES],
+            # Both pages would load their scripts from another host.
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: _router_failure},
+        )
+        api.state.store_app = self
+        api.router.routes.append(Mounts(self.options.mounts, self.store, self))
+        return api
 
     @property
     def stopping(self) -> asyncio.Future[None]:
@@ -133,88 +127,16 @@ class StoreApp:
             self._stopping = asyncio.get_running_loop().create_future()
         return self._stopping
 
-    def reply_key(self, request: Request, *more: str | None) -> str:
-        """Return the name that a creating call's reply is remembered under.
+    def identify(self, scopes: frozenset[Scope] | None, headers: Headers) -> Identity:
+        """Return the caller.
 
-        Callers of different rights never share one, whatever keys they choose.
+        Args:
+            scopes: Scopes that may call besides ``admin``; None lets everyone in.
+            headers: The request's.
+
+        Raises:
+            HTTPError: 401 without a valid token, 403 if its scope is another.
         """
-        who = request.identity
-        return repr((who.scope, who.rollout_id, who.attempt_id, request.params, more, request.key))
-
-    def store_key(self, name: str) -> str:
-        """Return the key that a store may remember the call of this reply key under."""
-        return hashlib.sha256(name.encode()).hexdigest()[:40]
-
-    # -- ASGI ------------------------------------------------------------------------------------
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-
-    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        headers: Headers = dict(scope["headers"])
-        method: str = scope["method"]
-        path: str = scope["path"]
-        status = 200
-        try:
-            if self._cors and (preflight := self._cors.preflight(method, headers)) is not None:
-                await send_response(send, preflight.status, preflight.body, preflight.headers)
-                return
-            if self._guard is not None:
-                self._guard.check(headers)
-            found = self._router.find(method, path, scope["raw_path"])
-            if found is None:
-                if await self._mounted(scope, headers, receive, send):
-                    return
-                raise self._unknown(path, scope["raw_path"])
-            (endpoint, parse), params = found
-            status = endpoint.status
-            identity = self._identify(endpoint.scopes, headers)
-            body = await self._body(endpoint, parse, scope, headers, receive)
-            key = headers.get(b"idempotency-key")
-            request = Request(
-                self,
-                params,
-                body,
-                identity,
-                headers,
-                receive,
-                None if key is None else _checked_key(key),
-            )
-            if identity.scope == "attempt" and endpoint.binding is not None:
-                for rollout_id, attempt_id in endpoint.binding(request):
-                    identity.require_attempt(rollout_id, attempt_id)
-            if request.key is None:
-                reply = await endpoint.handler(request)
-            else:
-                reply = await self._remembered(endpoint, request)
-        except ClientGone:
-            return
-        except Exception as error:
-            reply = self._failure(error, method, path)
-        extra = self._cors.headers(headers) if self._cors else ()
-        if type(reply) is bytes:
-            await send_response(send, status, reply, (JSON, *extra) if extra else _JSON_ONLY)
-        elif isinstance(reply, Response):
-            await send_response(send, reply.status, reply.body, (*reply.headers, *extra))
-        elif isinstance(reply, Stream):
-            reply.headers = (*reply.headers, *extra)
-            await send_stream(reply, send, receive, self.stopping)
-
-    # -- steps of a request ----------------------------------------------------------------------
-
-    def _unknown(self, path: str, raw_path: bytes) -> HTTPError:
-        methods = self._router.methods(path, raw_path)
-        if not methods:
-            return HTTPError(404, "Not Found")
-        allow = ", ".join(sorted(methods)).encode()
-        return HTTPError(405, "Method Not Allowed", headers=((b"allow", allow),))
-
-    def _identify(self, scopes: frozenset[Scope] | None, headers: Headers) -> Identity:
         if self.tokens is None or scopes is None:
             return _NOBODY
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
@@ -231,93 +153,36 @@ class StoreApp:
             )
         return identity
 
-    async def _body(
-        self,
-        endpoint: Endpoint,
-        parse: Callable[[bytes], Any] | None,
-        scope: Message,
-        headers: Headers,
-        receive: Receive,
-    ) -> Any:
-        if endpoint.query:
-            return parse_query(endpoint.body, scope["query_string"])
-        if endpoint.method == "GET":
-            return None
-        body = await read_body(receive, headers, self.max_body_bytes)
-        if parse is None:
-            return body
-        if not body:
-            if endpoint.body_optional:
-                return parse(b"{}")
-            raise HTTPError(422, [{"type": "missing", "loc": ["body"], "msg": "Field required"}])
-        media_type = headers.get(b"content-type", JSON[1])
-        if media_type != JSON[1] and not _is_json(media_type):
-            raise HTTPError(415, "the body must be application/json")
-        parsed = parse(body)
-        reject_non_finite(body, overflow=not endpoint.keeps_infinity)
-        return parsed
+    # -- ASGI ------------------------------------------------------------------------------------
 
-    async def _remembered(self, endpoint: Endpoint, request: Request) -> bytes | Response | Stream:
-        name = self.reply_key(request, endpoint.method, endpoint.path)
-        reset = current_request_key.set(self.store_key(name))
-        try:
-            if not endpoint.creates:
-                return await endpoint.handler(request)
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        await self._outermost(scope, receive, send)
 
-            async def run() -> Response:
-                reply = await endpoint.handler(request)
-                return Response(endpoint.status, reply) if type(reply) is bytes else reply  # pyright: ignore[reportReturnType]
-
-            reply = await self.replies.once(name, run)
-            assert reply is not None
-            return reply
-        finally:
-            current_request_key.reset(reset)
-
-    def _failure(self, error: Exception, method: str, path: str) -> Response:
-        """Turn what went wrong into an answer; what is not the caller's fault is logged."""
-        if isinstance(error, HTTPError):
-            more = {"error_type": error.error_type} if error.error_type else {}
-            answer = problem(error.status, error.detail, **more)
-            answer.headers = (*answer.headers, *error.headers)
-            return answer
-        if isinstance(error, ValidationError):
-            return problem(422, error_details(error, "body"))
-        for kind, status in _STATUS_OF:
-            if isinstance(error, kind):
-                return problem(status, str(error), error_type=type(error).__name__)
-        error_id = generate_id(12)
-        logger.error("%s %s failed (error_id %s)", method, path, error_id, exc_info=error)
-        return problem(
-            500, "Internal server error", error_type=type(error).__name__, error_id=error_id
-        )
-
-    # -- mounted apps ----------------------------------------------------------------------------
-
-    async def _mounted(
-        self, scope: Message, headers: Headers, receive: Receive, send: Send
-    ) -> bool:
-        found = self._mounts.find(scope["path"])
-        if found is None:
-            return False
-        spec, app, prefix = found
-        if prefix == "" and scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
-            return False
-        self._identify(_MOUNT_SCOPES[spec.scope], headers)
-        await app({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
-        return True
-
-    async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._api(scope, receive, send)
+            return
         headers: Headers = dict(scope["headers"])
-        try:
-            if self._guard is not None:
+        if self._guard is not None:
+            try:
                 self._guard.check(headers)
-            if await self._mounted(scope, headers, receive, send):
+            except HTTPError as error:
+                await self._refuse(error, scope, receive, send)
                 return
-        except HTTPError as error:
-            logger.debug("websocket refused: %s", error)
-        await receive()
-        await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] == "http" and await self._hot.answer(self, scope, headers, receive, send):
+            return
+        raw_path: bytes = scope["raw_path"]
+        if b"%2f" in raw_path.lower():
+            # An encoded slash belongs to an id: it must not split the path.
+            quoted = raw_path.decode("latin-1")
+            scope = {**scope, "path": quoted, QUOTED_PATH: scope["path"]}
+        await self._api(scope, receive, send)
+
+    async def _refuse(self, error: HTTPError, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await refuse_websocket(error, receive, send)
+        else:
+            await failure(error, scope["method"], scope["path"])(scope, receive, send)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -326,23 +191,21 @@ class StoreApp:
         if not self.stopping.done():
             self.stopping.set_result(None)
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                self._stopping = asyncio.get_running_loop().create_future()
-                if self.options.watchdog_seconds > 0:
-                    self._watchdog = asyncio.create_task(self._watch(), name="agl-watchdog")
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                self.begin_shutdown()
-                if self._watchdog is not None:
-                    self._watchdog.cancel()
-                    await asyncio.wait({self._watchdog})
-                if self._close_store:
-                    await self.store.close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        self._stopping = asyncio.get_running_loop().create_future()
+        watchdog = None
+        if self.options.watchdog_seconds > 0:
+            watchdog = asyncio.create_task(self._watch(), name="agl-watchdog")
+        try:
+            yield
+        finally:
+            self.begin_shutdown()
+            if watchdog is not None:
+                watchdog.cancel()
+                await asyncio.wait({watchdog})
+            if self._close_store:
+                await self.store.close()
 
     async def _watch(self) -> None:
         while True:
@@ -355,12 +218,40 @@ class StoreApp:
                 logger.exception("the watchdog's round failed")
 
 
-_JSON_ONLY: Final = (JSON,)
-_MOUNT_SCOPES: Final[dict[str, frozenset[Scope] | None]] = {
-    "public": None,
-    "read": frozenset({"read", "algorithm"}),
-    "admin": frozenset(),
-}
+class _StoreAPI(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            describe_requests(document, ROUTES)
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
+    """Put CORS (Fetch standard, "CORS protocol") around an app, if origins are named."""
+    named = [origin.rstrip("/") for origin in origins if origin]
+    if not named:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=[] if "*" in named else named,
+        # "*" alone would be sent as it is, and browsers refuse it together with credentials.
+        allow_origin_regex=".*" if "*" in named else None,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        allow_credentials=True,
+        expose_headers=["*"],
+    )
+
+
+async def _router_failure(request: Request, error: Any) -> Reply:
+    if error.status_code != 405:
+        return failure(error, request.method, request.url.path)
+    found = [route for route in ROUTES if route.path_regex.match(request.scope["path"])]
+    allowed = sorted({method_of(route) for route in found})
+    headers = ((b"allow", ", ".join(allowed).encode()),)
+    error = HTTPError(405, "Method Not Allowed", headers=headers)
+    return failure(error, request.method, request.url.path)
 
 
 def _unauthorized(detail: str) -> HTTPError:
@@ -370,14 +261,3 @@ def _unauthorized(detail: str) -> HTTPError:
         error_type="PermissionDeniedError",
         headers=((b"www-authenticate", b"Bearer"),),
     )
-
-
-def _is_json(media_type: bytes) -> bool:
-    plain = media_type.partition(b";")[0].strip().lower()
-    return plain == JSON[1] or (plain.startswith(b"application/") and plain.endswith(b"+json"))
-
-
-def _checked_key(key: bytes) -> str:
-    if not 0 < len(key) <= _MAX_KEY_LENGTH:
-        raise HTTPError(400, f"an Idempotency-Key has 1 to {_MAX_KEY_LENGTH} characters")
-    return key.decode("latin-1")

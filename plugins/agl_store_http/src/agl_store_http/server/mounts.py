@@ -3,42 +3,97 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.routing import BaseRoute, Match, NoMatchFound
 
 from agl_core.errors import PluginBrokenError
-from agl_core.plugins._spec import AppSpec
-from agl_core.store.base import LightningStore
+from agl_core.plugins import AppSpec
+from agl_core.store import LightningStore
+from agl_serving import HTTPError, Message, Receive, Scope, Send
+from agl_store_http.server.failures import failure
+from agl_store_http.server.routing import QUOTED_PATH
 
-__all__ = ["Mounts"]
+if TYPE_CHECKING:
+    from agl_store_http.server.app import StoreApp
+
+__all__ = ["Mounts", "refuse_websocket"]
+
+logger = logging.getLogger(__name__)
+
+_SCOPES: Final[dict[str, frozenset[Scope] | None]] = {
+    "public": None,
+    "read": frozenset({"read", "algorithm"}),
+    "admin": frozenset(),
+}
 
 
-class Mounts:
-    """Finds the mounted app that a path belongs to; the longest prefix wins.
+class Mounts(BaseRoute):
+    """The last route of the server: hands a request to the mounted app that its path belongs to.
+
+    Starlette's ``Mount`` is not enough: an app here also gets its prefix without a trailing slash,
+    an app on ``/`` must not hide unknown paths of the API, and each app has a token scope.
 
     Args:
-        specs: What to mount.
+        specs: What to mount; the longest prefix wins.
         store: Handed to each app's factory.
+        server: Checks the tokens.
 
     Raises:
         PluginBrokenError: An app cannot be made.
     """
 
-    def __init__(self, specs: Iterable[AppSpec], store: LightningStore) -> None:
+    def __init__(self, specs: Iterable[AppSpec], store: LightningStore, server: StoreApp) -> None:
         made = [(spec.path.rstrip("/"), spec, _make(spec, store)) for spec in specs]
         self._mounts = sorted(made, key=lambda mount: len(mount[0]), reverse=True)
+        self._server = server
 
-    def find(self, path: str) -> tuple[AppSpec, Any, str] | None:
-        """Return the spec, the app and the prefix that it is mounted under.
+    def matches(self, scope: Message) -> tuple[Match, Message]:
+        if scope["type"] == "websocket":
+            return Match.FULL, {}
+        if scope["type"] != "http" or self._find(scope) is None:
+            return Match.NONE, {}
+        return Match.FULL, {}
 
-        An app on ``/`` gets everything but ``/v1/…``, where an unknown path is an error.
-        """
+    def url_path_for(self, name: str, /, **path_params: Any) -> Any:
+        raise NoMatchFound(name, path_params)
+
+    def _find(self, scope: Message) -> tuple[AppSpec, Any, str] | None:
+        path: str = scope.get(QUOTED_PATH, scope["path"])
         for prefix, spec, app in self._mounts:
             if prefix == "":
-                return None if path.startswith("/v1/") else (spec, app, prefix)
+                reads = scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD")
+                return (spec, app, prefix) if reads and not path.startswith("/v1/") else None
             if path == prefix or path.startswith(prefix + "/"):
                 return spec, app, prefix
         return None
+
+    async def handle(self, scope: Message, receive: Receive, send: Send) -> None:
+        found = self._find(scope)
+        try:
+            if found is None:
+                raise HTTPError(404, "Not Found")
+            spec, app, prefix = found
+            self._server.identify(_SCOPES[spec.scope], dict(scope["headers"]))
+            path: str = scope.get(QUOTED_PATH, scope["path"])
+            root: str = scope.get("root_path", "") + prefix
+            await app({**scope, "path": path, "root_path": root}, receive, send)
+        except Exception as error:
+            if scope["type"] == "http":
+                await failure(error, scope["method"], scope["path"])(scope, receive, send)
+            elif isinstance(error, HTTPError):
+                await refuse_websocket(error, receive, send)
+            else:
+                raise
+
+
+async def refuse_websocket(error: HTTPError, receive: Receive, send: Send) -> None:
+    """Close a websocket before it is open: code 1008, policy violation (RFC 6455, 7.4.1)."""
+    logger.debug("websocket refused: %s", error)
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})
 
 
 def _make(spec: AppSpec, store: LightningStore) -> Any:

@@ -1,4 +1,4 @@
-"""Remembers the replies to creating calls, so that a retry gets the first call's reply.
+"""Replies of the store server, and the memory of them that makes retries safe.
 
 A client sends each creating call with a key of its own and repeats the key when it retries. The
 first call with a key runs; a second one waits for it, or gets its remembered reply.
@@ -8,17 +8,62 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
-from agl_serving.messages import Response
+from pydantic_core import to_json
+from starlette.responses import Response
 
-__all__ = ["ReplyMemory"]
+from agl_serving import JSON, Message, Receive, Send
+
+__all__ = ["NoReply", "Reply", "ReplyMemory", "problem"]
 
 RETENTION_SECONDS: Final = 300.0
 """Longer than a client with the default schedule (four tries of 30 s) goes on retrying."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 _ENTRY_BYTES: Final = 400
+
+
+class Reply(Response):
+    """A response whose body is bytes already: nothing is serialised or rendered again.
+
+    Args:
+        body: The body, JSON unless the headers say otherwise.
+        status: HTTP status.
+        headers: Headers besides Content-Length.
+    """
+
+    def __init__(
+        self, body: bytes, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = (JSON,)
+    ) -> None:
+        self.body = body
+        self.status_code = status
+        self.background = None
+        self.raw_headers = [*headers, (b"content-length", b"%d" % len(body))]
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        start: Message = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            # Middleware adds to the list; this object may be sent again to a retry.
+            "headers": list(self.raw_headers),
+        }
+        await send(start)
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class NoReply(Response):
+    """Sends nothing, because the client closed the connection."""
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        return None
+
+
+def problem(
+    status: int, detail: Any, headers: Sequence[tuple[bytes, bytes]] = (), **more: Any
+) -> Reply:
+    """Return an error reply: JSON with ``detail`` and ``more``."""
+    return Reply(to_json({"detail": detail, **more}), status, (JSON, *headers))
 
 
 class ReplyMemory:
@@ -34,14 +79,12 @@ class ReplyMemory:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._running: dict[str, asyncio.Future[None]] = {}
-        self._replies: dict[str, tuple[float, Response]] = {}  # oldest first
+        self._replies: dict[str, tuple[float, Reply]] = {}  # oldest first
 
     def __len__(self) -> int:
         return len(self._replies)
 
-    async def once(
-        self, key: str, run: Callable[[], Awaitable[Response | None]]
-    ) -> Response | None:
+    async def once(self, key: str, run: Callable[[], Awaitable[Reply | None]]) -> Reply | None:
         """Return the reply remembered under ``key``, or run and remember.
 
         Args:
@@ -64,7 +107,7 @@ class ReplyMemory:
             del self._running[key]
             done.set_result(None)
 
-    async def forget(self, key: str) -> Response | None:
+    async def forget(self, key: str) -> Reply | None:
         """Forget the reply under ``key``, once its call has ended, and return it."""
         while (running := self._running.get(key)) is not None:
             await asyncio.shield(running)
@@ -74,7 +117,7 @@ class ReplyMemory:
         self._bytes -= _size(key, known[1])
         return known[1]
 
-    def _remember(self, key: str, reply: Response) -> None:
+    def _remember(self, key: str, reply: Reply) -> None:
         now = time.monotonic()
         self._replies[key] = (now, reply)
         self._bytes += _size(key, reply)
@@ -87,5 +130,5 @@ class ReplyMemory:
             self._bytes -= _size(oldest, old)
 
 
-def _size(key: str, reply: Response) -> int:
+def _size(key: str, reply: Reply) -> int:
     return len(reply.body) + len(key) + _ENTRY_BYTES

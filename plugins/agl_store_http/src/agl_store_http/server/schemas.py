@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from agl_core.store.values import FilterLogic
+from agl_core.store import FilterLogic
 from agl_core.types import (
     Attempt,
     AttemptedRollout,

@@ -10,12 +10,17 @@ from typing import Any, Final
 
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError, LaunchError
-from agl_core.store.base import LightningStore, LightningStoreCapabilities
+from agl_core.store import LightningStore, LightningStoreCapabilities, LightningStoreThreaded
 from agl_core.store.delegating import DelegatingStore
-from agl_core.store.threaded import LightningStoreThreaded
-from agl_serving.launcher import LaunchMode, PythonServerLauncher, PythonServerLauncherArgs
-from agl_serving.sockets import LOOPBACK, is_loopback
-from agl_serving.tokens import ATTEMPT_TOKEN_SECONDS, mint_token
+from agl_serving import (
+    ATTEMPT_TOKEN_SECONDS,
+    LOOPBACK,
+    LaunchMode,
+    PythonServerLauncher,
+    PythonServerLauncherArgs,
+    is_loopback,
+    mint_token,
+)
 from agl_store_http.client import LightningStoreClient
 from agl_store_http.server.app import StoreApp, StoreAppOptions
 

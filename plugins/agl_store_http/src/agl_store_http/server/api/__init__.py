@@ -1,20 +1,43 @@
-"""The table of endpoints of the store API."""
+"""The endpoints of the store API. FastAPI's table of their routes is made of these modules."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from agl_store_http.server.api import attempts, meta, queue, resources, rollouts, spans, workers
-from agl_store_http.server.endpoints import Endpoint
+from fastapi.routing import APIRoute
 
-__all__ = ["ENDPOINTS"]
-
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *meta.ENDPOINTS,
-    *queue.ENDPOINTS,
-    *rollouts.ENDPOINTS,
-    *attempts.ENDPOINTS,
-    *workers.ENDPOINTS,
-    *resources.ENDPOINTS,
-    *spans.ENDPOINTS,
+from agl_store_http.server.api import (
+    attempts,
+    meta,
+    otlp,
+    queue,
+    resources,
+    rollouts,
+    spans,
+    workers,
 )
+
+__all__ = ["HOT_ENDPOINTS", "ROUTES"]
+
+_MODULES: Final = (meta, queue, rollouts, attempts, workers, resources, spans, otlp)
+
+ROUTES: Final[tuple[APIRoute, ...]] = tuple(
+    route for module in _MODULES for route in module.router.routes if isinstance(route, APIRoute)
+)
+"""Every route, in the order in which they are matched."""
+
+HOT_ENDPOINTS: Final[frozenset[Any]] = frozenset(
+    {
+        queue.enqueue,
+        queue.dequeue,
+        rollouts.query,
+        attempts.update,
+        workers.update,
+        spans.add,
+        spans.add_many,
+        spans.query,
+        spans.next_id,
+        otlp.export_traces,
+    }
+)
+"""What runners do for every attempt and span, and what pages of a dashboard ask for again."""

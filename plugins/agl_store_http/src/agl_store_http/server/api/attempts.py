@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Any
+
+from fastapi import Query
 
 from agl_core.types import Attempt, AttemptedRollout
 from agl_store_http.server.api.common import (
-    PREFIX,
-    READERS,
-    WRITERS,
+    WorkReaderCall,
+    WriterCall,
     attempted_json,
     model_json,
     optional_json,
     page_arguments,
     page_json,
 )
-from agl_store_http.server.endpoints import Endpoint, Request
+from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import PREFIX, answers, new_router
 from agl_store_http.server.schemas import (
     AttemptPage,
     AttemptQuery,
@@ -23,95 +26,79 @@ from agl_store_http.server.schemas import (
     StartAttemptRequest,
 )
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["router"]
 
-_PATH: Final = f"{PREFIX}/rollouts/{{rollout_id}}/attempts"
-
-
-async def start(request: Request) -> bytes:
-    started = await request.app.store.start_attempt(
-        request.params[0], worker_id=request.body.worker_id
-    )
-    return attempted_json(request, (started,))[0]
+router = new_router("attempts", f"{PREFIX}/rollouts/{{rollout_id}}/attempts")
 
 
-async def query(request: Request) -> bytes:
-    return page_json(
-        await request.app.store.query_attempts(request.params[0], **page_arguments(request.body))
-    )
-
-
-async def latest(request: Request) -> bytes:
-    return optional_json(await request.app.store.get_latest_attempt(request.params[0]))
-
-
-async def update(request: Request) -> bytes:
-    rollout_id, attempt_id = request.params
-    return model_json(
-        await request.app.store.update_attempt(rollout_id, attempt_id, **request.body)
-    )
-
-
-async def give_back(request: Request) -> bytes:
-    rollout_id, attempt_id = request.params
-    await request.app.store.return_claim(rollout_id, attempt_id)
-    return b"null"
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "POST",
-        _PATH,
-        start,
-        "Start another attempt, whatever the rollout's status and limits",
-        WRITERS,
-        body=StartAttemptRequest,
-        body_optional=True,
-        reply=AttemptedRollout,
-        status=201,
-        creates=True,
-    ),
-    Endpoint(
-        "GET",
-        _PATH,
-        query,
-        "List the attempts of a rollout",
-        READERS | WRITERS,
-        body=AttemptQuery,
-        query=True,
-        reply=AttemptPage,
-    ),
-    Endpoint(
-        "POST",
-        f"{_PATH}/search",
-        query,
-        "List the attempts of a rollout (order and page in the body)",
-        READERS | WRITERS,
-        body=AttemptQuery,
-        reply=AttemptPage,
-    ),
-    Endpoint(
-        "GET",
-        f"{_PATH}/latest",
-        latest,
-        "The attempt with the highest sequence id; null if there is none",
-        READERS | WRITERS,
-        reply=Attempt | None,
-    ),
-    Endpoint(
-        "POST",
-        f"{_PATH}/{{attempt_id}}",
-        update,
-        "Overwrite the fields given; the attempt may be called `latest`",
-        WRITERS,
-        body=AttemptUpdate,
-        reply=Attempt,
-    ),
-    Endpoint(
-        "POST",
-        f"{_PATH}/{{attempt_id}}/return",
-        give_back,
-        "Take back a claim that reached nobody; nothing if somebody has acted on the attempt",
-        WRITERS,
-    ),
+@router.post(
+    "",
+    summary="Start another attempt, whatever the rollout's status and limits",
+    **answers(201, AttemptedRollout, keyed=True),
 )
+async def start(
+    rollout_id: str,
+    call: WriterCall,
+    body: Annotated[StartAttemptRequest, json_body(StartAttemptRequest, optional=True)],
+) -> Reply:
+    async def work() -> bytes:
+        started = await call.store.start_attempt(rollout_id, worker_id=body.worker_id)
+        return attempted_json(call, (started,))[0]
+
+    return await call.once(201, work)
+
+
+async def _page(rollout_id: str, call: Call, query: AttemptQuery) -> Reply:
+    return Reply(page_json(await call.store.query_attempts(rollout_id, **page_arguments(query))))
+
+
+@router.get("", summary="List the attempts of a rollout", **answers(200, AttemptPage))
+async def query(
+    rollout_id: str, call: WorkReaderCall, query: Annotated[AttemptQuery, Query()]
+) -> Reply:
+    return await _page(rollout_id, call, query)
+
+
+@router.post(
+    "/search",
+    summary="List the attempts of a rollout (order and page in the body)",
+    **answers(200, AttemptPage),
+)
+async def search(
+    rollout_id: str, call: WorkReaderCall, body: Annotated[AttemptQuery, json_body(AttemptQuery)]
+) -> Reply:
+    return await _page(rollout_id, call, body)
+
+
+@router.get(
+    "/latest",
+    summary="The attempt with the highest sequence id; null if there is none",
+    **answers(200, Attempt | None),
+)
+async def latest(rollout_id: str, call: WorkReaderCall) -> Reply:
+    return Reply(optional_json(await call.store.get_latest_attempt(rollout_id)))
+
+
+@router.post(
+    "/{attempt_id}",
+    summary="Overwrite the fields given; the attempt may be called `latest`",
+    **answers(200, Attempt),
+)
+async def update(
+    rollout_id: str,
+    attempt_id: str,
+    call: WriterCall,
+    body: Annotated[AttemptUpdate, json_body(AttemptUpdate)],
+) -> Reply:
+    changes: Any = body  # the store refuses null where it is not allowed
+    return Reply(model_json(await call.store.update_attempt(rollout_id, attempt_id, **changes)))
+
+
+@router.post(
+    "/{attempt_id}/return",
+    summary="Return a claim that reached nobody; nothing if somebody has acted on the attempt",
+    **answers(200, None),
+)
+async def return_claim(rollout_id: str, attempt_id: str, call: WriterCall) -> Reply:
+    await call.store.return_claim(rollout_id, attempt_id)
+    return Reply(b"null")

@@ -1,45 +1,47 @@
-"""What the handlers share: who may call, and how records become JSON."""
+"""What the endpoints share: who may call, and how records become JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any
 
 from pydantic import BaseModel
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import AttemptedRollout, PaginatedResult
-from agl_serving.tokens import Scope
-from agl_store_http.server.endpoints import Request
+from agl_store_http.server.dependencies import Call, allow
 
 __all__ = [
-    "ALGORITHM",
-    "ANYONE",
-    "PREFIX",
-    "READERS",
-    "RUNNER",
-    "WRITERS",
+    "AlgorithmCall",
+    "AnyCall",
+    "ReaderCall",
+    "RunnerCall",
+    "SpanCall",
+    "WorkReaderCall",
+    "WriterCall",
     "attempted_json",
     "list_json",
     "model_json",
     "optional_json",
     "page_arguments",
     "page_json",
-    "path_attempt",
 ]
 
-PREFIX: Final = "/v1/agl"
-
-# Who may call, besides the admin.
-READERS: Final[frozenset[Scope]] = frozenset({"read", "algorithm"})
-"""Looks at anything."""
-ALGORITHM: Final[frozenset[Scope]] = frozenset({"algorithm"})
+# Callers by what they may do; the admin may do everything.
+ReaderCall = Annotated[Call, allow("read", "algorithm")]
+"""Reads anything."""
+AlgorithmCall = Annotated[Call, allow("algorithm")]
 """Makes work and resources."""
-RUNNER: Final[frozenset[Scope]] = frozenset({"runner"})
+RunnerCall = Annotated[Call, allow("runner")]
 """Does work."""
-WRITERS: Final[frozenset[Scope]] = frozenset({"algorithm", "runner"})
-"""Either side of the loop."""
-ANYONE: Final[frozenset[Scope]] = frozenset({"algorithm", "runner", "attempt", "read"})
+WriterCall = Annotated[Call, allow("algorithm", "runner")]
+"""Is either side of the loop."""
+WorkReaderCall = Annotated[Call, allow("read", "algorithm", "runner")]
+"""Reads what runners also read."""
+SpanCall = Annotated[Call, allow("algorithm", "runner", "attempt")]
+"""Writes spans. An ``attempt`` token only its own: the endpoint checks that."""
+AnyCall = Annotated[Call, allow("read", "algorithm", "runner", "attempt")]
+"""Has any token. With an ``attempt`` token it sees only its own: the endpoint checks that."""
 
 
 def model_json(model: BaseModel) -> bytes:
@@ -80,13 +82,13 @@ def page_arguments(query: BaseModel) -> Mapping[str, Any]:
     return arguments
 
 
-def attempted_json(request: Request, claims: Iterable[AttemptedRollout]) -> list[bytes]:
+def attempted_json(call: Call, claims: Iterable[AttemptedRollout]) -> list[bytes]:
     """Return the JSON of claims, each with the token of its attempt if the server has auth.
 
     The token stands beside the rollout's fields under ``attempt_token``: a header could not hold
     those of a large batch.
     """
-    tokens = request.app.tokens
+    tokens = call.app.tokens
     if tokens is None:
         return [model_json(claim) for claim in claims]
     return [
@@ -97,8 +99,3 @@ def attempted_json(request: Request, claims: Iterable[AttemptedRollout]) -> list
         )
         for claim in claims
     ]
-
-
-def path_attempt(request: Request) -> Iterable[tuple[str | None, str | None]]:
-    """Binding of paths that name a rollout and an attempt."""
-    return ((request.params[0], request.params[1]),)

@@ -4,58 +4,94 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Annotated, Any, Final
 
+from fastapi import Response
 from pydantic_core import to_json
 
-from agl_core.store.base import LightningStore
-from agl_core.store.values import StoreEvent
+from agl_core.store import LightningStore, StoreEvent
 from agl_core.types import Rollout
-from agl_serving.messages import HTTPError, Response, Stream, while_connected
-from agl_store_http.server.api.common import PREFIX, READERS, list_json, model_json
-from agl_store_http.server.endpoints import Endpoint, Request
+from agl_serving import HTTPError, Receive, Send, Stream, send_stream, while_connected
+from agl_store_http.server.api.common import ReaderCall, list_json, model_json
+from agl_store_http.server.dependencies import json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import Health, Statistics, WaitRequest
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["router"]
+
+router = new_router("meta")
 
 _KEEP_ALIVE_SECONDS: Final = 15.0
 
 
-async def health(_: Request) -> bytes:
-    return b'{"status":"ok"}'
+@router.get("/health", summary="Whether the server answers", **answers(200, Health))
+async def health() -> Reply:
+    return Reply(b'{"status":"ok"}')
 
 
-async def statistics(request: Request) -> bytes:
-    return to_json(await request.app.store.statistics())
+@router.get("/statistics", summary="Counts of what is stored", **answers(200, Statistics))
+async def statistics(call: ReaderCall) -> Reply:
+    return Reply(to_json(await call.store.statistics()))
 
 
-async def wait_for_rollouts(request: Request) -> bytes | Response:
-    body: WaitRequest = request.body
-    store = request.app.store
+@router.post(
+    "/waits/rollouts",
+    summary="Wait until all of these rollouts are finished, or until the timeout",
+    **answers(200, list[Rollout]),
+)
+async def wait_for_rollouts(
+    call: ReaderCall, body: Annotated[WaitRequest, json_body(WaitRequest)]
+) -> Reply:
+    store = call.store
     if body.timeout is not None and body.timeout <= 0:
-        return list_json(await store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0))
+        return Reply(
+            list_json(await store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0))
+        )
     finished, _ = await while_connected(
         store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=body.timeout),
-        request.receive,
-        request.app.stopping,
+        call.receive,
+        call.app.stopping,
     )
-    if finished is None:  # the server stops: say what there is
+    if finished is None:  # the server stops: the reply is what is finished by now
         finished = await store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0)
-    return list_json(finished)
+    return Reply(list_json(finished))
 
 
-async def events(request: Request) -> Stream:
-    store = request.app.store
-    if not store.capabilities.get("events"):
+# -- events ----------------------------------------------------------------------------------------
+
+
+class EventStream(Response):
+    """Server-sent events until the client leaves or the server stops."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, store: LightningStore, stopping: asyncio.Future[None]) -> None:
+        super().__init__()
+        self._store = store
+        self._stopping = stopping
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        headers = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
+        stream = Stream(_event_stream(self._store), headers)
+        await send_stream(stream, send, receive, self._stopping)
+
+
+@router.get(
+    "/events",
+    summary="Changes of rollouts, attempts, workers and resources as they happen "
+    "(server-sent events)",
+    response_class=EventStream,
+    **answers(200, StoreEvent),
+)
+async def events(call: ReaderCall) -> Response:
+    if not call.store.capabilities.get("events"):
         raise HTTPError(501, "the store behind this server tells no events")
-    return Stream(
-        _event_stream(store),
-        ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")),
-    )
+    return EventStream(call.store, call.app.stopping)
 
 
 async def _event_stream(store: LightningStore) -> AsyncGenerator[bytes, None]:
-    """Server-sent events (WHATWG HTML, section 9.2), with a comment now and then in silence."""
+    """Yield events as text (WHATWG HTML, section 9.2), and a comment now and then in silence."""
     iterator = store.events()
     pending: asyncio.Future[StoreEvent] = asyncio.ensure_future(anext(iterator))
     try:
@@ -82,34 +118,3 @@ async def _event_stream(store: LightningStore) -> AsyncGenerator[bytes, None]:
         aclose = getattr(iterator, "aclose", None)
         if aclose is not None:
             await aclose()
-
-
-ENDPOINTS: Final = (
-    Endpoint("GET", f"{PREFIX}/health", health, "Whether the server answers", None, reply=Health),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/statistics",
-        statistics,
-        "Counts of what is stored",
-        READERS,
-        reply=Statistics,
-    ),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/events",
-        events,
-        "Changes of rollouts, attempts, workers and resources as they happen (server-sent events)",
-        READERS,
-        reply=StoreEvent,
-        produces="text/event-stream",
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/waits/rollouts",
-        wait_for_rollouts,
-        "Wait until all of these rollouts are finished, or until the timeout",
-        READERS,
-        body=WaitRequest,
-        reply=list[Rollout],
-    ),
-)

@@ -4,113 +4,102 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import TypeAdapter
 
-from agl_core.store.request_key import current_request_key
+from agl_core.store import current_request_key
 from agl_core.types import AttemptedRollout, Rollout
-from agl_serving.messages import Response, while_connected
-from agl_store_http.server.api.common import ALGORITHM, PREFIX, RUNNER, attempted_json, list_json
-from agl_store_http.server.endpoints import Endpoint, Request
+from agl_serving import while_connected
+from agl_store_http.server.api.common import AlgorithmCall, RunnerCall, attempted_json, list_json
+from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import PREFIX, answers, new_router
 from agl_store_http.server.schemas import DequeueRequest, EnqueueRequest
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["router"]
 
 logger = logging.getLogger(__name__)
+
+router = new_router("queue", f"{PREFIX}/queues/rollouts")
 
 _NOTHING: Final = b"[]"
 _claims: Final = TypeAdapter(list[AttemptedRollout])
 
 
-async def enqueue(request: Request) -> bytes:
-    body: EnqueueRequest = request.body
-    if not body.rollouts:
-        return _NOTHING
-    return list_json(await request.app.store.enqueue_many_rollouts(body.rollouts))
+@router.post(
+    "/enqueue",
+    summary="Append rollouts to the queue, in order",
+    **answers(201, list[Rollout], keyed=True),
+)
+async def enqueue(
+    call: AlgorithmCall, body: Annotated[EnqueueRequest, json_body(EnqueueRequest)]
+) -> Reply:
+    async def work() -> bytes:
+        if not body.rollouts:
+            return _NOTHING
+        return list_json(await call.store.enqueue_many_rollouts(body.rollouts))
+
+    return await call.once(201, work)
 
 
-async def dequeue(request: Request) -> bytes | Response:
-    """Claim, so that no claim is lost with its reply.
-
-    A client that sends a key gets the same claim again when it retries. For one that sends none
-    (the reference's), a claim that is known not to have been delivered goes to the same worker
-    with its next call, or back to the queue if there is no worker.
-    """
-    body: DequeueRequest = request.body
-    app = request.app
-    name = "" if request.key is None else app.reply_key(request, "dequeue", body.worker_id)
+@router.post(
+    "/dequeue",
+    summary="Claim rollouts from the head of the queue, waiting for work if asked to",
+    **answers(200, list[AttemptedRollout]),
+)
+async def dequeue(
+    call: RunnerCall, body: Annotated[DequeueRequest, json_body(DequeueRequest, optional=True)]
+) -> Reply:
+    # No claim is lost with its reply. A client that sends a key gets the same claim again when it
+    # retries. For a client without keys (the reference's), a claim that is known not to have been
+    # delivered goes to the same worker with its next call, or back to the queue if it names none.
+    app = call.app
+    name = "" if call.key is None else call.reply_name("dequeue", body.worker_id)
     if body.limit <= 0:
         if name:
-            await _give_back(request, await app.replies.forget(name))
-        return _NOTHING
+            await _return_reply(call, await app.replies.forget(name))
+        return Reply(_NOTHING)
     if name:
-        current_request_key.set(app.store_key(name))  # keys count per worker; the app resets it
-        return await app.replies.once(name, lambda: _claim(request)) or _NOTHING
+        current_request_key.set(call.store_key(name))  # keys count per worker
+        return await app.replies.once(name, lambda: _claim(call, body)) or Reply(_NOTHING)
     if body.worker_id is not None:
         undelivered = app.undelivered.pop(body.worker_id, None)
         if undelivered is not None:
             return undelivered
-    return await _claim(request) or _NOTHING
+    return await _claim(call, body) or Reply(_NOTHING)
 
 
-async def _give_back(request: Request, reply: Response | None) -> None:
-    """Put the claims of a reply back that its client says it did not get."""
-    if reply is not None:
-        claims: list[AttemptedRollout] = _claims.validate_json(reply.body)
-        await _put_back(request, claims)
-
-
-async def _claim(request: Request) -> Response | None:
-    body: DequeueRequest = request.body
-    store = request.app.store
+async def _claim(call: Call, body: DequeueRequest) -> Reply | None:
+    store = call.store
     connected = True
     claims = await store.dequeue_many_rollouts(limit=body.limit, worker_id=body.worker_id)
     if not claims and body.wait > 0:
         found, connected = await while_connected(
             store.dequeue_many_rollouts(limit=body.limit, worker_id=body.worker_id, wait=body.wait),
-            request.receive,
-            request.app.stopping,
+            call.receive,
+            call.app.stopping,
         )
         claims = found or ()
     if not claims:
         return None
-    reply = Response(200, b"[" + b",".join(attempted_json(request, claims)) + b"]")
-    if not connected and request.key is None:
+    reply = Reply(b"[" + b",".join(attempted_json(call, claims)) + b"]")
+    if not connected and call.key is None:
         if body.worker_id is not None:
-            request.app.undelivered[body.worker_id] = reply
+            call.app.undelivered[body.worker_id] = reply
         else:
-            await _put_back(request, claims)
+            await _return_claims(call, claims)
     return reply
 
 
-async def _put_back(request: Request, claims: Sequence[AttemptedRollout]) -> None:
-    store = request.app.store
+async def _return_reply(call: Call, reply: Reply | None) -> None:
+    """Return the claims of a reply that the client says it did not get."""
+    if reply is not None:
+        claims: list[AttemptedRollout] = _claims.validate_json(bytes(reply.body))
+        await _return_claims(call, claims)
+
+
+async def _return_claims(call: Call, claims: Sequence[AttemptedRollout]) -> None:
     for claim in claims:
         logger.info("nobody took the claim on rollout %s; it is queued again", claim.rollout_id)
-        await store.return_claim(claim.rollout_id, claim.attempt.attempt_id)
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "POST",
-        f"{PREFIX}/queues/rollouts/enqueue",
-        enqueue,
-        "Append rollouts to the queue, in order",
-        ALGORITHM,
-        body=EnqueueRequest,
-        reply=list[Rollout],
-        status=201,
-        creates=True,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/queues/rollouts/dequeue",
-        dequeue,
-        "Claim rollouts from the head of the queue, waiting for work if asked to",
-        RUNNER,
-        body=DequeueRequest,
-        body_optional=True,
-        reply=list[AttemptedRollout],
-    ),
-)
+        await call.store.return_claim(claim.rollout_id, claim.attempt.attempt_id)

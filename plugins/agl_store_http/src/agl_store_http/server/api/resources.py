@@ -2,99 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from typing import Annotated
+
+from fastapi import Query
 
 from agl_core.types import NamedResources, ResourcesUpdate
 from agl_store_http.server.api.common import (
-    ALGORITHM,
-    ANYONE,
-    PREFIX,
-    READERS,
-    RUNNER,
+    AlgorithmCall,
+    AnyCall,
+    WorkReaderCall,
     model_json,
     optional_json,
     page_arguments,
     page_json,
 )
-from agl_store_http.server.endpoints import Endpoint, Request
+from agl_store_http.server.dependencies import json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import ResourcesPage, ResourcesQuery
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["router"]
+
+router = new_router("resources")
+
+NamedResourcesBody = Annotated[NamedResources, json_body(NamedResources)]
 
 
-async def query(request: Request) -> bytes:
-    return page_json(await request.app.store.query_resources(**page_arguments(request.body)))
+@router.get("/resources", summary="List resources snapshots", **answers(200, ResourcesPage))
+async def query(call: WorkReaderCall, query: Annotated[ResourcesQuery, Query()]) -> Reply:
+    return Reply(page_json(await call.store.query_resources(**page_arguments(query))))
 
 
-async def add(request: Request) -> bytes:
-    return model_json(await request.app.store.add_resources(request.body))
-
-
-async def latest(request: Request) -> bytes:
-    return optional_json(await request.app.store.get_latest_resources())
-
-
-async def get(request: Request) -> bytes:
-    return optional_json(await request.app.store.get_resources_by_id(request.params[0]))
-
-
-async def update(request: Request) -> bytes:
-    return model_json(await request.app.store.update_resources(request.params[0], request.body))
-
-
-def _any_attempt(_: Request) -> Iterable[tuple[str | None, str | None]]:
-    return ()  # resources belong to no attempt, and every agent needs them
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        f"{PREFIX}/resources",
-        query,
-        "List resources snapshots",
-        READERS | RUNNER,
-        body=ResourcesQuery,
-        query=True,
-        reply=ResourcesPage,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/resources",
-        add,
-        "Store a new snapshot; it becomes the latest",
-        ALGORITHM,
-        body=NamedResources,
-        reply=ResourcesUpdate,
-        status=201,
-        creates=True,
-    ),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/resources/latest",
-        latest,
-        "The snapshot most recently added or updated; null if there is none",
-        ANYONE,
-        reply=ResourcesUpdate | None,
-        binding=_any_attempt,
-    ),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/resources/{{resources_id}}",
-        get,
-        "One snapshot; null if there is none",
-        ANYONE,
-        reply=ResourcesUpdate | None,
-        binding=_any_attempt,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/resources/{{resources_id}}",
-        update,
-        "Replace a snapshot, or create it; it becomes the latest",
-        ALGORITHM,
-        body=NamedResources,
-        reply=ResourcesUpdate,
-        creates=True,
-    ),
+@router.post(
+    "/resources",
+    summary="Store a new snapshot; it becomes the latest",
+    **answers(201, ResourcesUpdate, keyed=True),
 )
+async def add(call: AlgorithmCall, body: NamedResourcesBody) -> Reply:
+    async def work() -> bytes:
+        return model_json(await call.store.add_resources(body))
+
+    return await call.once(201, work)
+
+
+# Resources belong to no attempt, and every agent needs them: any token reads them.
+
+
+@router.get(
+    "/resources/latest",
+    summary="The snapshot most recently added or updated; null if there is none",
+    **answers(200, ResourcesUpdate | None),
+)
+async def latest(call: AnyCall) -> Reply:
+    return Reply(optional_json(await call.store.get_latest_resources()))
+
+
+@router.get(
+    "/resources/{resources_id}",
+    summary="One snapshot; null if there is none",
+    **answers(200, ResourcesUpdate | None),
+)
+async def get(resources_id: str, call: AnyCall) -> Reply:
+    return Reply(optional_json(await call.store.get_resources_by_id(resources_id)))
+
+
+@router.post(
+    "/resources/{resources_id}",
+    summary="Replace a snapshot, or create it; it becomes the latest",
+    **answers(200, ResourcesUpdate, keyed=True),
+)
+async def update(resources_id: str, call: AlgorithmCall, body: NamedResourcesBody) -> Reply:
+    async def work() -> bytes:
+        return model_json(await call.store.update_resources(resources_id, body))
+
+    return await call.once(200, work)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Any
+
+from fastapi import Query
 
 from agl_core.types import AttemptedRollout, Rollout
 from agl_store_http.server.api.common import (
-    ALGORITHM,
-    ANYONE,
-    PREFIX,
-    READERS,
-    WRITERS,
+    AlgorithmCall,
+    AnyCall,
+    ReaderCall,
+    WriterCall,
     attempted_json,
     model_json,
     optional_json,
     page_arguments,
     page_json,
 )
-from agl_store_http.server.endpoints import Endpoint, Request
+from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import (
     RolloutPage,
     RolloutQuery,
@@ -26,87 +28,72 @@ from agl_store_http.server.schemas import (
     StartRolloutRequest,
 )
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["router"]
+
+router = new_router("rollouts")
 
 
-async def start(request: Request) -> bytes:
-    body: StartRolloutRequest = request.body
-    started = await request.app.store.start_rollout(**body.__dict__)
-    return attempted_json(request, (started,))[0]
+@router.post(
+    "/rollouts",
+    summary="Start a rollout at once, bypassing the queue",
+    **answers(201, AttemptedRollout, keyed=True),
+)
+async def start(
+    call: WriterCall, body: Annotated[StartRolloutRequest, json_body(StartRolloutRequest)]
+) -> Reply:
+    async def work() -> bytes:
+        started = await call.store.start_rollout(**body.__dict__)
+        return attempted_json(call, (started,))[0]
+
+    return await call.once(201, work)
 
 
-async def query(request: Request) -> bytes:
-    return page_json(await request.app.store.query_rollouts(**page_arguments(request.body)))
+async def _page(call: Call, query: RolloutQuery) -> Reply:
+    return Reply(page_json(await call.store.query_rollouts(**page_arguments(query))))
 
 
-async def get(request: Request) -> bytes:
-    rollout = await request.app.store.get_rollout_by_id(request.params[0])
-    bound = request.identity.attempt_id
+@router.get(
+    "/rollouts",
+    summary="List rollouts, each with its latest attempt",
+    **answers(200, RolloutPage),
+)
+async def query(call: ReaderCall, query: Annotated[RolloutQuery, Query()]) -> Reply:
+    return await _page(call, query)
+
+
+@router.post(
+    "/rollouts/search",
+    summary="List rollouts, each with its latest attempt (filters in the body)",
+    **answers(200, RolloutPage),
+)
+async def search(call: ReaderCall, body: Annotated[RolloutQuery, json_body(RolloutQuery)]) -> Reply:
+    return await _page(call, body)
+
+
+@router.get(
+    "/rollouts/{rollout_id}",
+    summary="One rollout with its latest attempt; null if there is none",
+    **answers(200, AttemptedRollout | Rollout | None),
+)
+async def get(rollout_id: str, call: AnyCall) -> Reply:
+    bound = call.identity.attempt_id
+    call.identity.require_attempt(rollout_id, bound)
+    rollout = await call.store.get_rollout_by_id(rollout_id)
     if (
         bound is not None
         and isinstance(rollout, AttemptedRollout)
         and rollout.attempt.attempt_id != bound
     ):
-        # The latest attempt has replaced the caller's and is none of its business.
-        return Rollout.__pydantic_serializer__.to_json(rollout)
-    return optional_json(rollout)
+        # The caller's attempt was retried, and its token does not show the newer attempt.
+        return Reply(Rollout.__pydantic_serializer__.to_json(rollout))
+    return Reply(optional_json(rollout))
 
 
-async def update(request: Request) -> bytes:
-    return model_json(await request.app.store.update_rollout(request.params[0], **request.body))
-
-
-def _own_rollout(request: Request) -> Iterable[tuple[str | None, str | None]]:
-    return ((request.params[0], request.identity.attempt_id),)
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "POST",
-        f"{PREFIX}/rollouts",
-        start,
-        "Start a rollout at once, bypassing the queue",
-        WRITERS,
-        body=StartRolloutRequest,
-        reply=AttemptedRollout,
-        status=201,
-        creates=True,
-    ),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/rollouts",
-        query,
-        "List rollouts, each with its latest attempt",
-        READERS,
-        body=RolloutQuery,
-        query=True,
-        reply=RolloutPage,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/rollouts/search",
-        query,
-        "List rollouts, each with its latest attempt (filters in the body)",
-        READERS,
-        body=RolloutQuery,
-        reply=RolloutPage,
-    ),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/rollouts/{{rollout_id}}",
-        get,
-        "One rollout with its latest attempt; null if there is none",
-        ANYONE,
-        reply=AttemptedRollout | Rollout | None,
-        binding=_own_rollout,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/rollouts/{{rollout_id}}",
-        update,
-        "Overwrite the fields given",
-        ALGORITHM,
-        body=RolloutUpdate,
-        reply=Rollout,
-    ),
+@router.post(
+    "/rollouts/{rollout_id}", summary="Overwrite the fields given", **answers(200, Rollout)
 )
+async def update(
+    rollout_id: str, call: AlgorithmCall, body: Annotated[RolloutUpdate, json_body(RolloutUpdate)]
+) -> Reply:
+    changes: Any = body  # the store refuses null where it is not allowed
+    return Reply(model_json(await call.store.update_rollout(rollout_id, **changes)))

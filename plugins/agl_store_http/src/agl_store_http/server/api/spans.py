@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 
-from agl_core.store.encoded import EncodedSpan, encode_span
+from fastapi import Query
+
+from agl_core.store import EncodedSpan, encode_span
 from agl_core.types import Span
-from agl_serving.messages import HTTPError
-from agl_serving.tokens import Scope
-from agl_store_http.server.api.common import ANYONE, PREFIX, page_arguments, page_json
-from agl_store_http.server.endpoints import Endpoint, Request
-from agl_store_http.server.otlp.routes import ENDPOINTS as OTLP_ENDPOINTS
+from agl_serving import HTTPError
+from agl_store_http.server.api.common import AnyCall, SpanCall, page_arguments, page_json
+from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import PREFIX, answers, new_router
 from agl_store_http.server.schemas import (
     BatchStored,
     SequenceId,
@@ -23,26 +25,37 @@ from agl_store_http.server.schemas import (
     SpanQuery,
 )
 
-__all__ = ["ENDPOINTS", "MAX_SEQUENCE_ID"]
+__all__ = ["MAX_SEQUENCE_ID", "router"]
+
+router = new_router("spans", f"{PREFIX}/spans")
 
 MAX_SEQUENCE_ID: Final = 2**63 - 1
 """What a database can hold."""
 
-_SPAN_WRITERS: Final[frozenset[Scope]] = frozenset({"algorithm", "runner", "attempt"})
+
+@router.post("", summary="Store a span; null if it is stored already", **answers(201, Span | None))
+async def add(call: SpanCall, body: Annotated[Span, json_body(Span, keeps_infinity=True)]) -> Reply:
+    call.identity.require_attempt(body.rollout_id, body.attempt_id)
+    encoded = _encode(body)
+    stored = await call.store.add_encoded_spans((encoded,))
+    return Reply(encoded.payload if stored else b"null", 201)
 
 
-async def add(request: Request) -> bytes:
-    encoded = _encode(request.body)
-    stored = await request.app.store.add_encoded_spans((encoded,))
-    return encoded.payload if stored else b"null"
-
-
-async def add_many(request: Request) -> bytes:
-    body: SpanBatch = request.body
+@router.post(
+    "/batch",
+    summary="Store spans as one step, skipping those stored already",
+    **answers(201, BatchStored),
+)
+async def add_many(
+    call: SpanCall, body: Annotated[SpanBatch, json_body(SpanBatch, keeps_infinity=True)]
+) -> Reply:
+    for span in body.spans:
+        call.identity.require_attempt(span.rollout_id, span.attempt_id)
     encoded = [_encode(span) for span in body.spans]
-    stored = await request.app.store.add_encoded_spans(encoded)
+    stored = await call.store.add_encoded_spans(encoded)
     duplicates = _positions_missing(encoded, stored) if len(stored) < len(encoded) else []
-    return b'{"stored":%d,"duplicates":%b}' % (len(stored), str(duplicates).encode())
+    body_json = b'{"stored":%d,"duplicates":%b}' % (len(stored), str(duplicates).encode())
+    return Reply(body_json, 201)
 
 
 def _positions_missing(sent: Sequence[EncodedSpan], stored: Sequence[EncodedSpan]) -> list[int]:
@@ -57,102 +70,48 @@ def _encode(span: Span) -> EncodedSpan:
     return encode_span(span)
 
 
-async def next_id(request: Request) -> bytes:
-    body: SequenceIdRequest = request.body
-    number = await request.app.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
-    return b'{"sequence_id":%d}' % number
+async def _page(call: Call, query: SpanQuery) -> Reply:
+    call.identity.require_attempt(query.rollout_id, query.attempt_id)
+    page = await call.store.query_encoded_spans(**page_arguments(query))
+    return Reply(page_json(page, [span.payload for span in page.items]))
 
 
-async def next_ids(request: Request) -> bytes:
-    body: SequenceIdsRequest = request.body
-    numbers = await request.app.store.get_many_span_sequence_ids(
+@router.get("", summary="List the spans of a rollout", **answers(200, SpanPage))
+async def query(call: AnyCall, query: Annotated[SpanQuery, Query()]) -> Reply:
+    return await _page(call, query)
+
+
+@router.post(
+    "/search",
+    summary="List the spans of a rollout (filters in the body)",
+    **answers(200, SpanPage),
+)
+async def search(call: AnyCall, body: Annotated[SpanQuery, json_body(SpanQuery)]) -> Reply:
+    return await _page(call, body)
+
+
+@router.post(
+    "/next", summary="Draw the rollout's next span sequence id", **answers(200, SequenceId)
+)
+async def next_id(
+    call: SpanCall, body: Annotated[SequenceIdRequest, json_body(SequenceIdRequest)]
+) -> Reply:
+    call.identity.require_attempt(body.rollout_id, body.attempt_id)
+    number = await call.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
+    return Reply(b'{"sequence_id":%d}' % number)
+
+
+@router.post(
+    "/next/batch",
+    summary="Draw span sequence ids for many spans, in order",
+    **answers(200, SequenceIds),
+)
+async def next_ids(
+    call: SpanCall, body: Annotated[SequenceIdsRequest, json_body(SequenceIdsRequest)]
+) -> Reply:
+    for item in body.ids:
+        call.identity.require_attempt(item.rollout_id, item.attempt_id)
+    numbers = await call.store.get_many_span_sequence_ids(
         [(item.rollout_id, item.attempt_id) for item in body.ids]
     )
-    return b'{"sequence_ids":%b}' % str(list(numbers)).encode()
-
-
-async def query(request: Request) -> bytes:
-    page = await request.app.store.query_encoded_spans(**page_arguments(request.body))
-    return page_json(page, [span.payload for span in page.items])
-
-
-def _of_body(request: Request) -> Iterable[tuple[str | None, str | None]]:
-    return ((request.body.rollout_id, request.body.attempt_id),)
-
-
-def _of_spans(request: Request) -> Iterable[tuple[str | None, str | None]]:
-    return [(span.rollout_id, span.attempt_id) for span in request.body.spans]
-
-
-def _of_ids(request: Request) -> Iterable[tuple[str | None, str | None]]:
-    return [(item.rollout_id, item.attempt_id) for item in request.body.ids]
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "POST",
-        f"{PREFIX}/spans",
-        add,
-        "Store a span; null if it is stored already",
-        _SPAN_WRITERS,
-        body=Span,
-        keeps_infinity=True,
-        reply=Span | None,
-        status=201,
-        binding=_of_body,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/spans/batch",
-        add_many,
-        "Store spans as one step, skipping those stored already",
-        _SPAN_WRITERS,
-        body=SpanBatch,
-        keeps_infinity=True,
-        reply=BatchStored,
-        status=201,
-        binding=_of_spans,
-    ),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/spans",
-        query,
-        "List the spans of a rollout",
-        ANYONE,
-        body=SpanQuery,
-        query=True,
-        reply=SpanPage,
-        binding=_of_body,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/spans/search",
-        query,
-        "List the spans of a rollout (filters in the body)",
-        ANYONE,
-        body=SpanQuery,
-        reply=SpanPage,
-        binding=_of_body,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/spans/next",
-        next_id,
-        "Draw the rollout's next span sequence id",
-        _SPAN_WRITERS,
-        body=SequenceIdRequest,
-        reply=SequenceId,
-        binding=_of_body,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/spans/next/batch",
-        next_ids,
-        "Draw span sequence ids for many spans, in order",
-        _SPAN_WRITERS,
-        body=SequenceIdsRequest,
-        reply=SequenceIds,
-        binding=_of_ids,
-    ),
-    *OTLP_ENDPOINTS,
-)
+    return Reply(b'{"sequence_ids":%b}' % str(list(numbers)).encode())

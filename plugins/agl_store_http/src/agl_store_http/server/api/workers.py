@@ -2,75 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Any
+
+from fastapi import Query
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Worker
 from agl_store_http.server.api.common import (
-    PREFIX,
-    READERS,
-    RUNNER,
+    ReaderCall,
+    RunnerCall,
+    WorkReaderCall,
     model_json,
     optional_json,
     page_arguments,
     page_json,
 )
-from agl_store_http.server.endpoints import Endpoint, Request
+from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import WorkerPage, WorkerQuery, WorkerUpdate
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["router"]
+
+router = new_router("workers")
 
 
-async def query(request: Request) -> bytes:
-    return page_json(await request.app.store.query_workers(**page_arguments(request.body)))
+async def _page(call: Call, query: WorkerQuery) -> Reply:
+    return Reply(page_json(await call.store.query_workers(**page_arguments(query))))
 
 
-async def get(request: Request) -> bytes:
-    return optional_json(await request.app.store.get_worker_by_id(request.params[0]))
+@router.get("/workers", summary="List workers", **answers(200, WorkerPage))
+async def query(call: ReaderCall, query: Annotated[WorkerQuery, Query()]) -> Reply:
+    return await _page(call, query)
 
 
-async def update(request: Request) -> bytes:
-    if request.body.get("heartbeat_stats", ...) is None:
-        raise InvalidArgumentError("heartbeat_stats must be an object; leave it out to keep it")
-    return model_json(await request.app.store.update_worker(request.params[0], **request.body))
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        f"{PREFIX}/workers",
-        query,
-        "List workers",
-        READERS,
-        body=WorkerQuery,
-        query=True,
-        reply=WorkerPage,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/workers/search",
-        query,
-        "List workers (filters in the body)",
-        READERS,
-        body=WorkerQuery,
-        reply=WorkerPage,
-    ),
-    Endpoint(
-        "GET",
-        f"{PREFIX}/workers/{{worker_id}}",
-        get,
-        "One worker; null if there is none",
-        READERS | RUNNER,
-        reply=Worker | None,
-    ),
-    Endpoint(
-        "POST",
-        f"{PREFIX}/workers/{{worker_id}}",
-        update,
-        "Record a heartbeat, creating the worker if need be",
-        RUNNER,
-        body=WorkerUpdate,
-        body_optional=True,
-        reply=Worker,
-    ),
+@router.post(
+    "/workers/search", summary="List workers (filters in the body)", **answers(200, WorkerPage)
 )
+async def search(call: ReaderCall, body: Annotated[WorkerQuery, json_body(WorkerQuery)]) -> Reply:
+    return await _page(call, body)
+
+
+@router.get(
+    "/workers/{worker_id}",
+    summary="One worker; null if there is none",
+    **answers(200, Worker | None),
+)
+async def get(worker_id: str, call: WorkReaderCall) -> Reply:
+    return Reply(optional_json(await call.store.get_worker_by_id(worker_id)))
+
+
+@router.post(
+    "/workers/{worker_id}",
+    summary="Record a heartbeat, creating the worker if need be",
+    **answers(200, Worker),
+)
+async def update(
+    worker_id: str,
+    call: RunnerCall,
+    body: Annotated[WorkerUpdate, json_body(WorkerUpdate, optional=True)],
+) -> Reply:
+    changes: Any = body
+    if changes.get("heartbeat_stats", ...) is None:
+        raise InvalidArgumentError("heartbeat_stats must be an object; leave it out to keep it")
+    return Reply(model_json(await call.store.update_worker(worker_id, **changes)))

@@ -13,8 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic_core import to_json
 
 from agl_core import semconv
-from agl_core.otel._attributes import sanitize_attribute_value
-from agl_core.store.encoded import EncodedSpan
+from agl_core.otel import sanitize_attribute_value
+from agl_core.store import EncodedSpan
 
 __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated
 
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from pydantic_core import to_json
 
 from agl_core.errors import NotFoundError
-from agl_core.store.base import LightningStore
-from agl_core.store.encoded import EncodedSpan
-from agl_serving.messages import Response
-from agl_serving.tokens import Scope
-from agl_store_http.server.endpoints import Endpoint, Request
+from agl_core.store import EncodedSpan, LightningStore
+from agl_store_http.server.api.common import SpanCall
+from agl_store_http.server.dependencies import Call, raw_body
 from agl_store_http.server.otlp.decoding import (
     JSON_TYPE,
     PROTOBUF_TYPE,
@@ -25,31 +23,45 @@ from agl_store_http.server.otlp.decoding import (
     decompress,
 )
 from agl_store_http.server.otlp.spans import encode_spans, pending_spans
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import new_router
 
-__all__ = ["ENDPOINTS"]
+__all__ = ["router"]
 
 logger = logging.getLogger(__name__)
 
-_WRITERS: Final[frozenset[Scope]] = frozenset({"algorithm", "runner", "attempt"})
+router = new_router("otlp", "/v1")
+
+OTLPBody = Annotated[bytes, raw_body("application/x-protobuf", "application/json")]
 
 
-async def export_traces(request: Request) -> Response:
-    """Store the spans; those that belong nowhere are counted in ``partial_success``."""
-    headers, identity = request.headers, request.identity
+class _ExportReply(Reply):
+    media_type = "application/x-protobuf"
+
+
+@router.post(
+    "/traces",
+    summary="Store spans from an OpenTelemetry exporter (OTLP/HTTP)",
+    status_code=200,
+    response_class=_ExportReply,
+)
+async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
+    # Spans that name no known attempt are counted in the reply's ``partial_success``.
+    headers, identity = call.headers, call.identity
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     try:
-        body = decompress(
-            request.body, headers.get(b"content-encoding", b""), request.app.max_body_bytes
+        plain = decompress(
+            body, headers.get(b"content-encoding", b""), call.app.options.max_body_bytes
         )
-        message = decode_request(body, media_type)
+        message = decode_request(plain, media_type)
     except OTLPError as error:
         if media_type == JSON_TYPE:
-            return _answer(request, error.status, to_json({"message": str(error)}), JSON_TYPE)
-        return _answer(request, error.status, _status(str(error)), PROTOBUF_TYPE)
+            return _answer(call, error.status, to_json({"message": str(error)}), JSON_TYPE)
+        return _answer(call, error.status, _status(str(error)), PROTOBUF_TYPE)
     pending, homeless = pending_spans(message, identity.rollout_id, identity.attempt_id)
     for item in pending:
         identity.require_attempt(item.rollout_id, item.attempt_id)
-    store = request.app.store
+    store = call.store
     unnumbered = [
         (item.rollout_id, item.attempt_id) for item in pending if item.sequence_id is None
     ]
@@ -63,8 +75,8 @@ async def export_traces(request: Request) -> Response:
         answer.partial_success.error_message = "; ".join(reasons)
         logger.warning("OTLP spans were dropped: %s", answer.partial_success.error_message)
     if media_type == JSON_TYPE:
-        return _answer(request, 200, json_format.MessageToJson(answer).encode(), JSON_TYPE)
-    return _answer(request, 200, answer.SerializeToString(), PROTOBUF_TYPE)
+        return _answer(call, 200, json_format.MessageToJson(answer).encode(), JSON_TYPE)
+    return _answer(call, 200, answer.SerializeToString(), PROTOBUF_TYPE)
 
 
 async def _store_known(
@@ -91,8 +103,13 @@ async def _store_known(
     return 0, []
 
 
-async def not_implemented(_: Request) -> Response:
-    return Response(501, b"")
+@router.post("/metrics", summary="Not taken: the store keeps traces only", status_code=501)
+@router.post("/logs", summary="Not taken: the store keeps traces only", status_code=501)
+@router.post(
+    "/development/profiles", summary="Not taken: the store keeps traces only", status_code=501
+)
+async def not_implemented(call: SpanCall, body: OTLPBody) -> Reply:
+    return Reply(b"", 501)
 
 
 def _status(message: str) -> bytes:
@@ -107,36 +124,11 @@ def _status(message: str) -> bytes:
     return b"\x12" + bytes(size) + text
 
 
-def _answer(request: Request, status: int, body: bytes, media_type: bytes) -> Response:
+def _answer(call: Call, status: int, body: bytes, media_type: bytes) -> Reply:
     headers = [(b"content-type", media_type)]
-    accepted = request.headers.get(b"accept-encoding", b"").lower().split(b",")
+    accepted = call.headers.get(b"accept-encoding", b"").lower().split(b",")
     if any(token.partition(b";")[0].strip() == b"gzip" for token in accepted):
         packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
         body = packer.compress(body) + packer.flush()
         headers.append((b"content-encoding", b"gzip"))
-    return Response(status, body, headers)
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        "POST",
-        "/v1/traces",
-        export_traces,
-        "Store spans from an OpenTelemetry exporter (OTLP/HTTP)",
-        _WRITERS,
-        takes=("application/x-protobuf", "application/json"),
-        produces="application/x-protobuf",
-    ),
-    *(
-        Endpoint(
-            "POST",
-            path,
-            not_implemented,
-            "Not taken: the store keeps traces only",
-            _WRITERS,
-            status=501,
-            takes=("application/x-protobuf", "application/json"),
-        )
-        for path in ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
-    ),
-)
+    return Reply(body, status, headers)

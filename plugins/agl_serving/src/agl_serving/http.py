@@ -1,4 +1,4 @@
-"""HTTP below the routes: reading a body within limits, answering, and saying what was wrong."""
+"""HTTP over ASGI for servers without a framework: bodies within limits, replies, error details."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any, Final, TypeVar
 
-from pydantic_core import ValidationError, from_json, to_json
+from pydantic_core import ValidationError, from_json
 
 __all__ = [
     "JSON",
@@ -16,11 +16,9 @@ __all__ = [
     "Headers",
     "Message",
     "Receive",
-    "Response",
     "Send",
     "Stream",
     "error_details",
-    "problem",
     "read_body",
     "reject_non_finite",
     "send_response",
@@ -57,19 +55,6 @@ class HTTPError(Exception):
 
 class ClientGone(Exception):
     """The client closed the connection before its answer was ready; there is nobody to answer."""
-
-
-class Response:
-    """An answer that is not simply its endpoint's status with a JSON body."""
-
-    __slots__ = ("body", "headers", "status")
-
-    def __init__(
-        self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = (JSON,)
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.headers = headers
 
 
 class Stream:
@@ -121,11 +106,6 @@ async def send_response(
         }
     )
     await send({"type": "http.response.body", "body": body})
-
-
-def problem(status: int, detail: Any, **more: Any) -> Response:
-    """Return a JSON error answer."""
-    return Response(status, to_json({"detail": detail, **more}))
 
 
 # -- bodies in -------------------------------------------------------------------------------------

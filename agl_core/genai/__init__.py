@@ -7,8 +7,7 @@ This package knows HTTP bodies and paths, and nothing of stores, tracers or span
   :class:`SseSplitter`);
 * attributes: requests and responses in OpenTelemetry's GenAI conventions
   (:func:`request_attributes`, :func:`response_attributes`);
-* :mod:`agl_core.genai.streams`: a stream's events assembled into one response;
-* :mod:`agl_core.genai.codec`: translation between the chat, Responses and Messages protocols.
+* :mod:`agl_core.genai.streams`: a stream's events assembled into one response.
 """
 
 from typing import TYPE_CHECKING

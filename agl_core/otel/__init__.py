@@ -5,10 +5,9 @@
 * :mod:`~agl_core.otel._convert`: SDK spans as :class:`~agl_core.types.Span`.
 * :mod:`~agl_core.otel._later`: attributes that are made when they are read.
 * :mod:`~agl_core.otel._provider`: the process's tracer provider.
-* :mod:`~agl_core.otel._encode`, :mod:`~agl_core.otel._send`: spans as OTLP, to any backend.
 
-The first two import no OpenTelemetry; the third to fifth import its SDK. So what the later ones
-export here is imported when it is first used.
+The first two import no OpenTelemetry; the others import its SDK, so their names are imported at
+their first use.
 """
 
 from typing import TYPE_CHECKING
@@ -36,11 +35,8 @@ from agl_core.otel._links import (
 if TYPE_CHECKING:
     from agl_core.otel._later import set_attributes_later
     from agl_core.otel._provider import get_tracer, get_tracer_provider
-    from agl_core.otel._send import OtlpSender, SendOutcome, headers_from_environment
 
 __all__ = [
-    "OtlpSender",
-    "SendOutcome",
     "check_attributes_sanity",
     "extract_links_from_attributes",
     "extract_tags_from_attributes",
@@ -51,7 +47,6 @@ __all__ = [
     "full_qualified_name",
     "get_tracer",
     "get_tracer_provider",
-    "headers_from_environment",
     "make_link_attributes",
     "make_tag_attributes",
     "query_linked_spans",
@@ -64,11 +59,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "OtlpSender": "agl_core.otel._send",
-        "SendOutcome": "agl_core.otel._send",
         "get_tracer": "agl_core.otel._provider",
         "get_tracer_provider": "agl_core.otel._provider",
-        "headers_from_environment": "agl_core.otel._send",
         "set_attributes_later": "agl_core.otel._later",
     },
 )

@@ -19,6 +19,7 @@ from agl_core.tracer._dummy import DummyTracer
 if TYPE_CHECKING:
     from agl_core.tracer._config import DummyTracerConfig, OtelTracerConfig
     from agl_core.tracer._current import EnteredSpan, enter_span, live_context
+    from agl_core.tracer._exporter import silent_context
     from agl_core.tracer._imports import on_import
     from agl_core.tracer._instrument import (
         InstrumentationReport,
@@ -52,6 +53,7 @@ __all__ = [
     "release_instrumentor",
     "response_to_jsonable",
     "set_active_tracer",
+    "silent_context",
     "to_jsonable",
 ]
 
@@ -73,6 +75,7 @@ __getattr__, __dir__ = lazy_names(
         "on_import": "agl_core.tracer._imports",
         "release_instrumentor": "agl_core.tracer._instrument",
         "response_to_jsonable": "agl_core.tracer._payload",
+        "silent_context": "agl_core.tracer._exporter",
         "to_jsonable": "agl_core.tracer._payload",
     },
 )

@@ -16,7 +16,7 @@ from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import Span, TraceStatus
 from agl_store_http import LightningStoreServer
 
-from ...core.otel.collector import Collector
+from .collector import Collector
 
 sqlite = pytest.importorskip("agl_store_sqlite")
 

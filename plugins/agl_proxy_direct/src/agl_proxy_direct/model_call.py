@@ -16,8 +16,7 @@ import time
 from contextlib import aclosing
 from typing import Final, cast
 
-from agl_core.genai import ENDPOINTS, Json, Protocol, dumps, loads
-from agl_core.genai.codec import (
+from agl_codec import (
     TRANSLATABLE,
     CodecError,
     lost_in_request,
@@ -25,6 +24,7 @@ from agl_core.genai.codec import (
     translate_request,
     translate_response,
 )
+from agl_core.genai import ENDPOINTS, Json, Protocol, dumps, loads
 from agl_proxy_direct.balancer import Member
 from agl_proxy_direct.errors import CallError, translate_error
 from agl_proxy_direct.exchange import Exchange

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from agl_codec import StreamTranslator, stream_translator
 from agl_core.genai import DONE, Json, Protocol, SseSplitter, dumps, event_bytes, loads, named_event
-from agl_core.genai.codec import StreamTranslator, stream_translator
 from agl_core.genai.streams import assembler_for
 from agl_proxy_direct.extra_fields import ExtraFields
 

@@ -229,7 +229,7 @@ def _style() -> Style:
 
 
 def _sender(url: str, headers: Sequence[str]) -> Any:
-    from agl_core.otel import OtlpSender, headers_from_environment
+    from agl_trace.otlp import OtlpSender, headers_from_environment
 
     said = headers_from_environment()
     for header in headers:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from agl_codec import translate_request
 from agl_core import genai
 from agl_core.genai import Json, Protocol
-from agl_core.genai.codec import translate_request
 
 __all__ = ["request_attributes", "response_attributes", "tool_calls"]
 

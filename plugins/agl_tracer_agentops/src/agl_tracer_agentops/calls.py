@@ -16,8 +16,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from agl_codec import translate_response
 from agl_core.genai import Json, Protocol
-from agl_core.genai.codec import translate_response
 from agl_core.otel import set_attributes_later
 from agl_core.tracer import (
     RecordedManager,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._base import StreamTranslator
-from agl_core.genai.codec._parts import as_list, first_choice
-from agl_core.genai.codec._responses_response import (
+from agl_codec.base import StreamTranslator
+from agl_codec.parts import as_list, first_choice
+from agl_codec.responses_response import (
     finish_of,
     output_items,
     response_head,
     response_to_responses,
     usage_from_responses,
 )
+from agl_core.genai import Json
 from agl_core.genai.streams import ChatAssembler, ResponsesAssembler, error_of
 
 __all__ = ["ChatToResponses", "ResponsesToChat"]

@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from agl_core.errors import ConfigError, TraceExportError
-from agl_core.otel import _send as send
-from agl_core.otel._send import OtlpSender, SendOutcome, headers_from_environment, traces_url
 from agl_core.types import Span
+from agl_trace.otlp import send
+from agl_trace.otlp.send import OtlpSender, SendOutcome, headers_from_environment, traces_url
 
 from .collector import PROTOBUF, Collector
 

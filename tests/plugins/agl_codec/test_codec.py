@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.genai import Protocol, dumps
-from agl_core.genai.codec import (
+from agl_codec import (
     CodecError,
     lost_in_request,
     lost_in_response,
@@ -17,6 +16,7 @@ from agl_core.genai.codec import (
     translate_request,
     translate_response,
 )
+from agl_core.genai import Protocol, dumps
 from agl_core.genai.streams import assembler_for
 
 OTHERS: tuple[Protocol, ...] = ("messages", "responses")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._parts import (
+from agl_codec.parts import (
     as_list,
     first_choice,
     is_signed,
@@ -14,6 +13,7 @@ from agl_core.genai.codec._parts import (
     signed_blocks,
     write_arguments,
 )
+from agl_core.genai import Json
 
 __all__ = [
     "finish_reason_of",

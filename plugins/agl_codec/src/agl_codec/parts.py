@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final, cast
 
-from agl_core.genai._wire import Json, dumps, loads
-from agl_core.genai.codec._base import CodecError
+from agl_codec.base import CodecError
+from agl_core.genai import Json, dumps, loads
 
 __all__ = [
     "as_list",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._base import CodecError
-from agl_core.genai.codec._parts import as_list, as_part, copy_keys, inner, simplest
+from agl_codec.base import CodecError
+from agl_codec.parts import as_list, as_part, copy_keys, inner, simplest
+from agl_core.genai import Json
 
 __all__ = [
     "UNSAID_BY_CHAT",

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._base import CodecError
-from agl_core.genai.codec._parts import (
+from agl_codec.base import CodecError
+from agl_codec.parts import (
     as_list,
     as_part,
     copy_keys,
@@ -25,6 +24,7 @@ from agl_core.genai.codec._parts import (
     text_of,
     write_arguments,
 )
+from agl_core.genai import Json
 
 __all__ = [
     "UNSAID_BY_CHAT",

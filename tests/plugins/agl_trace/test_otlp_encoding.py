@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from agl_core.otel._encode import to_export_request
 from agl_core.types import Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from agl_store_http.server.otlp.spans import encode_spans, pending_spans
+from agl_trace.otlp.encode import to_export_request
 
 TRACE, ONE, TWO = "0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "b7ad6b7169203331"
 

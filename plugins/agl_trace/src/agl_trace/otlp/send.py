@@ -25,8 +25,8 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from agl_core.errors import ConfigError, TraceExportError
-from agl_core.otel._encode import to_export_request
 from agl_core.types import Span
+from agl_trace.otlp.encode import to_export_request
 
 __all__ = ["OtlpSender", "SendOutcome", "headers_from_environment", "traces_url"]
 

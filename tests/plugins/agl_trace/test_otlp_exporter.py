@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.trace import SpanKind
 
 from agl_core.store import InMemoryLightningStore
-from agl_core.tracer._otlp import LightningStoreOTLPExporter
 from agl_store_http import LightningStoreServer
+from agl_trace.otlp.exporter import LightningStoreOTLPExporter
 
 
 class Sending(LightningStoreOTLPExporter):

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._base import CodecError, StreamTranslator
-from agl_core.genai.codec._losses import request_losses, response_losses
-from agl_core.genai.codec._messages_request import request_from_messages, request_to_messages
-from agl_core.genai.codec._messages_response import response_from_messages, response_to_messages
-from agl_core.genai.codec._messages_stream import ChatToMessages, MessagesToChat
-from agl_core.genai.codec._responses_request import request_from_responses, request_to_responses
-from agl_core.genai.codec._responses_response import response_from_responses, response_to_responses
-from agl_core.genai.codec._responses_stream import ChatToResponses, ResponsesToChat
+from agl_codec.base import CodecError, StreamTranslator
+from agl_codec.losses import request_losses, response_losses
+from agl_codec.messages_request import request_from_messages, request_to_messages
+from agl_codec.messages_response import response_from_messages, response_to_messages
+from agl_codec.messages_stream import ChatToMessages, MessagesToChat
+from agl_codec.responses_request import request_from_responses, request_to_responses
+from agl_codec.responses_response import response_from_responses, response_to_responses
+from agl_codec.responses_stream import ChatToResponses, ResponsesToChat
+from agl_core.genai import Json, Protocol
 
 __all__ = [
     "TRANSLATABLE",

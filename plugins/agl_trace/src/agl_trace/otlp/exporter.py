@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from agl_core.env import LightningEnvVar
 from agl_core.errors import AglError
-from agl_core.otel._convert import to_span
-from agl_core.otel._send import OtlpSender, headers_from_environment
-from agl_core.tracer._exporter import silent_context
+from agl_core.tracer import silent_context
+from agl_core.types import Span
+from agl_trace.otlp.send import OtlpSender, headers_from_environment
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -112,12 +112,15 @@ class LightningStoreOTLPExporter(SpanExporter):
         try:
             if store is None:
                 outcome = self._sender().send(
-                    [to_span(span, "", "", 0) for span in spans], routing=False, numbered=False
+                    [Span.from_opentelemetry(span, "", "", 0) for span in spans],
+                    routing=False,
+                    numbered=False,
                 )
             else:
                 sender, rollout_id, attempt_id = store
                 outcome = sender.send(
-                    [to_span(span, rollout_id, attempt_id, 0) for span in spans], numbered=False
+                    [Span.from_opentelemetry(span, rollout_id, attempt_id, 0) for span in spans],
+                    numbered=False,
                 )
         except AglError as error:
             _logger.error("%d spans were not exported: %s", len(spans), error)

@@ -1,6 +1,6 @@
 """What a translation leaves out.
 
-A request whose meaning would change is refused (:class:`~agl_core.genai.codec.CodecError`). What is
+A request whose meaning would change is refused (:class:`~agl_codec.CodecError`). What is
 merely left out, since the other protocol has no word for it, is named here, and the call's span
 says it.
 """
@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from agl_core.genai._protocols import Protocol
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._messages_request import UNSAID_BY_CHAT as MESSAGES_UNSAID
-from agl_core.genai.codec._messages_request import said_by_messages
-from agl_core.genai.codec._parts import as_list, inner, signed_blocks
-from agl_core.genai.codec._responses_request import UNSAID_BY_CHAT as RESPONSES_UNSAID
-from agl_core.genai.codec._responses_request import said_by_responses
+from agl_codec.messages_request import UNSAID_BY_CHAT as MESSAGES_UNSAID
+from agl_codec.messages_request import said_by_messages
+from agl_codec.parts import as_list, inner, signed_blocks
+from agl_codec.responses_request import UNSAID_BY_CHAT as RESPONSES_UNSAID
+from agl_codec.responses_request import said_by_responses
+from agl_core.genai import Json, Protocol
 
 __all__ = ["request_losses", "response_losses"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._parts import as_list, first_choice, inner
+from agl_codec.parts import as_list, first_choice, inner
+from agl_core.genai import Json
 
 __all__ = [
     "finish_of",

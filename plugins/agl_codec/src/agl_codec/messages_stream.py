@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from agl_core.genai._wire import Json
-from agl_core.genai.codec._base import StreamTranslator
-from agl_core.genai.codec._messages_response import (
+from agl_codec.base import StreamTranslator
+from agl_codec.messages_response import (
     finish_reason_of,
     stop_of,
     usage_from_messages,
     usage_to_messages,
 )
-from agl_core.genai.codec._parts import as_list, is_signed
+from agl_codec.parts import as_list, is_signed
+from agl_core.genai import Json
 from agl_core.genai.streams import MessagesAssembler, error_of
 
 __all__ = ["ChatToMessages", "MessagesToChat"]

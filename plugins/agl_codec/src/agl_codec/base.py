@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from agl_core.genai._wire import Json
+from agl_core.genai import Json
 
 __all__ = ["CodecError", "StreamTranslator"]
 

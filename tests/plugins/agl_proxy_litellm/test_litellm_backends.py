@@ -284,8 +284,8 @@ async def test_unknown_calls_are_passed_on_where_there_is_a_server(
     ("params", "why"),
     [
         ({"model": "nobody-knows/x"}, "model_list.0.litellm_params.model: LiteLLM knows no"),
-        ({"model": "hosted_vllm/x"}, "say where the model is served"),
-        ({"model": "hosted_vllm/x", "api_base": "x"}, "is no URL"),
+        ({"model": "hosted_vllm/x"}, "needs the URL of its server"),
+        ({"model": "hosted_vllm/x", "api_base": "x"}, "is not an HTTP URL"),
         ({"model": "openai/x", "api_key": "os.environ/NO_SUCH"}, "NO_SUCH is not set"),
         ({"model": "bedrock/x", "aws_region_name": "os.environ/NO_SUCH"}, "NO_SUCH is not set"),
     ],

@@ -1,18 +1,14 @@
-"""The LLM proxy in front of LiteLLM's providers."""
+"""The LLM proxy for the providers that LiteLLM knows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_proxy_litellm.proxy import LiteLLMProxy
 
 __all__ = ["LiteLLMProxy"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "LiteLLMProxy":
-        from agl_proxy_litellm.proxy import LiteLLMProxy
-
-        return LiteLLMProxy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"LiteLLMProxy": "agl_proxy_litellm.proxy"})

@@ -1,8 +1,7 @@
-"""An agent's request as the arguments of LiteLLM's functions.
+"""An agent's request as keyword arguments of LiteLLM's functions.
 
-Those take, beside what goes to the model, hundreds of arguments that steer LiteLLM itself: where
-the call goes, with which key, what it is mocked with. None of them is an agent's to choose, so only
-known parameters of models become arguments.
+These functions also take hundreds of arguments that steer LiteLLM itself: the URL, the API key,
+mock responses. An agent must not choose those, so only known parameters of models become arguments.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ __all__ = ["arguments"]
 Json = dict[str, Any]
 
 _CARRIERS: Final = frozenset({"input", "messages", "model", "prompt", "stream", "stream_options"})
-"""What LiteLLM itself must know of a call."""
+"""Arguments that LiteLLM reads itself."""
 
-# OpenAI API reference, "Chat", "Completions", "Embeddings" and "Responses"; the last line is what
-# other providers have in common and LiteLLM says in each one's way.
+# OpenAI API reference, "Chat", "Completions", "Embeddings" and "Responses". The last line holds
+# parameters that other providers share and LiteLLM translates.
 _NAMES: Final = """
     audio best_of echo frequency_penalty function_call functions logit_bias logprobs
     max_completion_tokens max_tokens modalities n parallel_tool_calls prediction presence_penalty
@@ -31,34 +30,34 @@ _NAMES: Final = """
     thinking top_k
 """
 _PARAMETERS: Final = _CARRIERS | set(_NAMES.split())
-_BOOK_KEEPING: Final = frozenset(
+_OPENAI_ONLY: Final = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store"}
 )
-"""OpenAI's own, which other providers have no use for and which changes no answer."""
+"""Parameters that only OpenAI knows and that do not change a response; others get none of them."""
 
 
 def arguments(body: Json, *, openai: bool) -> Json:
     """Return the keyword arguments that carry a request.
 
     Args:
-        body: The request, as OpenAI's API has it.
-        openai: Whether the server speaks that, too; it gets the request as it is.
+        body: The request in OpenAI's format.
+        openai: Whether the server speaks OpenAI's protocol; it then gets every parameter.
 
     Raises:
-        CallError: It has a parameter that no other provider is known to take.
+        CallError: 400, a parameter is unknown to LiteLLM's translation.
     """
     if openai:
         found = {key: value for key, value in body.items() if key in _CARRIERS}
         rest = {key: value for key, value in body.items() if key not in _CARRIERS}
         return {**found, "extra_body": rest} if rest else found
     found = {key: value for key, value in body.items() if value is not None}
-    for key in _BOOK_KEEPING & found.keys():
+    for key in _OPENAI_ONLY & found.keys():
         del found[key]
     if unknown := sorted(found.keys() - _PARAMETERS):
         raise CallError(
             400,
-            f"{', '.join(unknown)}: no parameters of OpenAI's, which is what LiteLLM translates; "
-            "parameters of a provider belong into litellm_params of the model list",
+            f"{', '.join(unknown)}: LiteLLM translates only OpenAI's parameters; set a "
+            "provider's own in litellm_params of the model list",
             "unknown_parameter",
         )
     return found

@@ -1,4 +1,4 @@
-"""Backends of a model list that LiteLLM's router calls."""
+"""Backends that LiteLLM's router calls, read from a model list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agl_proxy_litellm.library import library
 __all__ = ["OPENAI_LIKE", "LiteLLMBackend", "parse_model_list"]
 
 OPENAI_LIKE: Final = frozenset({"openai", "hosted_vllm"})
-"""Providers whose servers speak OpenAI's protocols themselves, so that nothing is translated."""
+"""Providers whose servers speak OpenAI's protocols, so nothing is translated."""
 
 _ANY: Final[tuple[Protocol, ...]] = ("chat", "completions", "embeddings")
 _PROTOCOLS: Final[Mapping[str, tuple[Protocol, ...]]] = {
@@ -31,7 +31,7 @@ _PROTOCOLS: Final[Mapping[str, tuple[Protocol, ...]]] = {
     "anthropic": ("chat", "completions", "messages"),
 }
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-"""Where keys are that LiteLLM would find itself; calls that go past it need them, too."""
+"""Environment variables that LiteLLM reads keys from. Calls that bypass LiteLLM need them too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,18 @@ class LiteLLMBackend(Backend):
 
     @property
     def speaks_openai(self) -> bool:
-        """Whether what the server sends is what the agent is to see, byte by byte."""
+        """Whether the agent gets the server's bytes unchanged."""
         return self.provider in OPENAI_LIKE
 
 
 def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, ...]:
     """Return the backends of a model list.
 
-    ``model`` is written as LiteLLM has it, with the provider first. A name that begins with no
-    provider that LiteLLM knows, but has an ``api_base``, is a model of a server that speaks
-    OpenAI's protocols.
+    ``model`` has LiteLLM's form ``PROVIDER/MODEL``. A name without a provider that LiteLLM knows,
+    but with an ``api_base``, is a model on a server that speaks OpenAI's protocols.
 
     Raises:
-        ConfigError: An entry is wrong; the message starts with where.
+        ConfigError: An entry is invalid; the message starts with its path.
     """
     return tuple(_backend(entry, where) for entry, where in read_model_list(model_list))
 
@@ -77,7 +76,7 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
         **{name: _resolved(value, f"{where}.{name}") for name, value in extra.items()},
         "model": f"{provider}/{model}",
         "api_key": key,
-        # What LiteLLM adds for Anthropic is in the base URL here.
+        # LiteLLM appends /v1 for Anthropic itself.
         "api_base": base.removesuffix("/v1") if provider == "anthropic" else base or None,
     }
     version = entry.model_info.get("version")
@@ -99,7 +98,7 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
         read_timeout=params.stream_timeout or params.timeout,
         connect_timeout=params.connect_timeout,
         max_parallel=params.max_parallel_requests,
-        defaults=(),  # the router completes requests with its deployment's parameters
+        defaults=(),  # the router adds its deployment's parameters
         version=None if version is None else str(version),
         params=tuple((name, value) for name, value in deployment.items() if value is not None),
     )
@@ -110,7 +109,7 @@ def _resolved(value: Any, where: str) -> Any:
 
 
 def _provider(params: ModelParams, base: str | None, where: str) -> tuple[str, str]:
-    """Return LiteLLM's names of provider and model."""
+    """Return LiteLLM's names for provider and model."""
     litellm = library()
     try:
         model, provider, _, _ = litellm.get_llm_provider(
@@ -119,24 +118,26 @@ def _provider(params: ModelParams, base: str | None, where: str) -> tuple[str, s
     except litellm.BadRequestError:
         if base is not None:
             return "openai", params.model
-        known = "see https://docs.litellm.ai/docs/providers for the providers that there are"
+        known = "see https://docs.litellm.ai/docs/providers for the providers"
         raise ConfigError(
-            f"LiteLLM knows no provider of {params.model!r}: write PROVIDER/MODEL ({known}), or "
-            "add the api_base of a server that speaks OpenAI's protocols",
+            f"LiteLLM knows no provider for {params.model!r}: write PROVIDER/MODEL ({known}), "
+            "or add the api_base of a server that speaks OpenAI's protocols",
             path=f"{where}.model",
         ) from None
     return str(provider), str(model)
 
 
 def _base_url(base: str, provider: str, where: str) -> str:
-    """Return where a provider's endpoints are; empty for one whose address LiteLLM knows."""
+    """Return a provider's base URL; empty for a provider whose URL LiteLLM knows."""
     if not base:
         if provider == "hosted_vllm":
-            raise ConfigError("say where the model is served, e.g. http://gpu0:8000/v1", path=where)
+            raise ConfigError(
+                "hosted_vllm needs the URL of its server, e.g. http://gpu0:8000/v1", path=where
+            )
         return ""
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(f"{base!r} is no URL, e.g. http://127.0.0.1:8000/v1", path=where)
+        raise ConfigError(f"{base!r} is not an HTTP URL, e.g. http://127.0.0.1:8000/v1", path=where)
     base = base.rstrip("/")
     in_v1 = provider in OPENAI_LIKE or provider == "anthropic"
     return base + "/v1" if in_v1 and not parts.path.rstrip("/") else base

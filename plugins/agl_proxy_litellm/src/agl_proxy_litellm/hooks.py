@@ -1,4 +1,4 @@
-"""Hooks of the LiteLLM proxy and of the spans that LiteLLM writes."""
+"""Hooks of the LiteLLM proxy: ``proxy.litellm``, and the dialect of LiteLLM's own spans."""
 
 from agl_core.plugins import ComponentSpec, DialectSpec, hookimpl
 
@@ -8,10 +8,10 @@ def agl_proxy() -> ComponentSpec:
     return ComponentSpec(
         kind="proxy",
         name="litellm",
-        factory="agl_proxy_litellm.proxy:LiteLLMProxy",
-        config="agl_proxy_direct.config:DirectProxyConfig",
+        factory="agl_proxy_litellm:LiteLLMProxy",
+        config="agl_proxy_direct:DirectProxyConfig",
         capabilities=frozenset({"streaming", "token_ids", "translation"}),
-        summary="To the providers of LiteLLM, with exact capture",
+        summary="LLM proxy for LiteLLM's providers, with exact capture",
     )
 
 

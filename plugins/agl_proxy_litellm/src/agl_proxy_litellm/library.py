@@ -1,7 +1,7 @@
-"""LiteLLM itself, imported once and told to keep to itself.
+"""Imports LiteLLM without network access, console output and its own logging.
 
-LiteLLM fetches a price list and other tables from the network when it is imported, unless these
-variables are set; copies of all of them come with the package.
+LiteLLM fetches a price list and other tables from the network at import, unless these environment
+variables are set. The package contains copies of the tables.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def library() -> Any:
         litellm: Any = importlib.import_module("litellm")
         litellm.telemetry = False
         if "LITELLM_LOG" not in os.environ:
-            # What fails is answered, recorded and logged by the proxy.
+            # The proxy itself answers, records and logs failures.
             for logger in ("LiteLLM", "LiteLLM Router"):
                 logging.getLogger(logger).setLevel(logging.CRITICAL)
-        litellm.suppress_debug_info = True  # it prints advice to stdout with every error
-        # What a call cost and said is what our spans tell; LiteLLM's own book-keeping of streams
-        # would put every one of them together a second time.
+        litellm.suppress_debug_info = True  # it would print advice to stdout with every error
+        # Our spans record each call. LiteLLM's stream logging would assemble every stream a second
+        # time.
         litellm.disable_streaming_logging = True
         return litellm

@@ -1,4 +1,4 @@
-"""The proxy's app with LiteLLM behind it.
+"""The component ``proxy.litellm``: the direct proxy with LiteLLM as its upstream.
 
 ::
 
@@ -20,10 +20,10 @@ __all__ = ["LiteLLMProxy"]
 class LiteLLMProxy(DirectProxy):
     """Relays calls to LiteLLM's providers, and records each in one span.
 
-    Everything but the backends is that of :class:`~agl_core.proxy.DirectProxy`: routes, streams,
-    capture, control, tokens, limits and arguments. Each entry of the model list is a deployment of
-    LiteLLM's router; which of them answers a call is the proxy's decision, since it knows rollouts,
-    health and what is in flight. No server of LiteLLM's is started.
+    Routes, streams, capture, control, tokens, limits and options are those of
+    :class:`~agl_proxy_direct.DirectProxy`. Each entry of the model list is a deployment of
+    LiteLLM's router. The proxy chooses the deployment of a call, since it knows rollouts, health
+    and calls in flight. LiteLLM's own proxy server is not started.
     """
 
     upstream_spec: ClassVar[UpstreamSpec] = UpstreamSpec(parse_model_list, LiteLLMUpstream)

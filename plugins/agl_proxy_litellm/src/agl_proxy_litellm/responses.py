@@ -1,4 +1,4 @@
-"""LiteLLM's results as HTTP responses."""
+"""LiteLLM's results and errors as HTTP responses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agl_proxy_litellm.library import library
 from agl_proxy_litellm.tap import Tap
 from agl_serving import JSON
 
-__all__ = ["RawStream", "TranslatedStream", "failed", "whole"]
+__all__ = ["RawStream", "TranslatedStream", "error_response", "whole_response"]
 
 _EVENTS: Final = [(b"content-type", b"text/event-stream")]
 
 
 class BufferedResponse(UpstreamResponse):
-    """An answer that is here."""
+    """A response whose body is in memory."""
 
     streamed = False
 
@@ -41,20 +41,20 @@ class BufferedResponse(UpstreamResponse):
         pass
 
 
-def whole(result: Any, tap: Tap, backend: LiteLLMBackend) -> UpstreamResponse:
-    """Return a result that came in one piece."""
+def whole_response(result: Any, tap: Tap, backend: LiteLLMBackend) -> UpstreamResponse:
+    """Return the response for a result that is not a stream."""
     if tap.status and backend.speaks_openai:
         return BufferedResponse(tap.status, response_headers(tap.headers), tap.take())
     return BufferedResponse(200, [JSON], _json(result))
 
 
 class RawStream(UpstreamResponse):
-    """A stream as the server sends it; LiteLLM has only sent the request.
+    """A stream as the server sends it. LiteLLM sends the request and does not read the response.
 
     Args:
-        result: LiteLLM's stream, which nobody reads.
-        tap: What the server sends.
-        backend: Who answers.
+        result: LiteLLM's stream; it is closed and never read.
+        tap: The server's bytes.
+        backend: The backend that answers.
     """
 
     status = 200
@@ -79,7 +79,7 @@ class RawStream(UpstreamResponse):
                 async with self._deadline.next():
                     piece = await self._tap.next()
             except Exception as error:
-                raise broken(error, self._tap, self._backend) from error
+                raise stream_error(error, self._tap, self._backend) from error
 
     async def close(self) -> None:
         await self._tap.close()
@@ -87,12 +87,12 @@ class RawStream(UpstreamResponse):
 
 
 class TranslatedStream(UpstreamResponse):
-    """A stream of LiteLLM's objects.
+    """A stream of LiteLLM's chunk objects, written as server-sent events.
 
     Args:
-        result: It.
-        tap: What the server sends, if LiteLLM was given a tapped client.
-        backend: Who answers.
+        result: LiteLLM's stream.
+        tap: The server's bytes, if LiteLLM was given a tapped client.
+        backend: The backend that answers.
     """
 
     status = 200
@@ -108,25 +108,27 @@ class TranslatedStream(UpstreamResponse):
         self._first: Any = None
 
     async def start(self) -> None:
-        """Wait for the first chunk: errors of some providers come with it."""
+        """Wait for the first chunk, since some providers report errors with it."""
         self._first = await anext(self._stream, None)
 
     async def read(self) -> bytes:
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        chunk, said = self._first, False
+        chunk, has_content = self._first, False
         while chunk is not None:
-            said = said or any(c.delta.model_dump(exclude_none=True) for c in chunk.choices)
+            has_content = has_content or any(
+                c.delta.model_dump(exclude_none=True) for c in chunk.choices
+            )
             yield b"data: " + _json(chunk) + b"\n\n"
             try:
                 async with self._deadline.next():
                     chunk = await anext(self._stream, None)
             except Exception as error:
-                raise broken(error, self._tap, self._backend) from error
-        if not said:
-            # LiteLLM makes an empty answer of a stream that it cannot read.
-            message = f"{_where(self._backend)} sent nothing that LiteLLM can read"
+                raise stream_error(error, self._tap, self._backend) from error
+        if not has_content:
+            # LiteLLM turns a stream that it cannot parse into an empty one.
+            message = f"{_where(self._backend)} sent a stream that LiteLLM cannot parse"
             raise UpstreamError(502, message, "backend_garbage")
         yield DONE
 
@@ -136,7 +138,7 @@ class TranslatedStream(UpstreamResponse):
 
 
 class _Deadline:
-    """The longest wait for the next piece of a stream."""
+    """Timeouts of a stream: for the next piece, and for the whole."""
 
     def __init__(self, backend: LiteLLMBackend) -> None:
         self._silence = backend.read_timeout
@@ -152,8 +154,8 @@ async def _close(result: Any) -> None:
         await close()
 
 
-def broken(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamError:
-    """Say why an answer that had begun does not go on."""
+def stream_error(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamError:
+    """Return the error that ended a response."""
     litellm, where = library(), _where(backend)
     cause = tap.error or error
     if isinstance(cause, (TimeoutError, litellm.Timeout, httpx.TimeoutException)):
@@ -167,16 +169,16 @@ def broken(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamError
     return UpstreamError(502, f"{where} failed: {_message(error)}", "backend_error")
 
 
-async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamResponse:
-    """Return an error of the backend's as its answer.
+async def error_response(error: Exception, tap: Tap, backend: LiteLLMBackend) -> UpstreamResponse:
+    """Return the backend's error response for an exception of LiteLLM.
 
     Args:
-        error: What LiteLLM raised.
-        tap: What the server sent.
-        backend: Who it is.
+        error: The exception.
+        tap: The server's bytes.
+        backend: The backend.
 
     Raises:
-        UpstreamError: It is no answer of the backend's.
+        UpstreamError: The backend did not answer, so there is no response.
     """
     litellm = library()
     if isinstance(tap.error, httpx.ConnectTimeout):
@@ -184,14 +186,14 @@ async def failed(error: Exception, tap: Tap, backend: LiteLLMBackend) -> Upstrea
         message = f"{_where(backend)} could not be connected to {limit}"
         raise UpstreamError(504, message, "connect_timeout") from error
     if tap.error is not None or isinstance(error, (TimeoutError, litellm.Timeout)):
-        raise broken(error, tap, backend) from error
+        raise stream_error(error, tap, backend) from error
     if tap.status and backend.speaks_openai:
-        # Also where LiteLLM could not make anything of a 200: the proxy looks for itself.
+        # Includes a status 200 that LiteLLM could not parse: the proxy parses it itself.
         body = tap.take() + b"".join([piece async for piece in tap.pieces()])
         return BufferedResponse(tap.status, response_headers(tap.headers), body)
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or isinstance(error, litellm.APIConnectionError):
-        raise broken(error, tap, backend) from error
+        raise stream_error(error, tap, backend) from error
     headers: list[tuple[bytes, bytes]] = [JSON]
     for sent in (
         getattr(error, "litellm_response_headers", None),
@@ -210,9 +212,11 @@ def _where(backend: LiteLLMBackend) -> str:
 
 
 def _message(error: Exception) -> str:
-    # What follows is about the router's group, which is one backend here.
-    told, _, _ = str(getattr(error, "message", None) or error).partition("\n\nLiteLLM: model group")
-    return told[:2000]
+    # The text after this mark describes the router's group, which is always one backend here.
+    message, _, _ = str(getattr(error, "message", None) or error).partition(
+        "\n\nLiteLLM: model group"
+    )
+    return message[:2000]
 
 
 def _json(result: Any) -> bytes:

@@ -1,9 +1,9 @@
-"""What a server sent, before LiteLLM read it.
+"""The server's bytes of a call, read below LiteLLM.
 
-LiteLLM reads a server's answer into objects of its own and writes those anew: token ids and
-log-probabilities of streams get lost on the way, and so does what its types do not know. For
-servers that speak OpenAI's protocols there is nothing to rewrite. A :class:`TapTransport` below
-LiteLLM keeps the bytes of the call that its context belongs to.
+LiteLLM parses a response into its own objects and serializes them again. That loses token ids and
+log-probabilities of streams, and every field that its types do not have. A server that speaks
+OpenAI's protocols needs no translation, so its bytes go to the agent: a :class:`TapTransport`, the
+HTTP transport below LiteLLM, keeps the bytes of a call in the :class:`Tap` of the current context.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Tap:
 
     Attributes:
         status: HTTP status of the server's last response; 0 before there was one.
-        headers: Its headers.
-        error: What broke the connection.
-        whole: Whether all of the body has come.
+        headers: Headers of that response.
+        error: The exception that broke the connection.
+        whole: Whether the whole body has been read.
     """
 
     def __init__(self, connect_timeout: float) -> None:
@@ -37,17 +37,17 @@ class Tap:
         self._pieces: AsyncIterator[bytes] | None = None
 
     def open(self) -> None:
-        """Let this be the tap of the calls that the current task makes from now on."""
+        """Use this tap for the calls that the current task makes from now on."""
         _current.set(self)
 
     def take(self) -> bytes:
-        """Return what LiteLLM has read since the last time."""
+        """Return the bytes that LiteLLM has read since the last call."""
         taken = b"".join(self._seen)
         self._seen.clear()
         return taken
 
     async def next(self) -> bytes:
-        """Read on in LiteLLM's place; nothing is the end.
+        """Read the next bytes instead of LiteLLM; empty at the end.
 
         Raises:
             httpx.HTTPError: The connection broke.
@@ -64,15 +64,15 @@ class Tap:
             raise
 
     async def close(self) -> None:
-        """Let go of the connection, whose call ends if it still goes on."""
+        """Close the connection, which cancels an unfinished call."""
         stream, self._stream, self._pieces = self._stream, None, None
         if stream is not None:
             await stream.aclose()
 
     async def attach(self, response: httpx.Response) -> None:
-        """Stand between a response and its reader."""
+        """Read a response's body through this tap."""
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        await self.close()  # an earlier try's
+        await self.close()  # LiteLLM retried: drop the earlier response
         self._seen.clear()
         self.whole, self.error = False, None
         self.status, self.headers = response.status_code, response.headers.raw
@@ -81,7 +81,7 @@ class Tap:
         response.stream = _Tee(self)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield what comes, and keep it."""
+        """Yield the body's pieces, and keep them for :meth:`take`."""
         while piece := await self.next():
             self._seen.append(piece)
             yield piece
@@ -114,7 +114,7 @@ class TapTransport(httpx.AsyncBaseTransport):
         tap = _current.get()
         if tap is None:
             return await self._inner.handle_async_request(request)
-        # Bytes are relayed as they come, and agents did not ask for compressed ones.
+        # The bytes go to the agent unchanged, and agents did not accept compression.
         request.headers["accept-encoding"] = "identity"
         limits = dict(request.extensions.get("timeout") or {})
         request.extensions["timeout"] = {**limits, "connect": tap.connect_timeout}

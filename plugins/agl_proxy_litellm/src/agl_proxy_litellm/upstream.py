@@ -15,7 +15,7 @@ from agl_proxy_direct import CallError, HttpUpstream, Upstream, UpstreamRequest,
 from agl_proxy_litellm.arguments import arguments
 from agl_proxy_litellm.backends import Backend, LiteLLMBackend
 from agl_proxy_litellm.library import library
-from agl_proxy_litellm.responses import RawStream, TranslatedStream, failed, whole
+from agl_proxy_litellm.responses import RawStream, TranslatedStream, error_response, whole_response
 from agl_proxy_litellm.tap import Tap, TapTransport
 
 __all__ = ["LiteLLMUpstream"]
@@ -28,30 +28,30 @@ _METHODS: Final[dict[Protocol, str]] = {
     "embeddings": "aembedding",
 }
 _FORWARDED: Final = ("anthropic-beta", "openai-", "traceparent", "tracestate", "x-")
-"""Beginnings of the names of an agent's headers that go to its model's provider."""
-_KEPT_BACK: Final = ("x-api-key", "x-forwarded", "x-real-ip", "x-stainless")
+"""Prefixes of the agent's headers that are forwarded to the provider."""
+_NOT_FORWARDED: Final = ("x-api-key", "x-forwarded", "x-real-ip", "x-stainless")
 _KEEP_ALIVE: Final = 4.0
-"""Seconds; servers close idle connections after 5."""
+"""Seconds; uvicorn closes idle connections after 5 by default."""
 
 _open: set[LiteLLMUpstream] = set()
-"""Those of this process that are not closed."""
+"""The open upstreams of this process, which share LiteLLM's own clients."""
 
 
 class LiteLLMUpstream(Upstream):
     """Sends requests through LiteLLM's router, one deployment per backend.
 
-    Retries, health and the choice of a backend are the proxy's: the router has one deployment per
-    group and tries once. What LiteLLM serves only with the dependencies of its proxy, or not at
-    all, goes past it: Messages and Responses to servers that speak them, and calls that are only
-    passed on.
+    The proxy does retries, health checks and load balancing, so each router group has one
+    deployment and the router tries once. Some calls bypass LiteLLM, which serves them only with its
+    own proxy's dependencies or not at all: Messages and Responses to servers that speak them, and
+    calls that are passed through.
     """
 
     def __init__(self) -> None:
         litellm = library()
         self._litellm = litellm
         self._router = litellm.Router(num_retries=0, disable_cooldowns=True, max_fallbacks=0)
-        # Takes back the callbacks by which routers count tokens per deployment, for strategies that
-        # are off here; they stay with LiteLLM otherwise, also when the router is gone.
+        # Removes the callbacks that count tokens per deployment for routing strategies, which are
+        # off here. They would stay registered in LiteLLM after the router is gone.
         self._router.discard()
         self._http = HttpUpstream()
         self._numbers = itertools.count()
@@ -69,7 +69,7 @@ class LiteLLMUpstream(Upstream):
         await self._client.aclose()
         await self._http.close()
         _open.discard(self)
-        if not _open:  # other proxies' providers share LiteLLM's own clients
+        if not _open:
             await self._litellm.close_litellm_async_clients()
 
     def update(self, backends: Iterable[Backend]) -> None:
@@ -78,7 +78,7 @@ class LiteLLMUpstream(Upstream):
         for backend in kept - self._deployments.keys():
             self._add(backend)
         for backend in self._deployments.keys() - kept:
-            # A call under way has been given its parameters.
+            # A call in flight already has its parameters.
             self._router.delete_deployment(id=self._deployments.pop(backend))
             self._sdks.pop(backend, None)
 
@@ -98,42 +98,42 @@ class LiteLLMUpstream(Upstream):
         backend = request.backend
         assert isinstance(backend, LiteLLMBackend)
         if request.protocol is None or request.protocol not in _METHODS:
-            return await self._straight(request)
+            return await self._bypass(request)
         tap = Tap(backend.connect_timeout)
         tap.open()
         try:
             async with asyncio.timeout(backend.timeout):
-                return await self._answer(request, request.protocol, backend, tap)
+                return await self._respond(request, request.protocol, backend, tap)
         except CallError:
             raise
         except Exception as error:
             try:
-                return await failed(error, tap, backend)
+                return await error_response(error, tap, backend)
             finally:
                 await tap.close()
-        except BaseException:  # the agent left
+        except BaseException:  # cancelled: the agent disconnected
             await tap.close()
             raise
 
-    async def _answer(
+    async def _respond(
         self, request: UpstreamRequest, protocol: Protocol, backend: LiteLLMBackend, tap: Tap
     ) -> UpstreamResponse:
         result = await self._call(request, protocol, backend)
         if not _is_stream(result):
-            return whole(result, tap, backend)
+            return whole_response(result, tap, backend)
         if backend.speaks_openai:
-            if not tap.status:  # LiteLLM sends some calls when their stream is first read
+            if not tap.status:  # LiteLLM sends some requests only when their stream is first read
                 await anext(aiter(result), None)
             return RawStream(result, tap, backend)
         stream = TranslatedStream(result, tap, backend)
         await stream.start()
         return stream
 
-    async def _straight(self, request: UpstreamRequest) -> UpstreamResponse:
+    async def _bypass(self, request: UpstreamRequest) -> UpstreamResponse:
         if not request.backend.api_base.startswith("http"):
             raise CallError(
                 404,
-                f"LiteLLM has no call {request.method} {request.endpoint} of the provider "
+                f"LiteLLM does not support {request.method} {request.endpoint} for the provider "
                 f"{request.backend.provider}",
                 "not_found",
             )
@@ -144,20 +144,20 @@ class LiteLLMUpstream(Upstream):
     ) -> Awaitable[Any]:
         assert isinstance(request.body, dict)
         openai = backend.speaks_openai
-        said = arguments(request.body, openai=openai)
-        said["model"] = self._deployments.get(backend) or self._add(backend)
-        said["timeout"] = backend.timeout
+        kwargs = arguments(request.body, openai=openai)
+        kwargs["model"] = self._deployments.get(backend) or self._add(backend)
+        kwargs["timeout"] = backend.timeout
         headers = {**_forwarded(request), **dict(backend.headers)}
         if headers:
-            said["extra_headers"] = headers
+            kwargs["extra_headers"] = headers
         client = self._client_for(backend, protocol) if openai else None
         if client is not None:
-            said["client"] = client
+            kwargs["client"] = client
         method: Callable[..., Awaitable[Any]] = getattr(self._router, _METHODS[protocol])
-        return method(**said)
+        return method(**kwargs)
 
     def _client_for(self, backend: LiteLLMBackend, protocol: Protocol) -> Any:
-        """Return what LiteLLM sends the call with: for some calls OpenAI's SDK, for others HTTP."""
+        """Return the client that LiteLLM sends a call with: an HTTP handler or OpenAI's SDK."""
         vllm = backend.provider == "hosted_vllm"
         if vllm and protocol != "completions":
             return self._handler
@@ -189,6 +189,6 @@ def _forwarded(request: UpstreamRequest) -> dict[str, str]:
     headers: dict[str, str] = {}
     for raw_name, value in request.headers:
         name = raw_name.decode("latin-1")
-        if name.startswith(_FORWARDED) and not name.startswith(_KEPT_BACK):
+        if name.startswith(_FORWARDED) and not name.startswith(_NOT_FORWARDED):
             headers[name] = value.decode("latin-1")
     return headers

@@ -335,7 +335,7 @@ async def test_a_store_that_is_gone_and_comes_back(
     await asyncio.sleep(0.2)  # longer than flush_timeout: now it is no hiccup any more
     status, body, headers = await post(proxy, path)
     assert (status, headers["retry-after"]) == (503, "1")
-    assert "nobody is there" in message_of(body, path)
+    assert "the server does not answer" in message_of(body, path)
     assert len(models.requests) == asked, "a call that cannot be recorded is not made"
     assert await spans() == []
     store.gone = False

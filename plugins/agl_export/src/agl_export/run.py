@@ -21,7 +21,7 @@ from agl_export.report import ExportReport, Skip
 from agl_export.samples import Row, Sample, final_reward, task_key
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["Builder", "Selection", "Split", "export_dataset", "read_samples"]
 

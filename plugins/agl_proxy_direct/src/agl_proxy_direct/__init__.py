@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from agl_proxy_direct.config import DirectProxyConfig
     from agl_proxy_direct.errors import CallError, error_body
     from agl_proxy_direct.http_upstream import HttpUpstream, response_headers
-    from agl_proxy_direct.options import UpstreamSpec
     from agl_proxy_direct.proxy import DirectProxy
     from agl_proxy_direct.upstream import (
         Upstream,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         UpstreamRequest,
         UpstreamResponse,
     )
+    from agl_proxy_direct.upstream_spec import UpstreamSpec
 
 __all__ = [
     "Backend",
@@ -71,7 +71,7 @@ __getattr__, __dir__ = lazy_names(
         "UpstreamError": "agl_proxy_direct.upstream",
         "UpstreamRequest": "agl_proxy_direct.upstream",
         "UpstreamResponse": "agl_proxy_direct.upstream",
-        "UpstreamSpec": "agl_proxy_direct.options",
+        "UpstreamSpec": "agl_proxy_direct.upstream_spec",
         "error_body": "agl_proxy_direct.errors",
         "parse_model_list": "agl_proxy_direct.backends",
         "providers": "agl_proxy_direct.backends",

@@ -18,20 +18,21 @@ from typing import Final
 
 from agl_core.genai import Route, dumps, parse_path
 from agl_core.ids import generate_id
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_proxy_direct.access import AccessControl
 from agl_proxy_direct.backends import Backend
 from agl_proxy_direct.balancer import Balancer
+from agl_proxy_direct.config import DirectProxyConfig
 from agl_proxy_direct.control import CONTROL_PREFIX, control
 from agl_proxy_direct.errors import CallError, error_body
 from agl_proxy_direct.exchange import Exchange
-from agl_proxy_direct.limits import Limits
+from agl_proxy_direct.limits import Limits, RolloutLimits
 from agl_proxy_direct.model_call import ModelCallExchange
 from agl_proxy_direct.models_endpoint import describe_models
-from agl_proxy_direct.options import ProxyOptions, UpstreamSpec
 from agl_proxy_direct.passthrough import PassthroughExchange
 from agl_proxy_direct.spool import PendingSpan, Spool
 from agl_proxy_direct.upstream import Upstream
+from agl_proxy_direct.upstream_spec import UpstreamSpec
 from agl_serving import (
     JSON,
     ClientGone,
@@ -49,6 +50,8 @@ __all__ = ["HEALTH_PATH", "ProxyApp"]
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/health"
+_MAX_BODY_BYTES: Final = 256 * 2**20
+_MAX_SPOOLED_BYTES: Final = 512 * 2**20
 _RETRY_SOON: Final = ((b"retry-after", b"1"),)
 
 
@@ -58,8 +61,8 @@ class ProxyApp:
     Args:
         store: Where spans go.
         backends: The backends to start with.
-        options: See :class:`~agl_proxy_direct.options.ProxyOptions`.
-        upstream_spec: See :class:`~agl_proxy_direct.options.UpstreamSpec`.
+        config: Options of the proxy; those of its server are not used here.
+        upstream_spec: What sends requests; HTTP by default.
 
     Attributes:
         upstream: Sends requests to backends; made when the server starts.
@@ -74,16 +77,22 @@ class ProxyApp:
         self,
         store: LightningStore,
         backends: Sequence[Backend],
-        options: ProxyOptions | None = None,
+        config: DirectProxyConfig | None = None,
         upstream_spec: UpstreamSpec | None = None,
     ) -> None:
-        self.options = options = options or ProxyOptions()
+        self.config = config = config or DirectProxyConfig()
         self.upstream_spec = upstream_spec or UpstreamSpec()
-        self.balancer = Balancer(backends, queue_timeout=options.queue_timeout)
-        self.limits = Limits(options.limits)
+        self.balancer = Balancer(backends, queue_timeout=config.queue_timeout)
+        self.limits = Limits(
+            RolloutLimits(
+                config.max_calls_per_rollout,
+                config.max_tokens_per_rollout,
+                config.max_calls_per_minute,
+            )
+        )
         self.loop: asyncio.AbstractEventLoop | None = None
         self._store = store
-        self._access = AccessControl(options.auth_token, options.allowed_hosts)
+        self._access = AccessControl(config.auth_token, config.allowed_hosts)
         self._exchanges: set[Exchange] = set()
         self._warned = False
 
@@ -119,7 +128,7 @@ class ProxyApp:
                 page = describe_models(route.endpoint, self.balancer.models, identity.models)
                 await send_response(send, 200, page)
                 return
-            body = await read_body(receive, headers, self.options.max_body_bytes)
+            body = await read_body(receive, headers, _MAX_BODY_BYTES)
             await self._serve(route, scope, body, receive, send, identity.models)
         except ClientGone:
             return
@@ -168,8 +177,8 @@ class ProxyApp:
         """
         spool = self.spool
         if spool.full():
-            await spool.wait_for_room(self.options.flush_timeout)
-        if spool.full() or spool.failing_for() > self.options.flush_timeout:
+            await spool.wait_for_room(self.config.flush_timeout)
+        if spool.full() or spool.failing_for() > self.config.flush_timeout:
             raise CallError(
                 503,
                 f"the store does not take this proxy's spans "
@@ -226,12 +235,12 @@ class ProxyApp:
                 self.upstream.update(member.backend for member in self.balancer.members())
                 self.spool = Spool(
                     self._store,
-                    max_spans=self.options.max_spooled_spans,
-                    max_bytes=self.options.max_spooled_bytes,
+                    max_spans=self.config.max_spooled_spans,
+                    max_bytes=_MAX_SPOOLED_BYTES,
                 )
                 await send({"type": "lifespan.startup.complete"})
             else:
-                await self.spool.close(self.options.stop_timeout)
+                await self.spool.close(self.config.stop_timeout)
                 await self.upstream.close()
                 self.loop = None
                 await send({"type": "lifespan.shutdown.complete"})

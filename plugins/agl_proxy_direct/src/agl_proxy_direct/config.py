@@ -2,55 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
+
+from agl_core.plugins import ComponentConfig
+from agl_core.store import LightningStore
+from agl_serving import LOOPBACK, MIN_SECRET_LENGTH, is_loopback
 
 __all__ = ["DirectProxyConfig"]
 
 
-class DirectProxyConfig(BaseModel):
-    """Options of :class:`~agl_proxy_direct.DirectProxy`. Durations are seconds."""
+class DirectProxyConfig(ComponentConfig):
+    """Options of :class:`~agl_proxy_direct.DirectProxy`."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
     injects: ClassVar[frozenset[str]] = frozenset({"store"})
 
-    port: int | None = Field(default=None, ge=0, le=65535, description="None takes a free one")
-    model_list: list[dict[str, Any]] | None = Field(
-        default=None, description="Backends, in LiteLLM's shape"
-    )
-    host: str | None = Field(default=None, description="Interface; None is loopback")
-    access_host: str | None = Field(
-        default=None,
-        description='Host that agents reach the proxy at; "auto": the outbound one',
-    )
-    launch_mode: Literal["thread", "asyncio"] = Field(
-        default="thread", description="A thread of its own, or a task of the caller's loop"
-    )
-    auth_token: str | None = Field(
-        default=None, description="Secret whose tokens callers must show as API key"
-    )
-    insecure: bool = Field(default=False, description="Let a network in without a token")
-    allowed_hosts: list[str] = Field(
-        default_factory=list, description="Further names of this server, without auth"
-    )
-    num_retries: int = Field(
-        default=2, ge=0, description="Further tries of a call, on other backends"
-    )
-    queue_timeout: float = Field(
-        default=600.0, gt=0, description="Longest wait for a free backend or the end of a pause"
-    )
-    flush_timeout: float = Field(
-        default=5.0, gt=0, description="Longest wait of an answer's end for its span"
-    )
-    stop_timeout: float = Field(
-        default=30.0, gt=0, description="Longest wait of a stop for spans to be stored"
-    )
-    max_spooled_spans: int = Field(
-        default=20_000, ge=1, description="Spans that may wait before new calls are refused"
-    )
+    port: int | None = Field(default=None, ge=0, le=65535, kw_only=False)
+    """Port; None takes a free one."""
+    model_list: Sequence[Mapping[str, Any]] | None = Field(default=None, kw_only=False)
+    """Backends, in LiteLLM's form."""
+    store: LightningStore | None = Field(default=None, exclude=True, kw_only=False)
+    """Where spans go; may be set later, before the start."""
+    host: str | None = Field(default=None, kw_only=False)
+    """Interface to listen on; None is loopback. Any other needs ``auth_token`` or ``insecure``."""
+    access_host: str | None = None
+    """Host under which agents reach the proxy; None is the bound one, "auto" the outbound one."""
+    launch_mode: Literal["thread", "asyncio"] = "thread"
+    """``thread``: a thread with an event loop of its own; ``asyncio``: a task of the loop that
+    starts the proxy."""
+    auth_token: str | None = Field(default=None, min_length=MIN_SECRET_LENGTH)
+    """Secret of the tokens that callers send as API key (:func:`agl_serving.mint_token`)."""
+    insecure: bool = False
+    """Accept calls from a network without a token."""
+    allowed_hosts: Sequence[str] = ()
+    """Host headers accepted besides localhost and IP addresses, for a proxy without a token."""
+    num_retries: int = Field(default=2, ge=0)
+    """Tries of a call after the first, on other backends and before its first byte."""
+    queue_timeout: float = Field(default=600.0, gt=0)
+    """Longest wait of a call for a free backend or for the end of a pause, in seconds."""
+    flush_timeout: float = Field(default=5.0, gt=0)
+    """Longest wait of a response's end for its span to be stored, in seconds."""
+    stop_timeout: float = Field(default=30.0, gt=0)
+    """Longest wait of a stop for spans to be stored, in seconds."""
+    max_spooled_spans: int = Field(default=20_000, ge=1)
+    """Spans that may wait for the store before new calls are refused."""
     max_calls_per_rollout: int | None = Field(default=None, ge=1)
+    """Model calls that a rollout may make; None is no limit."""
     max_tokens_per_rollout: int | None = Field(default=None, ge=1)
-    max_calls_per_minute: float | None = Field(
-        default=None, gt=0, description="Of one rollout; bursts of ten seconds' worth pass"
-    )
+    """Tokens that a rollout may use, prompts included. The call that exceeds it is the last one."""
+    max_calls_per_minute: float | None = Field(default=None, gt=0)
+    """Rate at which a rollout may call. Bursts of up to ten seconds' worth are allowed."""
+
+    @model_validator(mode="after")
+    def _check_host(self) -> DirectProxyConfig:
+        if not (is_loopback(self.host or LOOPBACK) or self.auth_token or self.insecure):
+            raise ValueError(
+                f"on {self.host} anyone on the network could use these models: set auth_token, or "
+                "allow it with insecure=True"
+            )
+        return self

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CONTROL_PREFIX", "control"]
 
 CONTROL_PREFIX: Final = "/control/"
+_MAX_BODY_BYTES: Final = 16 * 2**20
 
 
 class _Command(BaseModel):
@@ -85,7 +86,7 @@ async def control(
     kind = _COMMANDS.get(name)
     if scope["method"] != "POST" or kind is None:
         raise CallError(404, f"there is no control call {scope['method']} {name}", "not_found")
-    body = await read_body(receive, headers, app.options.max_body_bytes)
+    body = await read_body(receive, headers, _MAX_BODY_BYTES)
     try:
         command = kind.model_validate_json(body or b"{}")
         answer = await _execute(app, name, command)

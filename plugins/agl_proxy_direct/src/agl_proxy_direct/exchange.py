@@ -150,7 +150,7 @@ class Exchange(ABC):
         self._record.status = status
         self._submit_span()
         if self._span is not None:
-            await self._app.spool.wait_stored(self._span, self._app.options.flush_timeout)
+            await self._app.spool.wait_stored(self._span, self._app.config.flush_timeout)
 
     # -- to the agent ----------------------------------------------------------------------------
 

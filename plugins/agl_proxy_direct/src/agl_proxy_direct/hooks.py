@@ -9,9 +9,9 @@ def agl_proxy() -> ComponentSpec:
         kind="proxy",
         name="direct",
         factory="agl_proxy_direct:DirectProxy",
-        config="agl_proxy_direct.config:DirectProxyConfig",
+        config="agl_proxy_direct:DirectProxyConfig",
         capabilities=frozenset({"streaming", "token_ids", "translation"}),
-        summary="To servers that speak OpenAI's or Anthropic's protocols, with exact capture",
+        summary="LLM proxy for servers that speak OpenAI's or Anthropic's protocols, with exact capture",
     )
 
 
@@ -30,7 +30,7 @@ def agl_provider() -> list[ProviderSpec]:
     return [
         ProviderSpec(
             name="hosted_vllm",
-            # vLLM serves /responses and /messages too, but without token ids: these are translated
+            # vLLM also serves /responses and /messages, but without token ids, so these are translated
             # to chat.
             protocols=openai_like,
             token_ids=True,

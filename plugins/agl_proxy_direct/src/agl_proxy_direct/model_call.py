@@ -122,7 +122,7 @@ class ModelCallExchange(Exchange):
 
     def _may_retry(self, error: UpstreamError, member: Member, failed: list[Member]) -> bool:
         """Whether another try may succeed. Never after the agent got a byte."""
-        if self._headers_sent or len(failed) >= self._app.options.num_retries:
+        if self._headers_sent or len(failed) >= self._app.config.num_retries:
             return False
         if isinstance(error, BackendRefusal) and error.status not in _RETRIED_STATUSES:
             return False

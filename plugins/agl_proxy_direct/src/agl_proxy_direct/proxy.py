@@ -15,20 +15,19 @@ import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from agl_core.errors import ConfigError, LaunchError
+from agl_core.errors import LaunchError
+from agl_core.plugins import configured_by
 from agl_core.proxy import LLMProxy
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_proxy_direct.app import HEALTH_PATH, ProxyApp
-from agl_proxy_direct.limits import RolloutLimits
-from agl_proxy_direct.options import ProxyOptions, UpstreamSpec
+from agl_proxy_direct.config import DirectProxyConfig
+from agl_proxy_direct.upstream_spec import UpstreamSpec
 from agl_serving import (
     ATTEMPT_TOKEN_SECONDS,
-    LOOPBACK,
     PythonServerLauncher,
     PythonServerLauncherArgs,
-    is_loopback,
     mint_token,
 )
 
@@ -46,85 +45,30 @@ class DirectProxy(LLMProxy):
 
     Backends are servers that speak OpenAI's or Anthropic's protocols.
 
-    Args:
-        port: Port; None takes a free one.
-        model_list: Backends in LiteLLM's shape; see :mod:`agl_proxy_direct.backends`.
-        store: Where spans go; can be set later, before the start.
-        host: Interface; None is loopback. Any other needs ``auth_token`` or ``insecure``.
-        access_host: Host that agents reach the proxy at; None is the bound one.
-        launch_mode: ``thread``: a thread with a loop of its own; ``asyncio``: a task of the loop
-            that starts it.
-        auth_token: Secret whose tokens (:mod:`agl_serving.tokens`) callers must show.
-        insecure: Let a network in without a token.
-        allowed_hosts: Further names of this server, for proxies without a token.
-        num_retries: Further tries of a call, on other backends and before its first byte.
-        queue_timeout: Seconds that a call waits for a free backend or for the end of a pause.
-        flush_timeout: Seconds that the end of an answer waits for its span to be stored.
-        stop_timeout: Seconds that a stop waits for spans to be stored.
-        max_spooled_spans: Spans that may wait for the store before new calls are refused.
-        max_calls_per_rollout: Model calls that a rollout may make.
-        max_tokens_per_rollout: Tokens that a rollout may use, prompts included.
-        max_calls_per_minute: Rate at which a rollout may call.
+    Options: :class:`DirectProxyConfig`.
 
     Raises:
-        ConfigError: An argument is wrong.
+        ConfigError: An option is invalid.
     """
 
     upstream_spec: ClassVar[UpstreamSpec] = UpstreamSpec()
     """A subclass replaces it to use other backends with the same application."""
 
-    def __init__(
-        self,
-        port: int | None = None,
-        model_list: Sequence[Mapping[str, Any]] | None = None,
-        store: LightningStore | None = None,
-        host: str | None = None,
-        *,
-        access_host: str | None = None,
-        launch_mode: Literal["thread", "asyncio"] = "thread",
-        auth_token: str | None = None,
-        insecure: bool = False,
-        allowed_hosts: Sequence[str] = (),
-        num_retries: int = 2,
-        queue_timeout: float = 600.0,
-        flush_timeout: float = 5.0,
-        stop_timeout: float = 30.0,
-        max_spooled_spans: int = 20_000,
-        max_calls_per_rollout: int | None = None,
-        max_tokens_per_rollout: int | None = None,
-        max_calls_per_minute: float | None = None,
-    ) -> None:
-        if not (is_loopback(host or LOOPBACK) or auth_token or insecure):
-            raise ConfigError(
-                f"on {host} anyone on the network could use these models: set an auth_token, or "
-                "allow it with insecure=True"
-            )
-        if auth_token is not None:
-            mint_token(auth_token, "read", lifetime=0)  # raises for a bad secret before the start
-        self._model_list = [dict(item) for item in model_list or ()]
+    @configured_by(DirectProxyConfig)
+    def __init__(self, config: DirectProxyConfig) -> None:
+        self._store = config.store
+        self._model_list = [dict(item) for item in config.model_list or ()]
         self._backends = self.upstream_spec.parse(self._model_list)
         self._versions: dict[str | None, str] = {}
-        self._store = store
-        self._auth_token = auth_token
-        self._options = ProxyOptions(
-            auth_token=auth_token,
-            allowed_hosts=tuple(allowed_hosts),
-            num_retries=num_retries,
-            queue_timeout=queue_timeout,
-            flush_timeout=flush_timeout,
-            stop_timeout=stop_timeout,
-            max_spooled_spans=max_spooled_spans,
-            limits=RolloutLimits(
-                max_calls_per_rollout, max_tokens_per_rollout, max_calls_per_minute
-            ),
-        )
+        # Without the store and the model list, which change while the proxy runs.
+        self._config = config.model_copy(update={"store": None, "model_list": None})
         self._args = PythonServerLauncherArgs(
-            port=port,
-            host=host,
-            access_host=access_host,
-            launch_mode=launch_mode,
-            healthcheck_url=HEALTH_PATH if launch_mode == "thread" else None,
-            thread_join_timeout=stop_timeout + 10.0,
+            port=config.port,
+            host=config.host,
+            access_host=config.access_host,
+            launch_mode=config.launch_mode,
+            healthcheck_url=HEALTH_PATH if config.launch_mode == "thread" else None,
+            thread_join_timeout=config.stop_timeout + 10.0,
         )
         self._app: ProxyApp | None = None
         self._launcher = PythonServerLauncher(_refuse_calls, self._args)
@@ -159,7 +103,7 @@ class DirectProxy(LLMProxy):
                 f"{type(self._store).__name__} is not {needed}, which launch_mode="
                 f"{self._args.launch_mode!r} needs; wrap it in LightningStoreThreaded"
             )
-        app = ProxyApp(self._store, self._backends, self._options, self.upstream_spec)
+        app = ProxyApp(self._store, self._backends, self._config, self.upstream_spec)
         for model, version in self._versions.items():
             app.balancer.set_version(version, model)
         self._launcher = PythonServerLauncher(app, self._args)
@@ -199,10 +143,11 @@ class DirectProxy(LLMProxy):
             self._call_in_loop(lambda app: app.balancer.set_version(version, model))
 
     def api_key_for(self, rollout_id: str | None, attempt_id: str | None) -> str | None:
-        if self._auth_token is None or rollout_id is None or attempt_id is None:
+        secret = self._config.auth_token
+        if secret is None or rollout_id is None or attempt_id is None:
             return None
         return mint_token(
-            self._auth_token,
+            secret,
             "attempt",
             lifetime=ATTEMPT_TOKEN_SECONDS,
             rollout_id=rollout_id,

@@ -27,8 +27,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from agl_core.errors import InvalidArgumentError, NotFoundError
 from agl_core.genai import dumps
-from agl_core.store.base import LightningStore
-from agl_core.store.encoded import EncodedSpan
+from agl_core.store import EncodedSpan, LightningStore
 
 __all__ = ["PendingSpan", "Spool"]
 

@@ -18,7 +18,7 @@ from agl_core.errors import AttemptNotFoundError, ConfigError, RolloutNotFoundEr
 
 if TYPE_CHECKING:
     from agl_core.otel import SendOutcome
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import Attempt, Rollout, Span
     from agl_trace import Style, TraceSummary, TraceView
 

@@ -1,7 +1,8 @@
-"""The SDK's instrumentor of the OpenAI Agents SDK, nested as the agent ran.
+"""The AgentOps instrumentor of the OpenAI Agents SDK, with spans nested as the agent ran.
 
-The SDK turns the framework's traces into spans beside the running ones, so that model calls do not
-know which agent made them. Here each is the current span while it runs.
+AgentOps turns the framework's traces into spans that are never the current span, so the spans of
+model calls are not below the agent that made them. Here each of these spans is the current one
+while its agent, handoff or tool runs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["AgentsInstrumentor"]
 
 
 class AgentsInstrumentor(OpenAIAgentsInstrumentor):
-    """Puts a processor in the place of the framework's own, which sends to OpenAI's service."""
+    """Replaces the framework's own trace processor, which sends to OpenAI's service."""
 
     _instance: ClassVar[Any] = None
 
@@ -36,7 +37,7 @@ class AgentsInstrumentor(OpenAIAgentsInstrumentor):
 
 
 class _NestingProcessor(OpenAIAgentsProcessor, TracingProcessor):
-    """Makes the span of what starts the current one until it ends."""
+    """Makes each span the current one from its start to its end."""
 
     def __init__(self, exporter: OpenAIAgentsExporter) -> None:
         super().__init__(exporter)

@@ -1,4 +1,4 @@
-"""The SDK's instrumentor of the Anthropic client, with our wrappers around messages."""
+"""The AgentOps instrumentor of the Anthropic client, with our wrappers of Messages calls."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _METHODS: Final = {
 
 
 class AnthropicInstrumentor(_SdkInstrumentor):
-    """Messages by our wrappers; the legacy completions by the SDK's."""
+    """Wraps Messages calls with our wrappers, and legacy completions with AgentOps'."""
 
-    _instance: ClassVar[Any] = None  # instrumentors are singletons, by class
+    _instance: ClassVar[Any] = None  # each instrumentor class is a singleton
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""A model call as attributes in the dialect of AgentOps, made from what went over the wire.
+"""Span attributes of a model call in AgentOps' vocabulary, made from request and response.
 
-The SDK's own extraction flattens conversations (a tool's answer becomes ``[Tool Result: …]`` with
-Anthropic's client) and knows no tokens. Here every protocol goes through OpenAI's chat format, as
-in the proxy.
+AgentOps' own extraction flattens conversations (with Anthropic's client a tool result becomes the
+text ``[Tool Result: ...]``) and leaves out token ids. Here requests and responses of every protocol
+are translated to OpenAI's chat format first, as in the proxy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def request_attributes(protocol: Protocol, request: Json) -> Json:
     """Return the attributes of a request: its model, parameters, messages and tools.
 
     Args:
-        protocol: The protocol it is in.
+        protocol: Protocol of the request.
         request: The request as JSON.
     """
     chat = translate_request(protocol, "chat", request)
@@ -59,8 +59,8 @@ def request_attributes(protocol: Protocol, request: Json) -> Json:
 def response_attributes(chat: Json) -> Json:
     """Return the attributes of a response: its choices, usage, token ids and log-probabilities.
 
-    ``prompt_token_ids`` and ``response_token_ids`` are those of the first choice, lists of
-    integers; ``logprobs.content`` and ``logprobs.refusal`` are JSON, one entry per token.
+    ``prompt_token_ids`` and ``response_token_ids`` are lists of integers and belong to the first
+    choice; ``logprobs.content`` and ``logprobs.refusal`` are JSON with one entry per token.
 
     Args:
         chat: The response in the chat protocol.
@@ -95,7 +95,7 @@ def response_attributes(chat: Json) -> Json:
 
 
 def tool_calls(chat: Json) -> list[Json]:
-    """Return the attributes of the tool calls that a chat response's first choice asks for."""
+    """Return the attributes of the tool calls in the first choice of a chat response."""
     message: Json = next(iter(chat.get("choices") or ()), {}).get("message") or {}
     calls = map(_tool_call, message.get("tool_calls") or ())
     return [call for call in calls if call["name"] is not None]
@@ -119,7 +119,7 @@ def _tool_call(call: Json) -> Json:
 
 
 def _with_token_ids(chat: Json) -> Json:
-    """Put the response's token ids where vLLM has them, wherever an older server put them."""
+    """Move token ids to the place that vLLM uses now; older servers put them elsewhere."""
     choices: list[Json] = chat.get("choices") or []
     if not choices or choices[0].get("token_ids") is not None:
         return chat

@@ -1,14 +1,15 @@
-"""Wrappers around the calls of model clients: one span each, streams included.
+"""Wrappers of model clients' methods: one span per call, streams included.
 
-They take the place of the SDK's own, which record the same spans but lose streams: theirs replace a
-stream by an object that is none, and read an Anthropic stream to its end before the agent does.
+They replace AgentOps' own wrappers, which record the same spans but break streams: those replace a
+stream by an object of another type, and read an Anthropic stream to its end before the agent does.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import wrapt
@@ -33,7 +34,7 @@ __all__ = ["wrap_calls"]
 _logger = logging.getLogger(__name__)
 
 _RAW_HEADER: Final = "X-Stainless-Raw-Response"
-"""How the clients tell themselves that the agent wants the raw response."""
+"""Header by which the clients mark a call whose caller wants the raw response."""
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -41,12 +42,13 @@ Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], A
 def wrap_calls(
     tracer: trace.Tracer, methods: Mapping[tuple[str, str], tuple[str, Protocol]]
 ) -> None:
-    """Wrap methods of a client and their asynchronous twins, as far as this version has them.
+    """Wrap methods of a client and of its asynchronous counterpart, if this version has them.
 
     Args:
         tracer: Makes the spans.
-        methods: Module and ``Class.method``, to the name of the spans and the protocol. The twin's
-            class has the prefix ``Async``. A method named ``stream`` returns what opens one.
+        methods: Maps module and ``Class.method`` to the spans' name and the protocol. The
+            asynchronous class has the prefix ``Async``. A method named ``stream`` returns a context
+            manager that opens a stream.
     """
     for (module, path), (name, protocol) in methods.items():
         owner, _, method = path.partition(".")
@@ -66,8 +68,8 @@ def _model_call(tracer: trace.Tracer, name: str, protocol: Protocol, *, is_async
 
     Args:
         tracer: Makes the spans.
-        name: What they are called.
-        protocol: What the client speaks.
+        name: Name of the spans.
+        protocol: The client's protocol.
         is_async: Whether the method is a coroutine function.
     """
 
@@ -94,7 +96,7 @@ def _model_call(tracer: trace.Tracer, name: str, protocol: Protocol, *, is_async
 
 
 class _Call:
-    """One call's span: current while the client works, ended when the answer is whole."""
+    """The span of one call: current while the client works, open until the response ends."""
 
     def __init__(
         self, tracer: trace.Tracer, name: str, protocol: Protocol, request: Mapping[str, Any]
@@ -107,7 +109,7 @@ class _Call:
         self._ended = False
         headers = request.get("extra_headers") or {}
         self._lazy = bool(request.get("stream")) or headers.get(_RAW_HEADER) == "stream"
-        with _Careful(name):
+        with _logging_errors(name):
             body = _body(request)
             set_attributes_later(self._span, lambda: request_attributes(protocol, body))
 
@@ -123,20 +125,20 @@ class _Call:
             self.end(error)
 
     def returned(self, result: Any) -> Any:
-        """Take what the client returned; return what the agent gets, the same or a stand-in."""
+        """Record the client's result; return it, or a wrapper of a stream, for the agent."""
         if hasattr(result, "__next__") or hasattr(result, "__anext__"):
             self._streaming = True
             return _Stream(result, self)
         if isinstance(result, Mapping) or hasattr(result, "model_dump"):
-            with _Careful("the answer"):
+            with _logging_errors("the response"):
                 self.answered(response_to_jsonable(result))
             return result
         if hasattr(result, "parse"):  # `with_raw_response`, as LangChain calls
             if self._lazy:
                 self._streaming = True
                 return _RawResponse(result, self)
-            with _Careful("the answer"):
-                # What the agent parses then is this, remembered.
+            with _logging_errors("the response"):
+                # The client caches the parsed response, so the agent's own parse() costs nothing.
                 self.answered(response_to_jsonable(result.parse()))
         elif hasattr(result, "__enter__") or hasattr(result, "__aenter__"):
             self._streaming = True
@@ -145,7 +147,7 @@ class _Call:
         return result
 
     def answered(self, response: Json) -> None:
-        """Write down the whole answer, which is the span's own from here on."""
+        """Record the whole response, which nothing else changes from here on."""
         chat = self._as_chat(response)
         set_attributes_later(self._span, lambda: response_attributes(chat))
         context = trace.set_span_in_context(self._span)
@@ -161,16 +163,16 @@ class _Call:
             self._tracer.start_span(name, context=context, attributes=tool).end()
 
     def streamed(self, record: StreamRecord | None, error: BaseException | None = None) -> None:
-        """Write down a streamed answer and end the span; only the first call counts."""
+        """Record a streamed response and end the span; only the first call has an effect."""
         if self._ended:
             return
         if record is not None:
-            with _Careful("the answer"):
+            with _logging_errors("the response"):
                 self._write(record)
         self.end(error)
 
     def _write(self, record: StreamRecord) -> None:
-        if record.may_call_tools():  # they have spans of their own, so it cannot wait
+        if record.may_call_tools():  # tool calls get spans of their own, which cannot be made later
             self.answered(record.response())
             return
         set_attributes_later(
@@ -181,7 +183,7 @@ class _Call:
         return translate_response(self._protocol, "chat", response)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the span; only the first call counts."""
+        """End the span; only the first call has an effect."""
         if self._ended:
             return
         self._ended = True
@@ -194,29 +196,23 @@ class _Call:
 
 
 def _body(request: Mapping[str, Any]) -> Json:
-    """The request as it goes over the wire, near enough."""
+    """Return the JSON body of a request, without the client's own defaults."""
     body: Json = to_jsonable(request)
     extra = body.pop("extra_body", None)
     return {**body, **extra} if isinstance(extra, dict) else body
 
 
-class _Careful:
-    """Reports what goes wrong in a ``with`` block instead of letting it reach the agent."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
-        if isinstance(error, Exception):
-            _logger.exception("%s could not be written down", self._what)
-            return True
-        return False
+@contextmanager
+def _logging_errors(what: str) -> Generator[None]:
+    """Log exceptions of a ``with`` block: recording a call must not fail the agent."""
+    try:
+        yield
+    except Exception:
+        _logger.exception("%s could not be recorded", what)
 
 
 class _RawResponse(wrapt.ObjectProxy):
-    """A raw response, whose content is written down when the agent parses it."""
+    """A raw response whose content is recorded when the agent parses it."""
 
     def __init__(self, response: Any, call: _Call) -> None:
         super().__init__(response)
@@ -224,7 +220,7 @@ class _RawResponse(wrapt.ObjectProxy):
         self._self_parsed: Any = None
 
     def parse(self, *args: Any, **kwargs: Any) -> Any:
-        # Async clients have two kinds of raw response; the parse of one is a coroutine function.
+        # Async clients have two kinds of raw response; one's parse() is a coroutine function.
         parsed = self.__wrapped__.parse(*args, **kwargs)
         return self._self_later(parsed) if hasattr(parsed, "__await__") else self._self_take(parsed)
 
@@ -242,7 +238,7 @@ class _RawResponse(wrapt.ObjectProxy):
 
 
 class _Stream(wrapt.ObjectProxy):
-    """A client's stream, which is written down as the agent reads it."""
+    """A client's stream that is recorded while the agent reads it."""
 
     def __init__(self, stream: Any, call: _Call) -> None:
         super().__init__(stream)

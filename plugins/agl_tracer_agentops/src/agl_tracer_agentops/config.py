@@ -1,8 +1,6 @@
-"""What the AgentOps tracer can be configured with."""
+"""Configuration of the AgentOps tracer."""
 
 from __future__ import annotations
-
-from pydantic import Field
 
 from agl_core.tracer import OtelTracerConfig
 
@@ -10,12 +8,13 @@ __all__ = ["AgentOpsTracerConfig"]
 
 
 class AgentOpsTracerConfig(OtelTracerConfig):
-    """See :class:`agl_tracer_agentops.tracer.AgentOpsTracer`."""
+    """Options of :class:`~agl_tracer_agentops.AgentOpsTracer`."""
 
-    agentops_managed: bool = Field(
-        default=True, description="Set the SDK up, without its service; false: the agent does"
-    )
-    instrument_managed: bool = Field(
-        default=True, description="Instrument model libraries and frameworks as they are imported"
-    )
-    daemon: bool = Field(default=True, description="Without effect; for configurations that set it")
+    agentops_managed: bool = True
+    """Set the SDK up, without its service. False: the application calls ``agentops.init()`` before
+    this tracer is initialised, with its own key and service, and the tracer records beside it."""
+    instrument_managed: bool = True
+    """Instrument model clients and frameworks when they are imported. False: the application does
+    it."""
+    daemon: bool = True
+    """Has no effect; accepted for configurations of agent-lightning that set it."""

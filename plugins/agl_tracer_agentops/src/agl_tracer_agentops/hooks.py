@@ -1,4 +1,4 @@
-"""Hooks of the AgentOps tracer and of the spans that AgentOps writes."""
+"""Hooks of ``tracer.agentops``: the tracer, and the dialect of AgentOps' spans."""
 
 from agl_core.plugins import ComponentSpec, DialectSpec, hookimpl
 
@@ -8,8 +8,8 @@ def agl_tracer() -> ComponentSpec:
     return ComponentSpec(
         kind="tracer",
         name="agentops",
-        factory="agl_tracer_agentops.tracer:AgentOpsTracer",
-        config="agl_tracer_agentops.config:AgentOpsTracerConfig",
+        factory="agl_tracer_agentops:AgentOpsTracer",
+        config="agl_tracer_agentops:AgentOpsTracerConfig",
         summary="the AgentOps SDK's instrumentation, kept local, with token ids",
     )
 

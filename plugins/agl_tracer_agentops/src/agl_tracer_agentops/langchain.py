@@ -1,8 +1,8 @@
-"""A LangChain callback handler: chains, graphs and tools as spans around the model's calls.
+"""A LangChain callback handler: chains, graphs and tools as spans around model calls.
 
-The SDK has one, too, which names every chain ``unknown_chain`` since LangChain stopped serialising
-them, and records model calls as text beside those of the clients. This one writes the SDK's
-attributes, and leaves model calls to the clients' instrumentation.
+AgentOps' own handler names every chain ``unknown_chain``, since LangChain stopped serialising
+chains, and records each model call a second time as text. This handler writes AgentOps' attributes
+and leaves model calls to the instrumentation of the clients.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from agl_core.tracer import EnteredSpan, enter_span, live_context, to_jsonable
 __all__ = ["LangChainHandler"]
 
 _STEPS: Final = ("graph:step:", "seq:step:", "map:key:", "branch:")
-"""Tags of runs that are a step within a chain or graph."""
+"""Prefixes of tags that mark a run as a step of a chain or graph."""
 
 
 class LangChainHandler(BaseCallbackHandler):
     """Records runs as spans of kind ``chain`` and ``tool``; thread-safe.
 
-    An outermost chain and every graph is an agent: its name is in ``langchain.chain.type``. What
-    it consists of is named in ``langchain.step``.
+    An outermost chain and every graph counts as an agent: its name is in ``langchain.chain.type``.
+    The name of a step is in ``langchain.step``.
 
     Args:
         tracer: Makes the spans.
-        tags: Written on each outermost chain.
+        tags: Recorded on each outermost chain.
     """
 
-    # On the agent's own thread and task: where a span is made the current one.
+    # Callbacks run on the agent's own thread and task, where the current span is set.
     run_inline = True
 
     def __init__(self, tracer: trace.Tracer, tags: Sequence[str] | None = None) -> None:
@@ -108,7 +108,7 @@ class LangChainHandler(BaseCallbackHandler):
         with self._lock:
             entered = self._open.pop(run_id, None)
         if entered is None:
-            return  # it began before this handler was there
+            return  # the run started before the handler was added
         entered.leave()
         span = entered.span
         if error is None:

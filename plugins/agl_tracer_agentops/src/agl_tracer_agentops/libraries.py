@@ -1,8 +1,8 @@
-"""Which libraries are instrumented, each when it is imported.
+"""Instruments libraries when they are imported.
 
-The SDK's own rule is: as soon as one agent framework is imported, it alone is instrumented and
-model clients no longer are. Training needs the model's calls, so here clients always are, and
-frameworks beside them for the names of agents and tools.
+AgentOps stops instrumenting model clients as soon as it instruments an agent framework. Training
+needs the model calls, so here clients are always instrumented, and frameworks too, for the names of
+agents and tools.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = ["instrumented_on_import"]
 _logger = logging.getLogger(__name__)
 
 _SKIPPED: Final = frozenset({"langgraph"})
-"""The SDK's LangGraph instrumentation records its model calls a second time, without tokens;
-:meth:`~agl_tracer_agentops.tracer.AgentOpsTracer.get_langchain_handler` is the way."""
+"""AgentOps' LangGraph instrumentation records model calls a second time, without token ids. Use
+:meth:`~agl_tracer_agentops.AgentOpsTracer.get_langchain_handler` instead."""
 
 
 @contextmanager
 def instrumented_on_import(
     provider: TracerProvider,
 ) -> Generator[Callable[[], InstrumentationReport]]:
-    """Instrument every library the SDK knows from its import on, for a ``with`` block.
+    """Instrument every library that AgentOps knows when it is imported, for a ``with`` block.
 
     Yields:
-        A function that says which libraries are instrumented by now, and which could not be.
+        A function that returns which libraries are instrumented, and which failed.
     """
     active: list[str] = []
     problems: dict[str, str] = {}

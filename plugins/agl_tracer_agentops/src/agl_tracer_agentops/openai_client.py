@@ -1,4 +1,4 @@
-"""The SDK's instrumentor of the OpenAI client, with our wrappers around the calls that matter."""
+"""The AgentOps instrumentor of the OpenAI client, with our wrappers of chat and Responses calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RESPONSES: Final = ("openai.responses.create", "responses")
 _METHODS: Final = {
     ("openai.resources.chat.completions", "Completions.create"): _CHAT,
     ("openai.resources.chat.completions", "Completions.parse"): _CHAT,
-    # Where `parse` was before 1.92.
+    # `parse` was here before openai 1.92.
     ("openai.resources.beta.chat.completions", "Completions.parse"): _CHAT,
     ("openai.resources.responses", "Responses.create"): _RESPONSES,
     ("openai.resources.responses", "Responses.parse"): _RESPONSES,
@@ -23,9 +23,9 @@ _METHODS: Final = {
 
 
 class OpenAIInstrumentor(OpenaiInstrumentor):
-    """Chat and Responses by our wrappers, everything else by the SDK's."""
+    """Wraps chat and Responses calls with our wrappers, and all others with AgentOps'."""
 
-    _instance: ClassVar[Any] = None  # instrumentors are singletons, by class
+    _instance: ClassVar[Any] = None  # each instrumentor class is a singleton
 
     def _custom_wrap(self, **kwargs: Any) -> None:
         wrap_calls(self._tracer, _METHODS)

@@ -1,8 +1,8 @@
-"""The AgentOps SDK on our tracer provider, without its service.
+"""Sets the AgentOps SDK up on our tracer provider, without its service.
 
-The SDK's own set-up (``agentops.init()``) replaces the process's tracer provider and starts to send
-to the service. All that its instrumentation and decorators need of it is a provider that is called
-initialised, so that is what they get.
+``agentops.init()`` replaces the process's tracer provider and sends to the service. The SDK's
+instrumentation and decorators need only a provider and a flag that says "initialised", so this
+module sets those.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _users = 0
 
 
 def sdk_is_set_up() -> bool:
-    """Say whether the application, and not this module, called ``agentops.init()``."""
+    """Return whether the application, not this module, called ``agentops.init()``."""
     from agentops.sdk.core import tracer
 
     with _lock:
@@ -33,9 +33,9 @@ def sdk_is_set_up() -> bool:
 
 @contextmanager
 def local_sdk(provider: TracerProvider) -> Generator[None]:
-    """Have the SDK use ``provider`` and no service for a ``with`` block; blocks may overlap.
+    """Make the SDK use ``provider`` and no service for a ``with`` block; blocks may overlap.
 
-    ``agentops.init()`` within it does nothing but take its options.
+    Within the block ``agentops.init()`` only stores its options.
 
     Raises:
         TracerError: The application has called ``agentops.init()``, so its service is in use.
@@ -50,7 +50,7 @@ def local_sdk(provider: TracerProvider) -> Generator[None]:
             if tracer.initialized or client.initialized:
                 raise TracerError(
                     "agentops.init() was called before the tracer was set up, so AgentOps sends to "
-                    "its service; leave that call out, or have both with agentops_managed=False"
+                    "its service; remove that call, or use both with agentops_managed=False"
                 )
             tracer.provider = provider
             tracer._initialized = client._initialized = True

@@ -1,23 +1,25 @@
-"""The AgentOps tracer: the SDK's instrumentation on the core's OpenTelemetry tracer."""
+"""The AgentOps tracer: AgentOps' instrumentation with the core's OpenTelemetry tracer."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from agl_core.errors import MissingDependencyError
 from agl_core.otel import get_tracer_provider
+from agl_core.plugins import configured_by
 from agl_core.tracer import InstrumentationReport, OtelTracer
+from agl_tracer_agentops.config import AgentOpsTracerConfig
 from agl_tracer_agentops.libraries import instrumented_on_import
 from agl_tracer_agentops.sdk import local_sdk
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_tracer_agentops.langchain import LangChainHandler
 
 __all__ = ["AgentOpsTracer"]
@@ -26,45 +28,23 @@ _logger = logging.getLogger(__name__)
 
 
 class AgentOpsTracer(OtelTracer):
-    """Records what the AgentOps SDK sees of an agent, and sends it to the store and nowhere else.
+    """Records what AgentOps' instrumentation sees of an agent, and sends it only to the store.
 
-    Model clients and agent frameworks that the SDK knows are instrumented when they are imported,
-    from the first ``init_worker`` to the last ``teardown_worker``; afterwards they are as they
-    were. Model calls carry ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content``
-    where the server gave them. Every trace has one root span, ``<name>.session``.
+    Model clients and agent frameworks that AgentOps knows are instrumented when they are imported,
+    from the first ``init_worker`` to the last ``teardown_worker``, which restores them. Spans of
+    model calls have ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content``
+    if the server returned them. Every trace has one root span, ``<name>.session``.
 
     Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
 
-    Args:
-        agentops_managed: Set the SDK up, without its service. False: the application calls
-            ``agentops.init()`` before this tracer is initialised, with its own key and service, and
-            the tracer listens in.
-        instrument_managed: Instrument libraries. False: the application does.
-        daemon: Without effect.
-        options: Those of :class:`~agl_core.tracer.OtelTracer`.
+    Options: :class:`AgentOpsTracerConfig`.
     """
 
-    def __init__(
-        self,
-        *,
-        agentops_managed: bool = True,
-        instrument_managed: bool = True,
-        daemon: bool = True,
-        instrument: Literal["auto"] | Sequence[str] | None = None,
-        max_buffered: int = 10_000,
-        max_wait: float = 10.0,
-        flush_timeout: float = 30.0,
-        follow_threads: bool = True,
-    ) -> None:
-        super().__init__(
-            instrument=instrument,
-            max_buffered=max_buffered,
-            max_wait=max_wait,
-            flush_timeout=flush_timeout,
-            follow_threads=follow_threads,
-        )
-        self._agentops_managed = agentops_managed
-        self._instrument_managed = instrument_managed
+    _config: AgentOpsTracerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @configured_by(AgentOpsTracerConfig)
+    def __init__(self, config: AgentOpsTracerConfig) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        super().__init__(config)
         self._reports: list[Callable[[], InstrumentationReport]] = []
 
     def init_worker(
@@ -73,25 +53,26 @@ class AgentOpsTracer(OtelTracer):
         """See :meth:`OtelTracer.init_worker`.
 
         Raises:
-            TracerError: The SDK is to be managed, but the application has set it up.
+            TracerError: ``agentops_managed`` is set, but the application called
+                ``agentops.init()``.
         """
         super().init_worker(worker_id, store, *args, **kwargs)
         try:
             with ExitStack() as stack:
                 provider = get_tracer_provider(inspect=False)
-                if self._agentops_managed:
+                if self._config.agentops_managed:
                     stack.enter_context(local_sdk(provider))
-                if self._instrument_managed:
+                if self._config.instrument_managed:
                     self._reports.append(stack.enter_context(instrumented_on_import(provider)))
                     stack.callback(self._reports.pop)
-                # Ours are released before what the base class holds.
+                # Released before the resources of the base class.
                 self._workers[-1].push(stack.pop_all())
         except BaseException:
             super().teardown_worker(worker_id)
             raise
 
     def libraries(self) -> InstrumentationReport:
-        """Return which libraries AgentOps has instrumented by now, and which it could not."""
+        """Return which libraries are instrumented so far, and which failed."""
         return self._reports[-1]() if self._reports else InstrumentationReport()
 
     @asynccontextmanager
@@ -129,7 +110,7 @@ class AgentOpsTracer(OtelTracer):
         """Return a LangChain callback handler, to be passed in ``config={"callbacks": [...]}``.
 
         Args:
-            tags: Written on each outermost chain.
+            tags: Recorded on each outermost chain.
 
         Raises:
             MissingDependencyError: LangChain is not installed.

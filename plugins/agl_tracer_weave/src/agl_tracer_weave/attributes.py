@@ -1,4 +1,4 @@
-"""Weave's calls as attributes of spans."""
+"""Span attributes of Weave's calls."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 _CLIENT: Final = "self"
-"""Ops that are methods of a client have it among their inputs."""
+"""Input of a method's op that holds the client object."""
 
 _PROTOCOLS: Final[Mapping[str, Protocol]] = {
     "openai.chat.": "chat",
     "openai.responses.": "responses",
     "anthropic.": "messages",
 }
-"""Ops that call a model, by the beginning of their names; all are written down as chat."""
+"""Protocols of ops that call a model, by prefix of the op's name. All are recorded as chat."""
 
 _AGENTS: Final[Mapping[str, tuple[str, str]]] = {"crewai.Agent.execute_task": ("self", "role")}
-"""Ops that run an agent, with the input that knows its name and that input's attribute."""
+"""Ops that run an agent, and the input and its attribute that hold the agent's name."""
 
 
 def agent_name(op: str, inputs: Mapping[str, Any]) -> str | None:
@@ -44,7 +44,7 @@ def agent_name(op: str, inputs: Mapping[str, Any]) -> str | None:
 
     Args:
         op: Short name of the op.
-        inputs: Its inputs, before the integration has made text of them.
+        inputs: Its inputs, before the integration turns them into text.
     """
     found = _AGENTS.get(op)
     name = found and getattr(inputs.get(found[0]), found[1], None)
@@ -52,12 +52,12 @@ def agent_name(op: str, inputs: Mapping[str, Any]) -> str | None:
 
 
 def own_inputs(inputs: Mapping[str, Any]) -> Json:
-    """Return a copy of an op's inputs as JSON, without the client that it is a method of."""
+    """Return a copy of an op's inputs as JSON, without the client object."""
     return to_jsonable({key: value for key, value in inputs.items() if key != _CLIENT})
 
 
 def own_output(output: Any) -> Any:
-    """Return a copy of what an op returned as JSON; a stream's record as it is."""
+    """Return a copy of an op's output as JSON; the record of a stream is returned itself."""
     return output if isinstance(output, StreamRecord) else response_to_jsonable(output)
 
 
@@ -66,21 +66,21 @@ def input_attributes(op: str, inputs: Json) -> Json:
 
     Args:
         op: Short name of the op.
-        inputs: Its inputs, as :func:`own_inputs` has them.
+        inputs: Its inputs, from :func:`own_inputs`.
     """
     values = _as_chat(translate_request, op, inputs)
-    # Schemas of tools have empty parts, which flattening would lose.
+    # Tool schemas contain empty objects, which flattening would lose.
     if values.get("tools"):
         values = {**values, "tools": json.dumps(values["tools"])}
     return nested_attributes({semconv.OPERATION_INPUT: values})
 
 
 def output_attributes(op: str, output: Any) -> Json:
-    """Return the attributes of what a call returned.
+    """Return the attributes of a call's output.
 
     Args:
         op: Short name of the op.
-        output: What it returned, as :func:`own_output` has it; None for nothing.
+        output: Its output, from :func:`own_output`; None for none.
     """
     if output is None:
         return {}
@@ -101,12 +101,12 @@ def _as_chat(translate: Callable[[Protocol, Protocol, Json], Json], op: str, val
     try:
         return translate(protocol, "chat", values)
     except CodecError as error:
-        _logger.debug("%s is written down as it is: %s", op, error)
+        _logger.debug("%s is recorded without translation: %s", op, error)
         return values
 
 
 def nested_attributes(values: Json) -> Json:
-    """Return JSON as attributes; a list of several types is text, as an attribute has one."""
+    """Return JSON as attributes. A list of several types becomes text: attributes have one type."""
     return flatten_attributes(_one_type(values))
 
 
@@ -122,7 +122,7 @@ def _one_type(value: Any) -> Any:
 
 
 def _folded(choice: Any) -> Any:
-    """Make one attribute of a choice's log-probabilities, which are many small ones otherwise."""
+    """Fold a choice's log-probabilities into one attribute instead of thousands."""
     logprobs = choice.get("logprobs") if isinstance(choice, dict) else None
     if not isinstance(logprobs, dict) or logprobs.get("content") is None:
         return choice

@@ -1,4 +1,4 @@
-"""A Weave client that makes spans of calls, as they begin and end."""
+"""A Weave client that turns calls into spans when they start and end."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _Open = tuple[trace.Span, EnteredSpan | None]
 
 
 class LocalWeaveClient(weave_client.WeaveClient):
-    """Weave's client, with nothing behind it.
+    """Weave's client without a server.
 
-    A call is a span of OpenTelemetry's, current as long as the call is on Weave's stack. So calls
-    nest with everything else that is traced, and reach the store like it. Outside of traces calls
-    are not recorded.
+    A call is an OpenTelemetry span, which is current while the call is on Weave's stack. So calls
+    nest with all other spans and reach the store in the same way. Calls outside of a trace are not
+    recorded.
 
     Args:
-        project: What Weave calls the project.
+        project: Name of the project.
         tracer: Makes the spans.
     """
 
@@ -66,7 +66,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
         _call_id_override: str | None = None,
         started_at: datetime.datetime | None = None,
     ) -> Call:
-        """Begin a call and its span; see Weave's ``WeaveClient.create_call``."""
+        """Start a call and its span; see Weave's ``WeaveClient.create_call``."""
         if current_recording() is None or weave_client.is_tracing_setting_disabled():
             return weave_client.placeholder_call()
         name = op if isinstance(op, str) else op.name
@@ -102,18 +102,18 @@ class LocalWeaveClient(weave_client.WeaveClient):
                 known["agent.name"] = agent
             span.set_attributes(known)
             own = own_inputs(inputs)
-            # Nothing but spans leaves the process, so they are where no secret must be.
+            # Spans leave the process, so secrets are removed here.
             set_attributes_later(
                 span, lambda: input_attributes(name, weave_client.redact_sensitive_keys(own))
             )
         except Exception:
-            _logger.exception("the inputs of %s could not be written down", name)
+            _logger.exception("the inputs of %s could not be recorded", name)
         if use_stack:
             call_context.push_call(call)
         return call
 
     def _innermost(self) -> Call | None:
-        """The innermost call on Weave's stack that is open: some end where the stack is not."""
+        """Return the innermost open call on Weave's stack, which also holds ended calls."""
         stack = reversed(call_context._call_stack.get())
         return next((call for call in stack if call.id in self._open), None)
 
@@ -121,7 +121,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
         self, call: Call, name: str, parent: Call | None, *, use_stack: bool
     ) -> trace.Span:
         outer = live_context()
-        # What is on the stack is the current span, or something that is no call is within it.
+        # The innermost call's span, or a span within it, is already the current one.
         above = self._open.get(parent.id or "") if parent is not None else None
         if above is None or parent is self._innermost():
             context = outer
@@ -136,8 +136,8 @@ class LocalWeaveClient(weave_client.WeaveClient):
         self, call: Call, attributes: Mapping[str, Any], parent: Call | None
     ) -> dict[str, Any]:
         kept = {k: v for k, v in attributes.items() if k not in {"weave", "integration"}}
-        # A chain in a chain, such as a node of a graph, is a step of it and no agent. What is in a
-        # step may be a graph of its own again, unless it has no name of its own either.
+        # A chain directly in a chain, e.g. a node of a graph, is a step and not an agent. A chain
+        # in a step may be a graph of its own, unless it has a generic name.
         name = str(kept.get("lc_name", ""))
         chain = "langchain.Chain."
         inner = call.op_name.startswith(chain) and parent and parent.op_name.startswith(chain)
@@ -179,7 +179,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
                 span, lambda: output_attributes(name, own) | nested_attributes(summary)
             )
         except Exception:
-            _logger.exception("the output of %s could not be written down", name)
+            _logger.exception("the output of %s could not be recorded", name)
         if entered is not None:
             entered.leave()
         span.end()

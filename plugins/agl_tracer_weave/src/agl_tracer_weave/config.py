@@ -1,10 +1,9 @@
-"""What the Weave tracer can be configured with."""
+"""Configuration of the Weave tracer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from pydantic import Field
 
 from agl_core.tracer import OtelTracerConfig
 
@@ -12,14 +11,12 @@ __all__ = ["WeaveTracerConfig"]
 
 
 class WeaveTracerConfig(OtelTracerConfig):
-    """See :class:`agl_tracer_weave.tracer.WeaveTracer`."""
+    """Options of :class:`~agl_tracer_weave.WeaveTracer`."""
 
-    project_name: str | None = Field(
-        default=None, description="What Weave calls the project; null: a random name"
-    )
-    weave_user_settings: dict[str, Any] | None = Field(
-        default=None, description="Settings of the SDK, as weave.init() takes them"
-    )
-    instrument_managed: bool = Field(
-        default=True, description="Have Weave patch the libraries it knows as they are imported"
-    )
+    project_name: str | None = None
+    """Name of the project in Weave; None makes a random one."""
+    weave_user_settings: Mapping[str, Any] | None = None
+    """Settings of the SDK, as ``weave.init(settings=...)`` takes them."""
+    instrument_managed: bool = True
+    """Have Weave patch the libraries that it knows when they are imported. False: only
+    ``@weave.op`` functions are traced, and what the application has patched."""

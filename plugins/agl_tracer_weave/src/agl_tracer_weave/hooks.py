@@ -1,4 +1,4 @@
-"""Hooks of the Weave tracer and of the spans that Weave writes."""
+"""Hooks of ``tracer.weave``: the tracer, and the dialect of Weave's spans."""
 
 from agl_core.plugins import ComponentSpec, DialectSpec, hookimpl
 
@@ -8,8 +8,8 @@ def agl_tracer() -> ComponentSpec:
     return ComponentSpec(
         kind="tracer",
         name="weave",
-        factory="agl_tracer_weave.tracer:WeaveTracer",
-        config="agl_tracer_weave.config:WeaveTracerConfig",
+        factory="agl_tracer_weave:WeaveTracer",
+        config="agl_tracer_weave:WeaveTracerConfig",
         summary="the Weave SDK, whose calls are kept local and stored as spans",
     )
 

@@ -1,7 +1,7 @@
-"""Having Weave patch the libraries it knows, and having all of it undone.
+"""Lets Weave patch the libraries that it knows, and undoes all of it.
 
-The SDK patches once and for good: it forgets which libraries it has patched how, gives methods that
-were inherited to the class they were patched on, and leaves its LangChain hook registered.
+Weave patches for good. It does not keep what it patched, sets inherited methods on the subclass,
+and leaves its LangChain hook registered. So each patch is recorded here and undone at the end.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["patched_on_import"]
 _logger = logging.getLogger(__name__)
 
 _SKIPPED: Final = frozenset({"aiohttp", "websocket", "websockets"})
-"""Patched for OpenAI's realtime calls only, which no adapter reads; stores are reached by them."""
+"""Weave patches these for OpenAI's realtime API, which no adapter reads; stores' clients use them."""
 _STREAMS: Final = {
     "openai": "weave.integrations.openai.openai_sdk",
     "anthropic": "weave.integrations.anthropic.anthropic_sdk",
 }
-"""Libraries whose streams we put together, with the SDK's modules that would."""
+"""Libraries whose streams are assembled here, and Weave's modules that would do it."""
 _ABSENT: Final = object()
 
 _lock = threading.RLock()
@@ -36,7 +36,7 @@ _users = 0
 
 @contextmanager
 def patched_on_import() -> Generator[None]:
-    """Have Weave patch libraries from their import on, for a ``with`` block; blocks may overlap."""
+    """Let Weave patch libraries on import, for a ``with`` block; blocks may overlap."""
     from weave.integrations.patch import INTEGRATION_MODULE_MAPPING
 
     global _users
@@ -62,7 +62,7 @@ def _patch(name: str) -> None:
             return
         try:
             if name in _STREAMS:
-                _leave_streams_alone(_STREAMS[name])
+                _record_streams(_STREAMS[name])
             patch.INTEGRATION_MODULE_MAPPING[name]()
             patch._PATCHED_INTEGRATIONS.add(name)
         except Exception as error:
@@ -70,7 +70,7 @@ def _patch(name: str) -> None:
 
 
 class _Record:
-    """What Weave patches, noted as it does."""
+    """The patches that Weave made, so that they can be undone."""
 
     def __init__(self) -> None:
         self._patchers: list[Any] = []
@@ -97,7 +97,7 @@ class _Record:
         self.replace(SymbolPatcher, "attempt_patch", noted)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Replace something of the SDK's own until the end."""
+        """Replace an attribute of the SDK until :meth:`undo`."""
         self._replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
@@ -111,9 +111,9 @@ class _Record:
             owner, attribute, before = self._symbols.pop()
             patcher.undo_patch()
             if before is _ABSENT and attribute in vars(owner):
-                delattr(owner, attribute)  # it was inherited
+                delattr(owner, attribute)  # the original was inherited
             elif before is not _ABSENT and vars(owner).get(attribute) is not before:
-                setattr(owner, attribute, before)  # as a static or class method
+                setattr(owner, attribute, before)  # restores a staticmethod or classmethod object
         _undo_langchain()
         _undo_agents()
         patch.reset_patched_integrations()
@@ -122,12 +122,12 @@ class _Record:
 _record = _Record()
 
 
-def _leave_streams_alone(module: str) -> None:
-    """Have the SDK write a client's streams down without changing them.
+def _record_streams(module: str) -> None:
+    """Record a client's streams without changing them.
 
-    Its own way loses token ids, the whole answer where there are log-probabilities, and Anthropic's
-    calls of tools. It also asks OpenAI for the usage that the agent did not ask for, and takes that
-    from the stream again.
+    Weave's own accumulators lose token ids, the whole response if it has log-probabilities, and
+    Anthropic's tool calls. They also request usage from OpenAI that the agent did not request, and
+    remove it from the stream again.
     """
     from weave.trace.op import _build_iterator_from_accumulator_for_op as noting
 

@@ -1,4 +1,4 @@
-"""The Weave SDK with a client of ours in the place of the one that ``weave.init()`` makes."""
+"""Sets the Weave SDK up with a local client instead of the one that ``weave.init()`` makes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["local_client"]
 _REPORTING: Final = "WANDB_ERROR_REPORTING"
 _SETTINGS: Final = {
     "print_call_link": False,
-    # The spans it makes of the OpenAI Agents SDK stand for the client's calls, but know no tokens.
+    # Weave's spans of the OpenAI Agents SDK would replace the client's calls, without token ids.
     "use_otel_v2": False,
 }
 
@@ -33,10 +33,10 @@ _users = 0
 def local_client(
     project: str, tracer: trace.Tracer, settings: Mapping[str, Any] | None
 ) -> Generator[LocalWeaveClient]:
-    """Have a local client be Weave's for a ``with`` block; blocks may overlap and then share it.
+    """Make a local client Weave's global one for a ``with`` block; overlapping blocks share it.
 
     Args:
-        project: What Weave calls the project.
+        project: Name of the project.
         tracer: Makes the spans.
         settings: Settings of the SDK.
 
@@ -46,7 +46,7 @@ def local_client(
     global _client, _users
     with _lock:
         if _client is None:
-            _client = _made(project, tracer, settings)
+            _client = _make_client(project, tracer, settings)
         client = _client
         _users += 1
     try:
@@ -56,10 +56,10 @@ def local_client(
             _users -= 1
             if not _users:
                 _client = None
-                _retire(client)
+                _remove_client(client)
 
 
-def _made(
+def _make_client(
     project: str, tracer: trace.Tracer, settings: Mapping[str, Any] | None
 ) -> LocalWeaveClient:
     _import_quietly()
@@ -71,7 +71,7 @@ def _made(
     if weave_client_context.get_weave_client() is not None:
         raise TracerError(
             "weave.init() was called before the tracer was set up, so Weave sends to its service; "
-            "leave that call out: the tracer makes a local client"
+            "remove that call: the tracer makes a local client"
         )
     parse_and_apply_settings({**_SETTINGS, **(settings or {})})
     client = LocalWeaveClient(project, tracer)
@@ -79,7 +79,7 @@ def _made(
     return client
 
 
-def _retire(client: LocalWeaveClient) -> None:
+def _remove_client(client: LocalWeaveClient) -> None:
     from weave.trace.context import weave_client_context
     from weave.trace.settings import parse_and_apply_settings
 
@@ -91,7 +91,7 @@ def _retire(client: LocalWeaveClient) -> None:
 
 
 def _import_quietly() -> None:
-    """Import the SDK without its error reports, which go to a service as soon as it is imported."""
+    """Import the SDK with error reports switched off; it starts to send them at import."""
     before = os.environ.get(_REPORTING)
     os.environ[_REPORTING] = "false"
     try:

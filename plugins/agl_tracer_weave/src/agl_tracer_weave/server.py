@@ -1,4 +1,4 @@
-"""In the place of Weave's trace server: answers what an agent may publish, and sends nothing."""
+"""A local replacement of Weave's trace server: accepts what an agent publishes, sends nothing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["LocalTraceServer"]
 
 
 class LocalTraceServer:
-    """The part of Weave's trace server interface that works without a server. Thread-safe.
+    """Implements the write calls of Weave's trace server interface. Thread-safe.
 
-    What an agent publishes (objects, tables, files, feedback) is given a digest and forgotten;
-    whatever would have to be read back raises.
+    Published objects, tables, files and feedback get a digest and are dropped. Calls that would
+    read them back raise.
     """
 
     def obj_create(self, req: Any) -> ObjectCreateResponse:

@@ -3,64 +3,45 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agl_core.otel import get_tracer
+from agl_core.plugins import configured_by
 from agl_core.tracer import OtelTracer
+from agl_tracer_weave.config import WeaveTracerConfig
 from agl_tracer_weave.libraries import patched_on_import
 from agl_tracer_weave.sdk import local_client
 
 if TYPE_CHECKING:
     from opentelemetry import trace as otel_trace
 
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_tracer_weave.client import LocalWeaveClient
 
 __all__ = ["WeaveTracer"]
 
 
 class WeaveTracer(OtelTracer):
-    """Records what the Weave SDK sees of an agent, and sends it to the store and nowhere else.
+    """Records what the Weave SDK sees of an agent, and sends it only to the store.
 
-    From the first ``init_worker`` to the last ``teardown_worker`` Weave's client is a local one, so
-    that ``@weave.op`` functions and the libraries that Weave patches are traced, each when it is
-    imported; afterwards they are as they were. An agent must not call ``weave.init()``. Every trace
-    has one root span, the call that is named like it.
+    From the first ``init_worker`` to the last ``teardown_worker`` Weave uses a local client:
+    ``@weave.op`` functions are traced, and so are the libraries that Weave patches when they are
+    imported. The last ``teardown_worker`` undoes the patches. An agent must not call
+    ``weave.init()``. Every trace has one root span, a call with the trace's name.
 
     Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
 
-    Args:
-        project_name: What Weave calls the project; None makes up a name.
-        weave_user_settings: Settings of the SDK, as ``weave.init(settings=…)`` takes them.
-        instrument_managed: Have Weave patch libraries. False: only ``@weave.op`` functions are
-            traced, and what the application has patched.
-        options: Those of :class:`~agl_core.tracer.OtelTracer`.
+    Options: :class:`WeaveTracerConfig`.
     """
 
-    def __init__(
-        self,
-        *,
-        project_name: str | None = None,
-        weave_user_settings: Mapping[str, Any] | None = None,
-        instrument_managed: bool = True,
-        instrument: Literal["auto"] | Sequence[str] | None = None,
-        max_buffered: int = 10_000,
-        max_wait: float = 10.0,
-        flush_timeout: float = 30.0,
-        follow_threads: bool = True,
-    ) -> None:
-        super().__init__(
-            instrument=instrument,
-            max_buffered=max_buffered,
-            max_wait=max_wait,
-            flush_timeout=flush_timeout,
-            follow_threads=follow_threads,
-        )
-        self._project = project_name or f"agl-{uuid.uuid4().hex[:8]}"
-        self._settings = weave_user_settings
-        self._instrument_managed = instrument_managed
+    _config: WeaveTracerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @configured_by(WeaveTracerConfig)
+    def __init__(self, config: WeaveTracerConfig) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        super().__init__(config)
+        self._project = config.project_name or f"agl-{uuid.uuid4().hex[:8]}"
         self._client: LocalWeaveClient | None = None
 
     def init_worker(
@@ -75,11 +56,11 @@ class WeaveTracer(OtelTracer):
         try:
             with ExitStack() as stack:
                 client = stack.enter_context(
-                    local_client(self._project, get_tracer(), self._settings)
+                    local_client(self._project, get_tracer(), self._config.weave_user_settings)
                 )
-                if self._instrument_managed:
+                if self._config.instrument_managed:
                     stack.enter_context(patched_on_import())
-                # Ours are released before what the base class holds.
+                # Released before the resources of the base class.
                 self._workers[-1].push(stack.pop_all())
         except BaseException:
             super().teardown_worker(worker_id)
@@ -92,7 +73,7 @@ class WeaveTracer(OtelTracer):
             self._client = None
 
     def get_langchain_handler(self) -> None:
-        """Return None: Weave takes part in LangChain's runs by itself."""
+        """Return None: Weave registers itself with LangChain."""
 
     @asynccontextmanager
     async def trace_context(

@@ -1,0 +1,23 @@
+"""Which upstream a proxy uses, and how it reads its model list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agl_proxy_direct.backends import Backend, parse_model_list
+from agl_proxy_direct.http_upstream import HttpUpstream
+from agl_proxy_direct.upstream import Upstream
+
+__all__ = ["UpstreamSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSpec:
+    """How a proxy reads its model list, and what sends its requests."""
+
+    parse: Callable[[Sequence[Mapping[str, Any]]], tuple[Backend, ...]] = parse_model_list
+    """Returns the backends of a model list; raises ConfigError."""
+    connect: Callable[[], Upstream] = HttpUpstream
+    """Makes the upstream. Called in the event loop that serves."""

@@ -195,12 +195,12 @@ def test_shares_are_met_on_average():
     ("arguments", "message", "code"),
     [
         (["sft", "x.csv"], "must end in .jsonl or .parquet", 2),
-        (["sft", "none/x.jsonl"], "there is no folder none", 2),
+        (["sft", "none/x.jsonl"], "the folder none does not exist", 2),
         (["sft", "x.jsonl", "--path", "gone.db"], "there is no store gone.db", 2),
-        (["sft", "x.jsonl", "--agent", "("], "'(' is no regular expression", 2),
+        (["sft", "x.jsonl", "--agent", "("], "'(' is not a regular expression", 2),
         (["sft", "x.jsonl", "--best", "0"], "0 is not in the range", 2),
         (["sft", "x.jsonl", "--valid", "2"], "2.0 is not in the range", 2),
-        (["dpo", "x.jsonl", "--max-pairs", "2"], "--max-pairs goes with --pairs all", 2),
+        (["dpo", "x.jsonl", "--max-pairs", "2"], "--max-pairs needs --pairs all", 2),
         (["sft", "x.jsonl", "--min-reward", "2"], "nothing to export; x.jsonl was not written", 1),
     ],
 )

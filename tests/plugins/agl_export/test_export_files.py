@@ -137,7 +137,7 @@ def test_a_file_is_replaced_only_when_all_has_gone_well(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("x.csv", "must end in .jsonl or .parquet"), ("none/x.jsonl", "there is no folder")],
+    [("x.csv", "must end in .jsonl or .parquet"), ("none/x.jsonl", "none does not exist")],
 )
 def test_names_that_will_not_do(tmp_path, name, message):
     with pytest.raises(ConfigError, match=message), writing_rows(tmp_path / name):
@@ -153,8 +153,11 @@ def test_parquet_without_pyarrow_names_the_package(tmp_path, monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("line", ["[", "[1]"])
-def test_a_line_that_is_no_row_is_named(tmp_path, line):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("[", "line 2 is not JSON"), ("[1]", "line 2 is not a JSON object")],
+)
+def test_a_line_that_is_not_a_row_is_named(tmp_path, line, message):
     (tmp_path / "x.jsonl").write_text(f"{{}}\n{line}\n")
-    with pytest.raises(InvalidArgumentError, match="line 2 is no JSON"):
+    with pytest.raises(InvalidArgumentError, match=message):
         list(read_rows(tmp_path / "x.jsonl"))

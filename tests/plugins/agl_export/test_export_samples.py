@@ -9,7 +9,7 @@ import pytest
 from agl_core.adapter import AdapterReport, Reason
 from agl_core.errors import InvalidArgumentError
 from agl_export import conversations, task_key
-from agl_export.samples import final_reward, spoken, with_arguments
+from agl_export.samples import comparable, final_reward, with_arguments
 
 from .recorded import TOOLS, call, called, result, reward, said, span, user
 
@@ -72,12 +72,12 @@ def test_messages_that_are_none_are_an_error():
         conversations([broken])
 
 
-def test_spoken_sees_no_ids_and_no_kinds_of_nothing():
+def test_comparable_messages_ignore_ids_and_kinds_of_empty_content():
     one = [user("a"), called({"a": 1}, "x"), result("1", "x")]
     two = [user("a"), {**called('{ "a":1 }', "y"), "content": ""}, result("1", "y")]
-    assert spoken(one) == spoken(two)
-    assert spoken([called({"a": 1})]) != spoken([called({"a": 2})])
-    assert spoken([called("not json")]) != spoken([called("other")])
+    assert comparable(one) == comparable(two)
+    assert comparable([called({"a": 1})]) != comparable([called({"a": 2})])
+    assert comparable([called("not json")]) != comparable([called("other")])
 
 
 def test_arguments_are_objects_where_they_can_be():

@@ -159,7 +159,7 @@ def test_mistakes_are_one_line(ids, capsys):
         ([ids[0], "--backend", "memory"], "a store in memory is gone", 2),
         ([ids[0], "--url", "localhost:4747"], "--url must be a server's", 2),
         ([ids[0], "--otlp", "localhost:4318"], "is no URL of an OTLP backend", 2),
-        ([ids[0], "--header", "a=b"], "--header goes with --otlp", 2),
+        ([ids[0], "--header", "a=b"], "--header needs --otlp", 2),
         ([ids[0], "--otlp", "http://h", "--header", "secret"], "is not NAME=VALUE", 2),
         ([ids[0], "--depth", "-1"], "-1 is not in the range", 2),
         ([], "Missing argument 'ROLLOUT'", 2),

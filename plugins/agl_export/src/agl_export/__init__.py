@@ -1,12 +1,13 @@
-"""Rollouts as datasets to fine-tune on: SFT, DPO, and reinforcement learning from a file.
+"""Exports rollouts as datasets for fine-tuning: SFT, DPO, and offline reinforcement learning.
 
 ::
 
     report = await export_dataset(store, sft_builder(SftOptions(best=1)), "sft.jsonl")
     print(report)
 
-:func:`sft_rows`, :func:`dpo_rows` and :func:`rl_rows` are pure: samples of one task in, rows out.
-:func:`export_dataset` reads the samples from a store, a task at a time, and writes the rows.
+:func:`sft_rows`, :func:`dpo_rows` and :func:`rl_rows` are pure functions from the samples of one
+task to rows. :func:`export_dataset` reads samples from a store, one task at a time, and writes the
+rows.
 """
 
 from __future__ import annotations

@@ -29,16 +29,16 @@ def _check_regex(_context: click.Context, _param: click.Parameter, value: str | 
     try:
         re.compile(value or "")
     except re.error as error:
-        raise click.BadParameter(f"{value!r} is no regular expression: {error}") from error
+        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
     return value
 
 
 def _common(command: F) -> F:
-    """Add the argument FILE and the options that every dataset has."""
+    """Add the argument FILE and the options of all three datasets."""
     options = [
         click.argument("file", type=click.Path(path_type=Path, dir_okay=False)),
         store_options,
-        click.option("--run", help="Take the rollouts of this run only."),
+        click.option("--run", help="Take only rollouts of this run."),
         click.option(
             "--status",
             "statuses",
@@ -46,30 +46,36 @@ def _common(command: F) -> F:
             multiple=True,
             default=("succeeded",),
             show_default=True,
-            help="Take rollouts that ended so; repeatable.",
+            help="Take rollouts that ended with this status; repeatable.",
         ),
         click.option(
             "--mode",
             "modes",
             type=click.Choice(get_args(RolloutMode)),
             multiple=True,
-            help="Take rollouts that were for this; repeatable.  [default: all]",
+            help="Take rollouts of this mode; repeatable.  [default: all]",
         ),
-        click.option("--resources", metavar="ID", help="Take rollouts that ran with these only."),
+        click.option(
+            "--resources",
+            metavar="ID",
+            help="Take only rollouts that ran with this snapshot of resources.",
+        ),
         click.option(
             "--agent",
             metavar="REGEX",
             callback=_check_regex,
-            help="Take the calls of agents whose name matches.",
+            help="Take only calls of agents whose name matches.",
         ),
         click.option(
             "--valid",
             type=click.FloatRange(0, 1),
             default=0.0,
             metavar="SHARE",
-            help="Keep this share of the tasks apart, in a second file NAME.valid.jsonl.",
+            help="Share of tasks that go to a validation file, NAME.valid.jsonl.",
         ),
-        click.option("--seed", default=0, show_default=True, help="Keep others apart."),
+        click.option(
+            "--seed", default=0, show_default=True, help="Selects which tasks are for validation."
+        ),
         click.option("--bare", is_flag=True, help="Leave out reward, task and ids of each row."),
         click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
     ]
@@ -79,7 +85,7 @@ def _common(command: F) -> F:
 
 
 def _min_reward(what: str) -> Callable[[F], F]:
-    return click.option("--min-reward", type=float, help=f"Leave out {what} with a smaller reward.")
+    return click.option("--min-reward", type=float, help=f"Leave out {what} a reward below this.")
 
 
 _FORM_OF_MESSAGES: Final = click.option(
@@ -87,33 +93,33 @@ _FORM_OF_MESSAGES: Final = click.option(
     type=click.Choice(["messages", "tokens"]),
     default="messages",
     show_default=True,
-    help="Chat messages, or the very token ids that the model saw and sampled.",
+    help="Chat messages, or the token ids that the model saw and sampled.",
 )
 _TOOL_ARGUMENTS: Final = click.option(
     "--tool-arguments",
     type=click.Choice(["object", "text"]),
     default="object",
     show_default=True,
-    help="Arguments of tool calls as objects, as chat templates take them, or as the JSON text "
-    "that OpenAI's API speaks. Parquet has text.",
+    help="Arguments of tool calls as objects, for chat templates, or as JSON text, as in "
+    "OpenAI's API. Parquet always has text.",
 )
 
 
 @click.group(epilog="Example: agl export sft best.jsonl --path agl.db --best 1")
 def export() -> None:
-    """Make datasets for fine-tuning of what rollouts recorded.
+    """Export recorded rollouts as datasets for fine-tuning.
 
-    FILE ends in .jsonl, or in .parquet if pyarrow is installed. Every rollout that is left out is
-    counted with its reason.
+    FILE ends in .jsonl, or in .parquet if pyarrow is installed. The report counts every rollout
+    that is left out, with the reason.
     """
 
 
 @export.command(epilog="Example: agl export sft best.jsonl --path agl.db --best 1 --min-reward 0.5")
 @_common
 @_FORM_OF_MESSAGES
-@click.option("--best", type=click.IntRange(min=1), help="Take so many rollouts of a task at most.")
-@_min_reward("rollouts")
-@click.option("--keep-duplicates", is_flag=True, help="Keep what says the same twice in a task.")
+@click.option("--best", type=click.IntRange(min=1), help="Most rollouts per task.")
+@_min_reward("rollouts with")
+@click.option("--keep-duplicates", is_flag=True, help="Keep rollouts with equal content.")
 @_TOOL_ARGUMENTS
 def sft(
     form: Any,
@@ -124,9 +130,10 @@ def sft(
     agent: str | None,
     **common: Any,
 ) -> None:
-    """Write the best rollouts of each task, to imitate them.
+    """Write the best rollouts of each task, for supervised fine-tuning.
 
-    A row has messages and tools, or input_ids and labels (-100 where the model did not sample).
+    A row has messages and tools, or input_ids and labels. Tokens that the model did not sample have
+    the label -100.
     """
     from agl_export import SftOptions, sft_rows
 
@@ -142,14 +149,14 @@ def sft(
     type=click.Choice(["best-worst", "all"]),
     default="best-worst",
     show_default=True,
-    help="One pair per task, or any two rollouts of it.",
+    help="One pair per task, or all pairs of its rollouts.",
 )
 @click.option(
     "--margin",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Least difference of two rewards; equal ones never make a pair.",
+    help="Smallest difference of rewards in a pair; equal rewards never make one.",
 )
 @click.option("--max-pairs", type=click.IntRange(min=1), help="Pairs per task, with --pairs all.")
 @click.option(
@@ -157,9 +164,9 @@ def sft(
     type=click.Choice(["turn", "rest"]),
     default="turn",
     show_default=True,
-    help="The answer at which the two part, or all that follows.",
+    help="The first turn in which the two differ, or all turns from there on.",
 )
-@_min_reward("pairs whose better one has")
+@_min_reward("pairs whose chosen rollout has")
 @_TOOL_ARGUMENTS
 def dpo(
     form: Any,
@@ -172,14 +179,15 @@ def dpo(
     agent: str | None,
     **common: Any,
 ) -> None:
-    """Write pairs of rollouts of one task, the better one to be preferred.
+    """Write pairs of rollouts of one task, for preference optimisation.
 
-    A row has prompt, chosen and rejected, as messages or as token ids.
+    The rollout with the larger reward is the chosen one. A row has prompt, chosen and rejected, as
+    messages or as token ids.
     """
     from agl_export import DpoOptions, dpo_rows
 
     if max_pairs is not None and pairs != "all":
-        raise ConfigError("--max-pairs goes with --pairs all")
+        raise ConfigError("--max-pairs needs --pairs all")
     options = DpoOptions(
         form, pairs, margin, max_pairs, completion, min_reward, agent, tool_arguments
     )
@@ -193,12 +201,16 @@ def dpo(
     type=click.Choice(["trajectory", "triplets"]),
     default="trajectory",
     show_default=True,
-    help="A row per sequence of calls that continue each other, or per call.",
+    help="One row per sequence of calls that extend each other, or per call.",
 )
-@_min_reward("rollouts")
-@click.option("--require-logprobs", is_flag=True, help="Leave out rollouts that lack some.")
+@_min_reward("rollouts with")
 @click.option(
-    "--require-ids", is_flag=True, help="Leave out rollouts with an answer without token ids."
+    "--require-logprobs",
+    is_flag=True,
+    help="Leave out rollouts with a sampled token without logprob.",
+)
+@click.option(
+    "--require-ids", is_flag=True, help="Leave out rollouts with a response without token ids."
 )
 def rl(
     form: Any,
@@ -210,7 +222,7 @@ def rl(
 ) -> None:
     """Write token ids, masks, log-probabilities and rewards.
 
-    Rows of one task form a group; nothing is normalised.
+    Rows of one task form a group. Rewards are not normalised.
     """
     from agl_export import RlOptions, rl_rows
 

@@ -1,10 +1,10 @@
-"""Pairs of rollouts of one task as a dataset for direct preference optimisation.
+"""Pairs of rollouts of one task as a dataset for direct preference optimisation (DPO).
 
-Rafailov et al. 2023 (arXiv:2305.18290). Two rollouts of a task part where the model first says
-something else; what both have before is the prompt, and of what follows the better rollout's is
-chosen. Where a conversation goes on for several turns, the turn at which they part is the one that
-made the difference (step-wise DPO, Lai et al. 2024, arXiv:2406.18629), and by default the pair ends
-with it: what tools and users say afterwards is not the model's to learn.
+DPO: Rafailov et al. 2023 (arXiv:2305.18290). The common prefix of two rollouts is the prompt. The
+continuation of the rollout with the larger reward is chosen, the other is rejected. By default a
+continuation is the first turn in which the two differ, since that turn made the difference
+(step-wise DPO, Lai et al. 2024, arXiv:2406.18629) and later turns also contain text of tools and
+users, which the model should not learn.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from agl_export.samples import (
     Row,
     Sample,
     ToolArguments,
+    comparable,
     conversations,
-    spoken,
     trajectories,
     with_arguments,
 )
@@ -35,20 +35,20 @@ __all__ = ["DpoOptions", "dpo_rows"]
 
 @dataclass(frozen=True, slots=True)
 class DpoOptions:
-    """What goes into the dataset.
+    """Options of a DPO dataset.
 
     Attributes:
         form: ``messages``: ``prompt``, ``chosen`` and ``rejected`` as lists of messages in OpenAI's
             chat format, and ``tools``. ``tokens``: ``prompt_ids``, ``chosen_ids`` and
-            ``rejected_ids``, the very tokens that the model saw and sampled.
-        pairs: ``best-worst``: one pair per task. ``all``: each two rollouts that differ enough.
-        margin: Least difference of two rewards; equal rewards never make a pair.
+            ``rejected_ids``, the tokens that the model saw and sampled.
+        pairs: ``best-worst``: one pair per task. ``all``: all pairs whose rewards differ enough.
+        margin: Smallest difference of rewards in a pair; equal rewards never make one.
         max_pairs: Most pairs per task, those with the largest differences first; None: no limit.
-        completion: ``turn``: the answer at which the two part. ``rest``: all that follows, turns of
-            tools and users included.
-        min_reward: The chosen one's reward is at least this; None: any.
+        completion: ``turn``: the first turn in which the two differ. ``rest``: all turns from there
+            on, those of tools and users included.
+        min_reward: Smallest reward of the chosen rollout; None: any.
         agent_match: Regular expression searched in agent names; None: all calls.
-        tool_arguments: How the arguments of tool calls are written.
+        tool_arguments: Form of the arguments of tool calls.
     """
 
     form: Literal["messages", "tokens"] = "messages"
@@ -62,12 +62,12 @@ class DpoOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A sample with what it says."""
+class _ReadSample:
+    """A sample with its conversations or trajectories."""
 
     sample: Sample
     reward: float
-    said: Sequence[OpenAIMessages] | Sequence[TrajectoryRow]
+    content: Sequence[OpenAIMessages] | Sequence[TrajectoryRow]
 
 
 def dpo_rows(samples: Sequence[Sample], options: DpoOptions, report: ExportReport) -> list[Row]:
@@ -75,9 +75,9 @@ def dpo_rows(samples: Sequence[Sample], options: DpoOptions, report: ExportRepor
 
     Args:
         samples: All rollouts of one task.
-        options: What to take.
-        report: Where each sample is counted: as used if it is in a pair, or else as left out, for
-            the reason that came nearest to a pair.
+        options: Which pairs to make.
+        report: Counts each sample: as used if it is in a pair, otherwise as left out, with the
+            reason of its best candidate.
     """
     read = list(_read(samples, options, report))
     rows: list[Row] = []
@@ -86,11 +86,8 @@ def dpo_rows(samples: Sequence[Sample], options: DpoOptions, report: ExportRepor
     limit = options.max_pairs if options.pairs == "all" else 1
     for better, worse in _candidates(read, options):
         ids = better.sample.rollout_id, worse.sample.rollout_id
-        full = len(rows) if options.pairs == "all" else int(bool(rows))
-        limit = options.max_pairs if options.pairs == "all" else 1
-        pair = (
-            Skip.TOO_MANY if limit is not None and full >= limit else _pair(better, worse, options)
-        )
+        full = limit is not None and len(rows) >= limit
+        pair = Skip.TOO_MANY if full else _pair(better, worse, options)
         if isinstance(pair, Skip):
             for rollout_id in ids:
                 failed[rollout_id][pair] += 1
@@ -107,26 +104,30 @@ def dpo_rows(samples: Sequence[Sample], options: DpoOptions, report: ExportRepor
     return rows
 
 
-def _read(samples: Sequence[Sample], options: DpoOptions, report: ExportReport) -> Iterator[_Read]:
+def _read(
+    samples: Sequence[Sample], options: DpoOptions, report: ExportReport
+) -> Iterator[_ReadSample]:
     read = conversations if options.form == "messages" else trajectories
     for sample in rewarded(samples, report, required=True):
         try:
-            said = read(sample.spans, agent_match=options.agent_match, report=report.adapters)
+            content = read(sample.spans, agent_match=options.agent_match, report=report.adapters)
         except InvalidArgumentError:
             report.leave_out(Skip.UNREADABLE)
             continue
-        if said:
+        if content:
             assert sample.reward is not None
-            yield _Read(sample, sample.reward, said)
+            yield _ReadSample(sample, sample.reward, content)
         else:
             messages = options.form == "messages"
             report.leave_out(Skip.NO_MESSAGES if messages else Skip.NO_TOKEN_IDS)
 
 
-def _candidates(read: Sequence[_Read], options: DpoOptions) -> list[tuple[_Read, _Read]]:
-    """The two of each pair that rewards allow, the better one first, by difference.
+def _candidates(
+    read: Sequence[_ReadSample], options: DpoOptions
+) -> list[tuple[_ReadSample, _ReadSample]]:
+    """Return the pairs that the rewards allow, better rollout first, largest difference first.
 
-    Equal differences: the better best one first, then in the order of the samples.
+    Of equal differences the pair with the larger reward comes first, then the order of samples.
     """
     ranked = sorted(read, key=lambda one: one.reward, reverse=True)
     allowed = [
@@ -139,11 +140,11 @@ def _candidates(read: Sequence[_Read], options: DpoOptions) -> list[tuple[_Read,
     return sorted(allowed, key=lambda pair: pair[1].reward - pair[0].reward)
 
 
-def _pair(better: _Read, worse: _Read, options: DpoOptions) -> Row | Skip:
+def _pair(better: _ReadSample, worse: _ReadSample, options: DpoOptions) -> Row | Skip:
     build = _message_pair if options.form == "messages" else _token_pair
     outcome: Row | Skip = Skip.NO_FORK
-    for first in better.said:
-        for second in worse.said:
+    for first in better.content:
+        for second in worse.content:
             outcome = build(first, second, options)  # pyright: ignore[reportArgumentType]
             if not isinstance(outcome, Skip):
                 return {
@@ -160,7 +161,7 @@ def _pair(better: _Read, worse: _Read, options: DpoOptions) -> Row | Skip:
 def _message_pair(better: OpenAIMessages, worse: OpenAIMessages, options: DpoOptions) -> Row | Skip:
     chosen, rejected = better["messages"], worse["messages"]
     fork = 0
-    for one, other in zip(spoken(chosen), spoken(rejected), strict=False):
+    for one, other in zip(comparable(chosen), comparable(rejected), strict=False):
         if one != other:
             break
         fork += 1
@@ -184,7 +185,7 @@ def _token_pair(better: TrajectoryRow, worse: TrajectoryRow, options: DpoOptions
     for one, other in zip(better.responses, worse.responses, strict=False):
         start = one[0]
         if start != other[0] or better.token_ids[:start] != worse.token_ids[:start]:
-            return Skip.NO_FORK  # they already parted in what the model was told
+            return Skip.NO_FORK  # the prompts differ already
         ends = (one[1], other[1])
         sides = [
             row.token_ids[start : end if options.completion == "turn" else None]

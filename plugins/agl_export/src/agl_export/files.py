@@ -1,11 +1,12 @@
-"""Rows in files: JSON Lines (``.jsonl``), or Parquet (``.parquet``, with pyarrow).
+"""Reads and writes rows as JSON Lines (``.jsonl``) or Parquet (``.parquet``, with pyarrow).
 
-In JSON Lines a row is an object with the columns it has. In Parquet every column has one type, so
-that what is of any shape (tools, arguments of tool calls, content in parts) is JSON text there.
+In JSON Lines a row is an object with only its own columns. In Parquet a column has one type, so
+values of any shape (tools, arguments of tool calls, content in parts) are JSON text.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +15,7 @@ from typing import Any, Final, Protocol
 
 from pydantic_core import from_json, to_json
 
-from agl_core.errors import ConfigError, InvalidArgumentError
-from agl_core.store.transfer import load_parquet
+from agl_core.errors import ConfigError, InvalidArgumentError, MissingDependencyError
 
 __all__ = ["FORMATS", "RowWriter", "check_format", "read_rows", "writing_rows"]
 
@@ -33,34 +33,34 @@ _MESSAGES: Final = frozenset({"messages", "prompt", "chosen", "rejected"})
 
 
 class RowWriter(Protocol):
-    """Takes the rows of a file, one after the other."""
+    """Writes one row to a file."""
 
     def __call__(self, row: Mapping[str, Any]) -> None: ...
 
 
 def check_format(path: Path) -> None:
-    """Check that a file can be written, before anything is read for it.
+    """Check that a file can be written, before rollouts are read for it.
 
     Raises:
-        ConfigError: Its suffix is neither of the two, or its folder does not exist.
+        ConfigError: The suffix is unknown, or the folder does not exist.
         MissingDependencyError: It is a Parquet file and pyarrow is not installed.
     """
     if path.suffix not in FORMATS:
-        raise ConfigError(f"{path}: its name must end in .jsonl or .parquet")
+        raise ConfigError(f"{path}: the name must end in .jsonl or .parquet")
     if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
+        raise ConfigError(f"{path}: the folder {path.parent} does not exist")
     if path.suffix == ".parquet":
-        load_parquet()
+        _load_parquet()
 
 
 @contextmanager
 def writing_rows(path: Path) -> Generator[RowWriter]:
-    """Open a file for rows; it is there once the context has ended well.
+    """Open a file for rows. It appears when the context ends without an exception.
 
-    A file without rows is not made, and one of the same name then stays as it was.
+    A file without rows is not written; an existing file of this name is then kept.
 
     Raises:
-        ConfigError: Neither suffix, or no such folder.
+        ConfigError: The suffix is unknown, or the folder does not exist.
         MissingDependencyError: It is a Parquet file and pyarrow is not installed.
     """
     check_format(path)
@@ -111,7 +111,7 @@ class _JsonLines:
 class _Parquet:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._pyarrow, self._parquet = load_parquet()
+        self._pyarrow, self._parquet = _load_parquet()
         self._writer: Any = None
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -188,17 +188,24 @@ def _as_text(value: Any) -> str | None:
     return json.dumps(value, ensure_ascii=False)
 
 
+def _load_parquet() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependencyError("Parquet files", pip="pyarrow") from error
+
+
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, with tools as definitions and without what a message lacks.
+    """Yield the rows of a file, with tools as objects and without null keys of messages.
 
     Raises:
-        InvalidArgumentError: A line is no JSON object; the message names it.
-        ConfigError: Neither suffix.
+        InvalidArgumentError: A line is not a JSON object; the message names it.
+        ConfigError: The suffix is unknown.
         MissingDependencyError: It is a Parquet file and pyarrow is not installed.
     """
     check_format(path)
     if path.suffix == ".parquet":
-        _, parquet = load_parquet()
+        _, parquet = _load_parquet()
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=_BATCH):
             for row in batch.to_pylist():
                 yield _from_parquet(row)
@@ -208,9 +215,9 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = from_json(line)
             except ValueError as error:
-                raise InvalidArgumentError(f"{path}, line {number} is no JSON") from error
+                raise InvalidArgumentError(f"{path}, line {number} is not JSON") from error
             if not isinstance(row, dict):
-                raise InvalidArgumentError(f"{path}, line {number} is no JSON object")
+                raise InvalidArgumentError(f"{path}, line {number} is not a JSON object")
             yield row
 
 

@@ -1,4 +1,4 @@
-"""What became of each rollout: in the dataset, or left out for a reason."""
+"""Counts of rollouts: used in a dataset, or left out for a reason."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ __all__ = ["ExportReport", "Skip"]
 
 
 class Skip(StrEnum):
-    """Why a rollout is left out; the value is the text people read."""
+    """Why a rollout is left out. The value is the text of the report."""
 
     OTHER_RUN = "of another run"
     OTHER_MODE = "of another mode"
     OTHER_STATUS = "of another status"
     OTHER_RESOURCES = "ran with other resources"
-    NO_ATTEMPT = "no attempt was made"
+    NO_ATTEMPT = "has no attempt"
     NO_SPANS = "no spans"
     EVICTED = "its spans were evicted from the store"
-    UNREADABLE = "its spans do not form a trace that can be read"
+    UNREADABLE = "its spans do not form a readable trace"
     NO_REWARD = "no reward"
     NOT_A_NUMBER = "its reward is not a finite number"
     BELOW = "reward below the threshold"
     NO_MESSAGES = "no messages were captured"
     NO_TOKEN_IDS = "no token ids were captured"  # noqa: S105
     NO_LOGPROBS = "log-probabilities are missing"
-    GAP = "an answer without token ids is part of its context"
-    DUPLICATE = "says the same as a better one of its task"
+    GAP = "its context contains a response without token ids"
+    DUPLICATE = "has the same content as a better one of its task"
     NOT_BEST = "not among the best of its task"
     NO_PARTNER = "no other rollout of its task differs enough in reward"
-    SAME = "says the same as its partners"
-    NO_FORK = "parts from its partners where no model speaks"
-    TOO_MANY = "its task has enough pairs without it"
+    SAME = "has the same content as its partners"
+    NO_FORK = "differs from its partners first outside a model's turn"
+    TOO_MANY = "its task already has enough pairs"
 
 
 @dataclass(slots=True)
 class ExportReport:
-    """Counts of rollouts; each is either used or left out for one reason.
+    """Counts of rollouts. Each is either used or left out for one reason.
 
     Attributes:
-        rollouts: How many the store has.
-        used: How many of them are in the dataset.
-        tasks: How many tasks the dataset's rows are of.
+        rollouts: Rollouts in the store.
+        used: Rollouts in the dataset.
+        tasks: Tasks in the dataset.
         rows: Rows by split.
-        left_out: How many rollouts were left out, by reason.
-        adapters: What the adapters left out of the rollouts that were looked at.
+        left_out: Rollouts that were left out, by reason.
+        adapters: Parts of used rollouts that the adapters left out.
     """
 
     rollouts: int = 0
@@ -59,12 +59,12 @@ class ExportReport:
     adapters: AdapterReport = field(default_factory=AdapterReport)
 
     def leave_out(self, reason: Skip, count: int = 1) -> None:
-        """Count rollouts that are left out; a count of 0 leaves no trace."""
+        """Count rollouts that are left out; a count of 0 adds no reason."""
         if count:
             self.left_out[str(reason)] += count
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts in a form that JSON knows."""
+        """Return the counts as JSON values."""
         return {
             "rollouts": self.rollouts,
             "used": self.used,

@@ -1,7 +1,7 @@
-"""Rollouts as a dataset for reinforcement learning from a file: tokens, masks, log-probabilities.
+"""Rollouts as a dataset for offline reinforcement learning: tokens, masks, log-probabilities.
 
-Nothing is normalised: ``reward`` is the rollout's own, and ``task`` says which rollouts form a
-group, so that whatever advantage the training uses can be computed from the file.
+Rewards are not normalised. Rows with equal ``task`` form a group, so training can compute any
+advantage from the file.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["RlOptions", "rl_rows"]
 
 @dataclass(frozen=True, slots=True)
 class RlOptions:
-    """What goes into the dataset.
+    """Options of an RL dataset.
 
     Attributes:
-        form: ``trajectory``: a row per sequence of calls that continue each other, with
+        form: ``trajectory``: a row per sequence of calls that extend each other, with
             ``input_ids``, ``mask`` (1 where the model sampled), ``logprobs`` (0.0 where it did not)
             of one length, ``prompt_length``, and ``responses`` and ``call_rewards`` per call.
             ``triplets``: a row per call, with ``prompt_ids``, ``response_ids``, ``logprobs`` of the
             response (null if unknown) and ``call_reward``.
-        min_reward: Rollouts with a smaller reward are left out; None: none is.
+        min_reward: Smallest reward of a rollout; None: any.
         agent_match: Regular expression searched in agent names; None: all calls.
         require_logprobs: Leave out rollouts in which a sampled token lacks its log-probability.
-        require_ids: Leave out rollouts in which an answer without token ids is part of the context.
+        require_ids: Leave out rollouts whose context contains a response without token ids.
     """
 
     form: Literal["trajectory", "triplets"] = "trajectory"
@@ -43,12 +43,12 @@ class RlOptions:
 
 
 def rl_rows(samples: Sequence[Sample], options: RlOptions, report: ExportReport) -> list[Row]:
-    """Return the rows of one task, in the order of its samples; rollouts without reward have none.
+    """Return the rows of one task, in the order of its samples, without rollouts without reward.
 
     Args:
         samples: All rollouts of one task.
-        options: What to take.
-        report: Where each sample is counted, as used or as left out.
+        options: Which rows to make.
+        report: Counts each sample, as used or as left out.
     """
     rows: list[Row] = []
     build = _trajectory_rows if options.form == "trajectory" else _triplet_rows

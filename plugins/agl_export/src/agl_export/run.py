@@ -1,6 +1,6 @@
-"""From a store to files: reads rollouts a task at a time, and writes what a builder makes of them.
+"""Exports a store to files: reads rollouts one task at a time, builds their rows, writes them.
 
-What is in memory at a time is the list of rollout ids and the spans of one task's rollouts.
+Memory holds the ids of all rollouts, and the spans of one task's rollouts at a time.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Builder", "Selection", "Split", "export_dataset", "read_samples"]
 
 Builder = Callable[[Sequence[Sample], ExportReport], list[Row]]
-"""Makes the rows of one task of its samples, and counts each of them."""
+"""Makes the rows of one task from its samples, and counts each sample."""
 
 _PAGE: Final = 200
-_READERS: Final = 16  # rollouts whose spans are read at a time
+_READERS: Final = 16  # rollouts whose spans are read concurrently
 _HASHES: Final = 2**64
 _ABOUT: Final = frozenset(
     {"reward", "task", "rollout_id", "attempt_id", "agent", "response_id"}
@@ -40,13 +40,13 @@ _ABOUT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rollouts are looked at; what is None lets any through.
+    """Which rollouts are used. None allows any.
 
     Attributes:
-        run: Name of the run that they belong to.
-        statuses: Statuses that they ended with.
-        modes: What they were for.
-        resources_id: Snapshot that they ran with.
+        run: Name of their run.
+        statuses: Their final statuses.
+        modes: Their modes.
+        resources_id: The snapshot of resources that they ran with.
     """
 
     run: str | None = None
@@ -55,7 +55,7 @@ class Selection:
     resources_id: str | None = None
 
     def why_not(self, rollout: Rollout) -> Skip | None:
-        """Return why a rollout is left out, or None if it is not."""
+        """Return why a rollout is left out, or None if it is used."""
         if self.run is not None and (rollout.metadata or {}).get("run") != self.run:
             return Skip.OTHER_RUN
         if self.modes is not None and rollout.mode not in self.modes:
@@ -71,14 +71,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which tasks are kept apart to validate on: all rows of a task are on one side.
+    """Which tasks are for training and which for validation. All rows of a task are on one side.
 
-    A task's side depends on the task and the seed alone, so that it stays where it is as more
-    rollouts come. Shares are met on average.
+    A task's side depends only on the task and the seed, so it is stable while rollouts are added.
+    The share is met on average.
 
     Attributes:
-        valid: Share of the tasks that are kept apart, from 0 to 1.
-        seed: Another seed keeps others apart.
+        valid: Share of the tasks for validation, from 0 to 1.
+        seed: Selects which tasks are for validation.
     """
 
     valid: float = 0.0
@@ -105,23 +105,24 @@ async def export_dataset(
     split: Split | None = None,
     bare: bool = False,
 ) -> ExportReport:
-    """Write the rows that a builder makes of a store's rollouts; the store may be in use.
+    """Write a dataset from a store's rollouts. The store may be in use.
 
-    The files are there once all has gone well; a side without rows has none, nor keeps an old one.
+    The files appear when all rows are written. A side without rows has no file; an older one of its
+    name is deleted.
 
     Args:
-        store: Where the rollouts are.
+        store: The store of the rollouts.
         build: Makes rows, e.g. ``lambda samples, report: sft_rows(samples, options, report)``.
         path: A file that ends in ``.jsonl`` or ``.parquet``.
-        selection: Which rollouts are looked at; by default all that succeeded.
+        selection: Which rollouts are used; by default all that succeeded.
         split: Which tasks go to a second file; by default none.
-        bare: Leave out the columns that say where a row comes from.
+        bare: Leave out the columns about a row's origin.
 
     Returns:
-        What became of each rollout.
+        Counts of used and left-out rollouts.
 
     Raises:
-        ConfigError: The file's suffix is neither of the two, or it has no folder.
+        ConfigError: The suffix is unknown, or the folder does not exist.
         MissingDependencyError: It is a Parquet file and pyarrow is not installed.
     """
     split = split or Split()
@@ -140,7 +141,9 @@ async def export_dataset(
             report.rows[side] += len(rows)
     for side, file in files.items():
         if any(report.rows.values()) and not report.rows[side]:
-            file.unlink(missing_ok=True)  # of an earlier export; its tasks may be on the other side
+            file.unlink(
+                missing_ok=True
+            )  # an earlier export's, whose tasks may now be on the other side
     return report
 
 
@@ -151,12 +154,12 @@ def _without_origin(row: Mapping[str, Any]) -> Row:
 async def read_samples(
     store: LightningStore, selection: Selection, report: ExportReport
 ) -> AsyncIterator[tuple[str, list[Sample]]]:
-    """Yield each task's key with its samples, in the order in which tasks and rollouts were made.
+    """Yield each task's key with its samples, in the order in which tasks and rollouts were added.
 
     Args:
-        store: Where the rollouts are.
-        selection: Which of them are meant.
-        report: Where all of them are counted, and those that give no sample.
+        store: The store of the rollouts.
+        selection: Which rollouts are used.
+        report: Counts all rollouts, and those without a sample.
     """
     tasks: dict[str, list[str]] = {}
     async for rollout in _rollouts(store):
@@ -174,7 +177,7 @@ async def read_samples(
                 for rollout_id in rollout_ids:
                     group.start_soon(_read_sample, store, rollout_id, task, samples, limit, report)
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # a store that fails, fails for all alike
+            raise errors.exceptions[0] from None  # a failing store fails every read alike
         yield task, [samples[key] for key in rollout_ids if key in samples]
 
 

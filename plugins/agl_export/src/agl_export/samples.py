@@ -1,4 +1,4 @@
-"""A rollout as a sample: its spans and reward, and what they become for training."""
+"""A rollout as a training sample: spans and reward, conversations and trajectories."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
     "Sample",
     "ToolArguments",
     "about",
+    "comparable",
     "conversations",
     "final_reward",
-    "spoken",
     "task_key",
     "trajectories",
     "with_arguments",
@@ -35,8 +35,7 @@ __all__ = [
 
 Row = dict[str, Any]
 ToolArguments = Literal["object", "text"]
-"""How the arguments of tool calls are written: as objects, which chat templates take, or as the
-JSON text that APIs speak."""
+"""Form of the arguments of tool calls: objects, for chat templates, or JSON text, as in APIs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,8 @@ class Sample:
 
     Attributes:
         rollout_id: Its id.
-        attempt_id: The attempt that its spans are of.
-        task: Key of its task; rollouts of one task are compared with each other.
+        attempt_id: The attempt of its spans.
+        task: Key of its task; rollouts with equal keys are compared.
         reward: Its final reward; None if it has none, NaN if it cannot be read.
         spans: The spans of the attempt, by sequence id.
     """
@@ -65,12 +64,12 @@ def task_key(task: Any) -> str:
 
 
 def final_reward(spans: Sequence[Span]) -> float | None:
-    """Return the reward of the last span that has one; NaN if it is no finite number."""
+    """Return the reward of the last span that has one; NaN if it is not a finite number."""
     return next((r for span in reversed(spans) if (r := read_reward(span)) is not None), None)
 
 
 def about(sample: Sample) -> Row:
-    """Return the columns that say where a row comes from."""
+    """Return the columns about a row's origin: reward, task and ids."""
     return {
         "reward": sample.reward,
         "task": sample.task,
@@ -87,21 +86,21 @@ def conversations(
 ) -> list[OpenAIMessages]:
     """Return the conversations of an attempt, each with all of its turns, in order.
 
-    A call that a later call goes on from is part of that one's conversation and none of its own.
-    Calls that were made while computing a reward (a judge's) are left out, and so is the second
-    record of a call that both a tracer and a proxy saw.
+    A call whose messages a later call extends is part of the later call's conversation. Calls made
+    while computing a reward (a judge's) are left out, and so is the second span of a call that both
+    a tracer and a proxy recorded.
 
     Args:
         spans: The spans of one attempt.
         agent_match: Regular expression searched in agent names; None: all calls.
-        report: Where to count what was left out.
+        report: Counts the parts that were left out.
 
     Raises:
         InvalidArgumentError: The spans form no tree, or messages are not OpenAI's chat format.
     """
     report = AdapterReport() if report is None else report
     tree = TraceTree.from_spans(spans, report)
-    tree.repair_hierarchy(report)  # a proxy's spans know no parent; those of a judge have one
+    tree.repair_hierarchy(report)  # a proxy's spans have no parent, unlike those of a judge
     calls = tree.find_llm_calls(CallRules(agent_match=agent_match), report)
     chosen = {call.node.id for call in calls}
     kept = [span for span in spans if span.span_id in chosen or not is_model_call(span.attributes)]
@@ -110,27 +109,31 @@ def conversations(
         report.leave_out(item, why, count)
     ended: list[OpenAIMessages] = []
     for one in found:
-        said = spoken(one["messages"])
+        content = comparable(one["messages"])
         ended = [
-            other for other in ended if spoken(other["messages"]) != said[: len(other["messages"])]
+            other
+            for other in ended
+            if comparable(other["messages"]) != content[: len(other["messages"])]
         ]
         ended.append(one)
     return ended
 
 
-def spoken(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return messages in a form that is equal where they say the same.
+def comparable(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return messages in a form that is equal for equal content.
 
-    Ids of tool calls are drawn at random, and content that is absent, null or empty says as much.
+    Ids of tool calls are random and therefore left out. Absent, null and empty content are equal.
     """
-    said: list[tuple[Any, ...]] = []
+    found: list[tuple[Any, ...]] = []
     for message in messages:
         calls = cast("Sequence[Any]", message.get("tool_calls") or ())
         functions = [
             (call["function"]["name"], _parsed(call["function"]["arguments"])) for call in calls
         ]
-        said.append((message["role"], message.get("content") or "", message.get("name"), functions))
-    return said
+        found.append(
+            (message["role"], message.get("content") or "", message.get("name"), functions)
+        )
+    return found
 
 
 def _parsed(arguments: Any) -> Any:
@@ -145,10 +148,10 @@ def _parsed(arguments: Any) -> Any:
 def with_arguments(
     messages: Sequence[Mapping[str, Any]], form: ToolArguments
 ) -> list[dict[str, Any]]:
-    """Return messages with the arguments of their tool calls in the form asked for.
+    """Return messages with the arguments of their tool calls in a given form.
 
-    Chat templates write objects as JSON; of text that is JSON already many write a quoted string.
-    What the model wrote instead of an object stays text.
+    Chat templates write objects as JSON, but many write JSON text as a quoted string. Arguments
+    that are not a JSON object stay text.
 
     Args:
         messages: In OpenAI's chat format, where arguments are text.
@@ -179,12 +182,12 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
 def trajectories(
     spans: Sequence[Span], *, agent_match: str | None = None, report: AdapterReport | None = None
 ) -> list[TrajectoryRow]:
-    """Return the rows of tokens of an attempt, as :class:`TraceToTrajectory` does.
+    """Return the token rows of an attempt, from :class:`~agl_core.adapter.TraceToTrajectory`.
 
     Args:
         spans: The spans of one attempt.
         agent_match: Regular expression searched in agent names; None: all calls.
-        report: Where to count what was left out.
+        report: Counts the parts that were left out.
 
     Raises:
         InvalidArgumentError: The spans form no tree.

@@ -1,6 +1,6 @@
 """Best-of-n rollouts as a dataset for supervised fine-tuning (rejection sampling).
 
-The best answers of a model, as its own reward says, are what it is trained to say; Yuan et al. 2023
+The model is trained on its own rollouts with the largest rewards: Yuan et al. 2023
 (arXiv:2308.01825) and Llama 2 (arXiv:2307.09288, section 3.2.3) call it rejection sampling.
 """
 
@@ -19,8 +19,8 @@ from agl_export.samples import (
     Sample,
     ToolArguments,
     about,
+    comparable,
     conversations,
-    spoken,
     trajectories,
     with_arguments,
 )
@@ -28,22 +28,22 @@ from agl_export.samples import (
 __all__ = ["IGNORED", "SftOptions", "certificate_columns", "rewarded", "sft_rows"]
 
 IGNORED = -100
-"""Label of a token that is not trained on, as PyTorch's cross entropy has it."""
+"""Label of a token that is not trained on: ``ignore_index`` of PyTorch's cross entropy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SftOptions:
-    """What goes into the dataset.
+    """Options of an SFT dataset.
 
     Attributes:
         form: ``messages``: ``messages`` and ``tools`` in OpenAI's chat format, a row per
-            conversation. ``tokens``: ``input_ids`` and ``labels``, the very tokens that the model
-            saw and sampled, a row per trajectory; labels are ``-100`` where it did not sample.
-        best: How many rollouts of a task are taken at most, the best ones; None: all.
-        min_reward: Rollouts with a smaller reward, or none, are left out; None: nothing is.
+            conversation. ``tokens``: ``input_ids`` and ``labels``, the tokens that the model saw
+            and sampled, a row per trajectory; tokens that it did not sample have label ``-100``.
+        best: Most rollouts per task, those with the largest rewards; None: all.
+        min_reward: Smallest reward of a rollout; None: any, and rollouts without reward too.
         agent_match: Regular expression searched in agent names; None: all calls.
-        keep_duplicates: Keep also rollouts that say what a better one of their task says.
-        tool_arguments: How the arguments of tool calls are written.
+        keep_duplicates: Keep rollouts whose content equals that of a better one of their task.
+        tool_arguments: Form of the arguments of tool calls.
     """
 
     form: Literal["messages", "tokens"] = "messages"
@@ -55,14 +55,14 @@ class SftOptions:
 
 
 def sft_rows(samples: Sequence[Sample], options: SftOptions, report: ExportReport) -> list[Row]:
-    """Return the rows of one task, those of the best sample first.
+    """Return the rows of one task, best sample first.
 
     Equal rewards keep the order of the samples.
 
     Args:
         samples: All rollouts of one task.
-        options: What to take.
-        report: Where each sample is counted, as used or as left out.
+        options: Which rows to make.
+        report: Counts each sample, as used or as left out.
     """
     needed = options.best is not None or options.min_reward is not None
     ranked = sorted(
@@ -79,17 +79,17 @@ def sft_rows(samples: Sequence[Sample], options: SftOptions, report: ExportRepor
             report.leave_out(Skip.NOT_BEST)
             continue
         try:
-            found, said = build(sample, options, report)
+            found, content = build(sample, options, report)
         except InvalidArgumentError:
             report.leave_out(Skip.UNREADABLE)
             continue
         if not found:
             no_tokens = options.form == "tokens"
             report.leave_out(Skip.NO_TOKEN_IDS if no_tokens else Skip.NO_MESSAGES)
-        elif said in seen and not options.keep_duplicates:
+        elif content in seen and not options.keep_duplicates:
             report.leave_out(Skip.DUPLICATE)
         else:
-            seen.add(said)
+            seen.add(content)
             taken += 1
             report.used += 1
             rows += found
@@ -103,13 +103,13 @@ def rewarded(
     required: bool,
     minimum: float | None = None,
 ) -> list[Sample]:
-    """Return the samples whose reward will do; the others are counted.
+    """Return the samples whose reward is sufficient; count the others.
 
     Args:
         samples: Any rollouts.
-        report: Where to count.
+        report: Counts the others.
         required: Leave out samples without a reward.
-        minimum: Least reward; None: any.
+        minimum: Smallest reward; None: any.
     """
     kept: list[Sample] = []
     for sample in samples:
@@ -140,7 +140,7 @@ def _message_rows(
         for one in found
         if any(message["role"] == "assistant" for message in one["messages"])
     ]
-    return rows, repr([spoken(one["messages"]) for one in found])
+    return rows, repr([comparable(one["messages"]) for one in found])
 
 
 def _token_rows(
@@ -164,7 +164,7 @@ def _token_rows(
 
 
 def certificate_columns(row: TrajectoryRow) -> Row:
-    """Return what a row's certificate says; see :class:`~agl_core.adapter.Certificate`."""
+    """Return the columns of a row's certificate; see :class:`~agl_core.adapter.Certificate`."""
     certificate = row.certificate
     return {
         "ids_present": certificate.ids_present,

@@ -1,7 +1,7 @@
-"""A trace for people: its spans as a tree with times, tokens, rewards and errors.
+"""Shows a trace in a terminal: a tree of spans with times, tokens, rewards and errors.
 
-* :mod:`~agl_trace.rows`: spans to rows, in the order of the tree.
-* :mod:`~agl_trace.render`: rows to lines of text.
+* :mod:`~agl_trace.rows`: arranges spans as rows, in the order of the tree.
+* :mod:`~agl_trace.render`: writes rows as lines of text.
 """
 
 from __future__ import annotations

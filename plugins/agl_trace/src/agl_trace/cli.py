@@ -1,4 +1,4 @@
-"""``agl trace``."""
+"""``agl trace``: shows a rollout's spans as a tree, or sends them to an OpenTelemetry backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["trace"]
 _LATEST: Final = "latest"
 _SHOWN_IDS: Final = 5
 _NARROWEST: Final = 24
-_IN_A_FILE: Final = 120  # columns where no terminal says how many it has
+_IN_A_FILE: Final = 120  # columns of output that is not a terminal
 
 
 @click.command(epilog="Example: agl trace latest --path agl.db")
@@ -40,7 +40,7 @@ _IN_A_FILE: Final = 120  # columns where no terminal says how many it has
     metavar="ATTEMPT",
     help="Which attempt: its number (1, 2, …), its id, or latest.",
 )
-@click.option("--depth", type=click.IntRange(min=0), help="Fold what is deeper in the tree.")
+@click.option("--depth", type=click.IntRange(min=0), help="Fold deeper levels of the tree.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 @click.option(
     "--otlp",
@@ -53,8 +53,8 @@ _IN_A_FILE: Final = 120  # columns where no terminal says how many it has
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A header for --otlp, such as an API key; repeatable. OTEL_EXPORTER_OTLP_HEADERS counts "
-    "as well.",
+    help="A header for --otlp, such as an API key; repeatable. OTEL_EXPORTER_OTLP_HEADERS is "
+    "used too.",
 )
 def trace(
     rollout: str,
@@ -69,11 +69,11 @@ def trace(
 ) -> int:
     """Show what happened in ROLLOUT as a tree of its spans.
 
-    ROLLOUT is its id, a part of it that no other has, or latest. Each span has a bar for when it
-    ran, its duration, tokens in + out, its reward, and what went wrong.
+    ROLLOUT is an id, a unique part of an id, or latest. Each span has a bar for its time, its
+    duration, tokens in + out, its reward and its error.
     """
     if headers and otlp is None:
-        raise ConfigError("--header goes with --otlp")
+        raise ConfigError("--header needs --otlp")
     sender = None if otlp is None else _sender(otlp, headers)
     recorded = asyncio.run(_read(open_store(backend, path, url, reading=True), rollout, attempt))
     if sender is None:
@@ -231,13 +231,13 @@ def _style() -> Style:
 def _sender(url: str, headers: Sequence[str]) -> Any:
     from agl_trace.otlp import OtlpSender, headers_from_environment
 
-    said = headers_from_environment()
+    found = headers_from_environment()
     for header in headers:
         name, equals, value = header.partition("=")
         if not equals or not name.strip():
             raise click.BadParameter(f"{name!r} is not NAME=VALUE", param_hint="--header")
-        said[name.strip().lower()] = value
-    return OtlpSender(url, said)
+        found[name.strip().lower()] = value
+    return OtlpSender(url, found)
 
 
 def _report(outcome: SendOutcome, url: str, as_json: bool) -> None:

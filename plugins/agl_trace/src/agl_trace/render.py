@@ -1,4 +1,4 @@
-"""Rows of a trace as lines of text, for terminals wide and narrow, and for files.
+"""Writes the rows of a trace as lines of text, for terminals of any width and for files.
 
 ::
 
@@ -24,7 +24,7 @@ from agl_trace.rows import SpanRow, TraceView
 
 __all__ = ["Style", "duration", "render_trace", "token_count"]
 
-_OURS: Final = "agentlightning."  # what the names of emitted spans begin with
+_PREFIX: Final = "agentlightning."  # of the names of emitted spans
 _INDENT: Final = 3
 _TIME: Final = 9  # columns
 _TOKENS: Final = 10
@@ -39,9 +39,9 @@ class Style:
     """How lines are written.
 
     Attributes:
-        width: Columns of a line; none is longer, if this is 24 or more.
+        width: Most columns of a line; at least 24.
         color: Whether to use colours.
-        unicode: Whether lines may hold more than ASCII.
+        unicode: Whether lines may contain characters outside ASCII.
     """
 
     width: int = 100
@@ -51,7 +51,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Widths; 0 means that a column is left out."""
+    """Widths of columns; 0 leaves a column out."""
 
     name: int
     bar: int
@@ -60,14 +60,14 @@ class _Columns:
 
 
 def render_trace(view: TraceView, style: Style, *, depth: int | None = None) -> Iterator[str]:
-    """Yield the lines of a trace: a head, and one per row with what went wrong below it.
+    """Yield the lines of a trace: a header, then one line per row, with notes and errors below it.
 
-    Narrow lines do without the bars, narrower ones without tokens and rewards, too.
+    Narrow lines have no bars, narrower ones no tokens and rewards either.
 
     Args:
         view: The trace.
         style: How to write it.
-        depth: Fold what is deeper than this, and say how many spans that is; None: show all.
+        depth: Fold levels deeper than this and show the number of folded spans; None: show all.
     """
     folded = list(_fold(view.rows, depth))
     labels = [_label(row, hidden, style) for row, hidden in folded]
@@ -76,7 +76,7 @@ def render_trace(view: TraceView, style: Style, *, depth: int | None = None) -> 
     yield _head(view, columns, style)
     most = columns.name // 2
     for (row, _), label, indent in zip(folded, labels, indents, strict=True):
-        if len(indent) > most:  # deep below: its depth in numbers
+        if len(indent) > most:  # too deep for guides: show the depth as a number
             indent = (f"⋯{row.depth} " if style.unicode else f"..{row.depth} ") + indent[-_INDENT:]
         yield _line(row, indent + label, view.summary.seconds, columns, style)
         for note, color in _notes(row):
@@ -84,7 +84,7 @@ def render_trace(view: TraceView, style: Style, *, depth: int | None = None) -> 
 
 
 def duration(seconds: float) -> str:
-    """Say how long something took, in at most nine characters."""
+    """Return a duration as text of at most nine characters."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{round(seconds * 1000, 2):g} ms"
     if seconds < 59.995:
@@ -97,7 +97,7 @@ def duration(seconds: float) -> str:
 
 
 def token_count(count: int) -> str:
-    """Say how many tokens, in at most five characters."""
+    """Return a number of tokens as text of at most five characters."""
     if count < 10_000:
         return str(count)
     for size, letter in ((1e3, "k"), (1e6, "M")):
@@ -107,7 +107,7 @@ def token_count(count: int) -> str:
 
 
 def _fold(rows: Sequence[SpanRow], depth: int | None) -> Iterator[tuple[SpanRow, int]]:
-    """Yield the rows down to a depth, with the number of those below that are not shown."""
+    """Yield the rows down to a depth, each with the number of folded rows below it."""
     shown: SpanRow | None = None
     hidden = 0
     for row in rows:
@@ -122,14 +122,14 @@ def _fold(rows: Sequence[SpanRow], depth: int | None) -> Iterator[tuple[SpanRow,
 
 
 def _label(row: SpanRow, hidden: int, style: Style) -> str:
-    name = row.operation or row.name.removeprefix(_OURS)
+    name = row.operation or row.name.removeprefix(_PREFIX)
     detail = row.model or (row.agent if row.agent != name else None)
     text = f"{name} · {detail}" if detail else name
     return _clean(text, style) + (f" (+{hidden})" if hidden else "")
 
 
 def _clean(text: str, style: Style) -> str:
-    """Make text one line that moves no cursor and changes no direction."""
+    """Replace control characters, which could move the cursor or reverse the text."""
     if not style.unicode:
         text = text.replace(" · ", " - ").encode("ascii", "replace").decode()
     if text.isprintable():
@@ -138,7 +138,7 @@ def _clean(text: str, style: Style) -> str:
 
 
 def _indents(rows: Sequence[SpanRow], style: Style) -> list[str]:
-    """The guides before each name; only the end of those that are too long to be shown."""
+    """Return the guides before each name; of guides that are too long only the end."""
     fork, corner, bar = ("├─ ", "└─ ", "│  ") if style.unicode else ("|- ", "`- ", "|  ")
     most = style.width // _INDENT
     above: list[str] = []  # what rows below continue with, per depth
@@ -230,13 +230,13 @@ def _tokens(row: SpanRow) -> str:
 
 
 def _number(value: float) -> str:
-    """Write a number in at most seven characters, as exactly as they allow."""
+    """Return a number as text of at most seven characters, as exact as possible."""
     forms = (f"{value:.{digits}g}" for digits in (4, 3, 2, 1))
     return next(form for form in forms if len(form) <= _REWARD)
 
 
 def _notes(row: SpanRow) -> Iterator[tuple[str, str | None]]:
-    """Yield what is said below a row, with its colour."""
+    """Yield the notes below a row, each with its colour."""
     if row.rewards:
         yield ", ".join(f"{name} {value:.4g}" for name, value in row.rewards.items()), "green"
     if row.text:
@@ -246,7 +246,7 @@ def _notes(row: SpanRow) -> Iterator[tuple[str, str | None]]:
 
 
 def _note(indent: str, row: SpanRow, note: str, columns: _Columns, style: Style) -> str:
-    # The guides go on below the row: a fork continues, a corner ends.
+    # Below a row, a fork's guide continues and a corner's ends.
     if style.unicode:
         guides = indent.replace("├─ ", "│  ").replace("└─ ", "   ").replace("⋯", " ")
     else:

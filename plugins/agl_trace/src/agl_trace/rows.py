@@ -1,7 +1,7 @@
-"""The spans of an attempt as rows, in the order of their tree.
+"""Arranges the spans of an attempt as rows, in the order of their tree.
 
-Shown is what was recorded: nothing is moved to another parent, nothing is left out. Nothing
-recurses, since traces of agents that call themselves are thousands of levels deep.
+Rows show the spans as recorded: none is left out or moved to another parent. The code does not
+recurse, since traces of recursive agents are thousands of levels deep.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class SpanRow:
     """One span of a trace.
 
     Attributes:
-        span_id: Its id; that of the missing span, where a recorded child names one as its parent.
+        span_id: Its id. A missing parent's row has the id that its children name.
         parent_id: Id of the row above it in the tree; None at the top.
         depth: Levels below the top.
         name: Its name.
-        kind: What it is; ``missing`` stands for a parent that was never recorded.
-        agent: Name of the agent whose run it is, if it is one.
+        kind: Its kind; ``missing`` is a parent that was never recorded.
+        agent: Name of the agent, if the span is an agent's run.
         start: Seconds from the earliest start of the trace; None if unknown.
         seconds: Its duration; None if unknown.
-        model: Model that was asked, for model calls.
+        model: Name of the model, for model calls.
         input_tokens: Tokens of the prompt, for model calls; None if unknown.
-        output_tokens: Tokens of the answer, likewise.
+        output_tokens: Tokens of the response, likewise.
         reward: Its primary reward; None if it has none, NaN if it cannot be read.
         rewards: All of its rewards by name, if there are several.
-        operation: What an operation of ours is called; the span is named after the kind.
-        text: What a message of the agent says, on one line.
-        error: What went wrong, on one line; None if nothing did.
+        operation: Name of an operation recorded with agl's emitter; the span's name is generic.
+        text: Text of an emitted message, on one line.
+        error: The error, on one line; None without one.
         last: Whether it is the last child of its parent.
     """
 
@@ -83,7 +83,7 @@ class SpanRow:
     last: bool = True
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in a form that JSON knows; what it does not have is left out."""
+        """Return the row as JSON values, without empty fields."""
         found = {key: value for key, value in asdict(self).items() if value not in (None, {})}
         del found["last"]
         found.setdefault("parent_id", None)
@@ -100,11 +100,11 @@ class TraceSummary:
         spans: Spans recorded.
         seconds: From the earliest start to the latest end; 0.0 if no time is known.
         calls: Model calls.
-        input_tokens: Tokens of their prompts, as far as known.
-        output_tokens: Tokens of their answers, likewise.
-        reward: The final reward: that of the last span, by sequence id, that has one.
-        errors: Spans that say that something went wrong.
-        missing: Parents that recorded spans name and that were not recorded.
+        input_tokens: Known tokens of their prompts.
+        output_tokens: Tokens of their responses, likewise.
+        reward: The final reward: of the last span, by sequence id, that has one.
+        errors: Spans with an error.
+        missing: Parents that were not recorded.
     """
 
     spans: int
@@ -119,7 +119,7 @@ class TraceSummary:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A trace: its rows, parents before their children, siblings by start; and their sums."""
+    """A trace: rows, parents before children, siblings by start time; and sums."""
 
     rows: Sequence[SpanRow]
     summary: TraceSummary
@@ -128,8 +128,7 @@ class TraceView:
 def view_trace(spans: Sequence[Span]) -> TraceView:
     """Arrange the spans of one attempt.
 
-    Spans with the id of an earlier one are shown once. Takes O(n log n); no spans are an empty
-    view.
+    Spans with equal ids are shown once. Takes O(n log n) time.
 
     Args:
         spans: In the order of their sequence ids.
@@ -162,7 +161,7 @@ def _tree(spans: Sequence[Span]) -> TraceTree:
     try:
         return TraceTree.from_spans(spans)
     except InvalidArgumentError:
-        # The parents of all spans form cycles: cut where the first span is.
+        # All spans are in cycles of parents: make the first span the root.
         first = spans[0].model_copy(update={"parent_id": None})
         return TraceTree.from_spans([first, *spans[1:]])
 
@@ -170,7 +169,7 @@ def _tree(spans: Sequence[Span]) -> TraceTree:
 def _siblings(
     nodes: Sequence[TraceTree], parent_id: str | None, depth: int
 ) -> list[tuple[TraceTree, str | None, int, bool]]:
-    """The entries of a stack for children of one parent: the first one on top."""
+    """Return stack entries for the children of one parent, with the first child on top."""
     ordered = sorted(nodes, key=by_start)
     return [
         (node, parent_id, depth, index == len(ordered) - 1) for index, node in enumerate(ordered)
@@ -220,7 +219,7 @@ def _one_line(value: Any) -> str | None:
 
 
 def _tokens(call: ModelCall, usage: str, ids: Literal["prompt_ids", "response_ids"]) -> int | None:
-    """What the server counted, or else how many token ids there are."""
+    """Return the server's count of tokens, or the number of token ids."""
     value, _ = call.find(usage)
     if isinstance(value, (int, float, str)):
         try:
@@ -233,15 +232,13 @@ def _tokens(call: ModelCall, usage: str, ids: Literal["prompt_ids", "response_id
 def _dimensions(span: Span) -> dict[str, float]:
     try:
         found = get_rewards_from_span(span)
-    except (
-        ValueError
-    ):  # what is malformed shows in the reward, which is NaN or readable all the same
-        return {}
+    except ValueError:
+        return {}  # malformed dimensions: the primary reward is shown, NaN if unreadable
     return {one.name: one.value for one in found} if len(found) > 1 else {}
 
 
 def _error(span: Span) -> str | None:
-    """What a span says went wrong: its status, or the exception that it is about."""
+    """Return a span's error: from its status, or the exception that it records."""
     kind = span.attributes.get("exception.type")
     message = span.attributes.get("exception.message")
     is_error = span.status.status_code == "ERROR"
@@ -252,9 +249,9 @@ def _error(span: Span) -> str | None:
                 message = event.attributes.get("exception.message")
     if not is_error and span.name != semconv.SPAN_EXCEPTION:
         return None
-    told = ": ".join(str(part) for part in (kind, message) if part)
-    said = span.status.description or ""
-    text = told if said in told else said
+    exception = ": ".join(str(part) for part in (kind, message) if part)
+    description = span.status.description or ""
+    text = exception if description in exception else description
     return " ".join(text.split()) or "error"
 
 

@@ -22,7 +22,7 @@ __all__ = ["patched_on_import"]
 _logger = logging.getLogger(__name__)
 
 _SKIPPED: Final = frozenset({"aiohttp", "websocket", "websockets"})
-"""Weave patches these for OpenAI's realtime API, which no adapter reads; stores' clients use them."""
+"""Patched for OpenAI's realtime API, which no adapter reads; store clients use them."""
 _STREAMS: Final = {
     "openai": "weave.integrations.openai.openai_sdk",
     "anthropic": "weave.integrations.anthropic.anthropic_sdk",

@@ -11,7 +11,7 @@ def agl_proxy() -> ComponentSpec:
         factory="agl_proxy_direct:DirectProxy",
         config="agl_proxy_direct:DirectProxyConfig",
         capabilities=frozenset({"streaming", "token_ids", "translation"}),
-        summary="LLM proxy for servers that speak OpenAI's or Anthropic's protocols, with exact capture",
+        summary="LLM proxy for servers of OpenAI's and Anthropic's protocols, with exact capture",
     )
 
 
@@ -30,8 +30,8 @@ def agl_provider() -> list[ProviderSpec]:
     return [
         ProviderSpec(
             name="hosted_vllm",
-            # vLLM also serves /responses and /messages, but without token ids, so these are translated
-            # to chat.
+            # vLLM also serves /responses and /messages, but without token ids, so these are
+            # translated to chat.
             protocols=openai_like,
             token_ids=True,
             logprobs=True,

@@ -3,6 +3,7 @@
 * :class:`LightningStore` - the contract, for everybody who uses a store.
 * :class:`EngineStore` and :class:`StorageBackend` - how a store is written: the engine implements
   the contract once, a backend keeps the data. The other names serve backends.
+* :class:`DelegatingStore`, :class:`BatchingStore` - bases of stores that keep no data themselves.
 
 The stores themselves are imported at first use.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core.lazy import lazy_names
+from agl_core.store.arguments import attempt_changes, rollout_changes, worker_changes
 from agl_core.store.backend import (
     BackendListener,
     ClaimRequest,
@@ -28,6 +30,8 @@ from agl_core.store.backend import (
     worker_notice,
 )
 from agl_core.store.base import LightningStore
+from agl_core.store.batching import BatchingStore
+from agl_core.store.delegating import DelegatingStore
 from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
 from agl_core.store.engine import EngineStore
 from agl_core.store.filters import filter_options, sort_key, sortable_fields
@@ -60,10 +64,12 @@ __all__ = [
     "UNSET",
     "AttemptQuery",
     "BackendListener",
+    "BatchingStore",
     "ClaimRequest",
     "Decide",
     "DecideResources",
     "DecideWorker",
+    "DelegatingStore",
     "EncodedSpan",
     "EngineStore",
     "FilterLogic",
@@ -84,6 +90,7 @@ __all__ = [
     "StoreEvent",
     "Unset",
     "WorkerQuery",
+    "attempt_changes",
     "attempt_not_found",
     "construct",
     "current_request_key",
@@ -92,10 +99,12 @@ __all__ = [
     "evolve",
     "filter_options",
     "notices_of",
+    "rollout_changes",
     "rollout_not_found",
     "run_query",
     "sort_key",
     "sortable_fields",
+    "worker_changes",
     "worker_notice",
 ]
 

@@ -10,34 +10,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
 from agl_core.types._resources import NamedResources, Resource, ResourcesUpdate
 from agl_core.types._rollout import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
-from agl_core.types._span import OtelResource, Span, SpanContext, TraceStatus
 
 __all__ = [
     "attach_attempt",
     "construct",
+    "construct_open",
     "copy_attempt",
     "copy_config",
-    "copy_plain_span",
     "copy_resources",
     "copy_rollout",
     "copy_snapshot",
     "copy_value",
     "copy_worker",
     "evolve",
-    "is_plain_span",
     "join_attempt",
 ]
 
 M = TypeVar("M", bound=BaseModel)
 
 _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
-_LEAVES: Final = frozenset({str, int, float, bool})
 # Every field of a constructed record counts as set, so all records of a class share one set:
 # assigning to a field adds a name that is in it already.
 _field_names: Final[dict[type[BaseModel], set[str]]] = {}
@@ -52,12 +49,9 @@ def construct(cls: type[M], values: dict[str, Any]) -> M:
         cls: A model without private attributes and without ``extra="allow"``.
         values: A value for **every** field, in the order of the fields.
     """
-    names = _field_names.get(cls)
-    if names is None:
-        names = _field_names[cls] = set(cls.model_fields)
     record = _new(cls)
     _set(record, "__dict__", values)
-    _set(record, "__pydantic_fields_set__", names)
+    _set(record, "__pydantic_fields_set__", _field_names.get(cls) or _names_of(cls))
     _set(record, "__pydantic_extra__", None)
     _set(record, "__pydantic_private__", None)
     return record
@@ -143,67 +137,20 @@ def copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
     return evolve(snapshot, {"resources": copy_resources(snapshot.resources)})
 
 
-def is_plain_span(span: Span) -> bool:
-    """Whether :func:`copy_plain_span` can copy a span.
-
-    A plain span has no events, no links and no extra keys, and each of its attributes is a
-    primitive or a list of primitives.
-    """
-    return (
-        type(span) is Span
-        and not (span.events or span.links or span.__pydantic_extra__)
-        and all(map(_has_no_extra, (span.status, span.context, span.parent, span.resource)))
-        and all(map(_is_flat, (span.attributes, span.resource.attributes)))
-    )
-
-
-def _has_no_extra(model: BaseModel | None) -> bool:
-    return model is None or not model.__pydantic_extra__
-
-
-def _is_flat(attributes: dict[str, Any]) -> bool:
-    kinds = set(map(type, attributes.values()))
-    if kinds <= _LEAVES:
-        return True
-    return kinds <= {*_LEAVES, list} and all(
-        type(value) is not list or _LEAVES.issuperset(map(type, cast("list[Any]", value)))
-        for value in attributes.values()
-    )
-
-
-def copy_plain_span(span: Span) -> Span:
-    """Return a copy of a plain span that shares nothing mutable; see :func:`is_plain_span`."""
-    values = span.__dict__.copy()
-    values["attributes"] = _copy_attributes(values["attributes"])
-    values["events"] = []
-    values["links"] = []
-    values["status"] = _construct_open(TraceStatus, values["status"].__dict__.copy())
-    for name in ("context", "parent"):
-        context = values[name]
-        if context is not None:
-            fields = context.__dict__.copy()
-            fields["trace_state"] = fields["trace_state"].copy()
-            values[name] = _construct_open(SpanContext, fields)
-    resource = values["resource"].__dict__.copy()
-    resource["attributes"] = _copy_attributes(resource["attributes"])
-    values["resource"] = construct(OtelResource, resource)
-    return _construct_open(Span, values)
-
-
-def _copy_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
-    copied = attributes.copy()
-    if list in map(type, copied.values()):
-        for key, value in copied.items():
-            if type(value) is list:
-                copied[key] = value.copy()  # pyright: ignore[reportUnknownMemberType]
-    return copied
-
-
-def _construct_open(cls: type[M], values: dict[str, Any]) -> M:
-    """Construct a record of a model with ``extra="allow"``, without any extra key."""
-    record = construct(cls, values)
+def construct_open(cls: type[M], values: dict[str, Any]) -> M:
+    """Like :func:`construct`, for a model with ``extra="allow"``; the record has no extra key."""
+    # Not on top of construct(): this is the hot path of reading spans.
+    record = _new(cls)
+    _set(record, "__dict__", values)
+    _set(record, "__pydantic_fields_set__", _field_names.get(cls) or _names_of(cls))
     _set(record, "__pydantic_extra__", {})
+    _set(record, "__pydantic_private__", None)
     return record
+
+
+def _names_of(cls: type[BaseModel]) -> set[str]:
+    names = _field_names[cls] = set(cls.model_fields)
+    return names
 
 
 def _rollout_values(rollout: Rollout) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _SAFE_RATIO: Final = 0.8
 
 _SPAN_OVERHEAD: Final = 800
 """Bytes a stored span takes beside its JSON: the object, its ids, its places in the indexes."""
-_MODEL_OVERHEAD: Final = 2400
+_PARTS_OVERHEAD: Final = 1000
 """Bytes a span held as an object takes beside its attributes."""
 _ATTRIBUTE_OVERHEAD: Final = 110
 """Bytes an attribute takes beside its text: its place in the dict, the headers of two objects."""
@@ -40,19 +40,17 @@ def memory_capacity() -> int:
 
 def span_bytes(span: EncodedSpan) -> int:
     """Return about how much memory a stored span takes, in bytes."""
-    model = span.model
-    if model is None:
+    parts = span.parts
+    if parts is None:
         return len(span.payload) + _SPAN_OVERHEAD
-    attributes = model.attributes
-    texts = [value for value in attributes.values() if type(value) is str]
-    lists = [value for value in attributes.values() if type(value) is list]
-    return (
-        _MODEL_OVERHEAD
-        + _ATTRIBUTE_OVERHEAD * len(attributes)
-        + sum(map(len, attributes))
-        + sum(map(len, texts))
-        + sum(len(repr(value)) for value in lists)
-    )
+    attributes = parts.attributes
+    size = _PARTS_OVERHEAD + _ATTRIBUTE_OVERHEAD * len(attributes) + sum(map(len, attributes))
+    for value in attributes.values():
+        if type(value) is str:
+            size += len(value)
+        elif parts.has_lists:
+            size += len(repr(value))
+    return size
 
 
 class MemoryBudget:
@@ -102,7 +100,7 @@ class MemoryBudget:
         """Return what a span counts, in bytes, at least 0."""
         if self._estimator is None:
             return span_bytes(span)
-        return max(int(self._estimator(span.model or span.decode())), 0)
+        return max(int(self._estimator(span.decode())), 0)
 
 
 def _resolve(name: str, value: Any, capacity: int, *, least: int) -> int:

@@ -15,7 +15,7 @@ class TestMemoryStore(StoreSuite):
 
     @pytest.fixture
     def small_store(self):
-        return InMemoryLightningStore(eviction_memory_threshold=110_000)
+        return InMemoryLightningStore(eviction_memory_threshold=75_000)
 
 
 class TestThreadedFacade(StoreSuite):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pydantic_core import PydanticSerializationError
 
 from agl_core.errors import InvalidArgumentError, NotFoundError
 from agl_core.store import EncodedSpan, InMemoryLightningStore
@@ -15,9 +16,12 @@ from agl_core.types import (
     LLM,
     AttemptedRollout,
     EnqueueRolloutRequest,
+    Event,
+    OtelResource,
     ResourcesUpdate,
     RolloutConfig,
     Span,
+    TraceStatus,
 )
 
 
@@ -324,3 +328,82 @@ def test_threads_write_one_rollout_without_losing_a_span(store: InMemoryLightnin
     found = asyncio.run(store.query_spans(made.rollout_id))
     assert [span.sequence_id for span in found] == list(range(1, 401))
     assert asyncio.run(store.statistics()).get("total_spans") == 400
+
+
+# -- spans held as objects -------------------------------------------------------------------------
+
+_PLAIN = {
+    "text": "x",
+    "number": 1,
+    "real": 0.5,
+    "yes": True,
+    "texts": ["a", "b"],
+    "numbers": [1, 2],
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"parent_id": "0b" * 8},
+        {"resource": OtelResource(attributes={"service": ["a"]}, schema_url="s")},
+        {"status": TraceStatus(status_code="ERROR", description="no")},
+    ],
+    ids=["plain", "parent", "resource", "status"],
+)
+async def test_a_plain_span_is_copied_and_not_encoded(
+    store: InMemoryLightningStore, fields: dict[str, Any]
+):
+    made = await store.start_rollout("x")
+    span = Span.from_attributes(
+        attributes=dict(_PLAIN),
+        rollout_id=made.rollout_id,
+        attempt_id=made.attempt.attempt_id,
+        sequence_id=1,
+        **fields,
+    )
+    await store.add_span(span)
+    (held,) = await store.query_encoded_spans(made.rollout_id)
+    assert held.parts is not None
+    expected = span.model_copy(deep=True)
+    cast("Any", span.attributes["texts"]).append("c")
+    span.resource.attributes["more"] = 1
+    span.status.description = "changed"
+    for _ in range(2):
+        (read,) = await store.query_spans(made.rollout_id)
+        assert read == expected
+        assert read.model_dump_json() == expected.model_dump_json()
+        cast("Any", read.attributes["texts"]).append("d")
+        read.events.append(Event(name="e", attributes={}))
+        read.resource.attributes.clear()
+        if read.context is not None:
+            read.context.trace_state["k"] = "v"
+        read.extra_key = 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert held.payload == expected.model_dump_json().encode()
+
+
+async def test_other_spans_are_encoded_at_once(store: InMemoryLightningStore):
+    made = await store.start_rollout("x")
+    unusual = [
+        span_of(made, 1, span_id="01" * 8).model_copy(
+            update={"events": [Event(name="e", attributes={"k": 1})]}
+        ),
+        Span.model_validate({**span_of(made, 2, span_id="02" * 8).model_dump(), "extra": [1]}),
+    ]
+    await store.add_many_spans(unusual)
+    held = (await store.query_encoded_spans(made.rollout_id)).items
+    assert [item.parts for item in held] == [None, None]
+    assert list(await store.query_spans(made.rollout_id)) == unusual
+    mixed = span_of(made, 3)
+    await store.add_span(mixed)
+    assert list(await store.query_spans(made.rollout_id)) == [*unusual, mixed]
+
+
+async def test_an_attribute_without_a_json_form_is_refused(store: InMemoryLightningStore):
+    made = await store.start_rollout("x")
+    bad = span_of(made)
+    bad.attributes["k"] = object()  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PydanticSerializationError):
+        await store.add_span(bad)
+    assert (await store.statistics()).get("total_spans") == 0

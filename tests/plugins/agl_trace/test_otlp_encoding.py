@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 
 from agl_core.types import Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from agl_store_http.server.otlp.decoding import PROTOBUF_TYPE, decode_request
 from agl_store_http.server.otlp.spans import encode_spans, pending_spans
 from agl_trace.otlp.encode import to_export_request
 
@@ -38,7 +39,8 @@ def make(**fields: Any) -> Span:
 
 
 def decode(request: Any) -> list[dict[str, Any]]:
-    found, homeless = pending_spans(request, None, None)
+    message = decode_request(request.SerializeToString(), PROTOBUF_TYPE)
+    found, homeless = pending_spans(message, None, None)
     assert homeless == 0
     return [from_json(span.payload) for span in encode_spans(found, ())]
 

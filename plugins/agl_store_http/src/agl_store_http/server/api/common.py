@@ -65,12 +65,14 @@ def page_json(page: PaginatedResult[Any], items: Sequence[bytes] | None = None) 
     """
     if items is None:
         items = [model_json(item) for item in page.items]
-    return b'{"items":[%b],"limit":%d,"offset":%d,"total":%d}' % (
-        b",".join(items),
-        page.limit,
-        page.offset,
-        page.total,
-    )
+    head = b'{"items":['
+    tail = b'],"limit":%d,"offset":%d,"total":%d}' % (page.limit, page.offset, page.total)
+    if not items:
+        return head + tail
+    # One join: a page of spans is large, and each further step would copy it once more.
+    parts = [head + items[0], *items[1:]]
+    parts[-1] += tail
+    return b",".join(parts)
 
 
 def page_arguments(query: BaseModel) -> Mapping[str, Any]:

@@ -49,24 +49,25 @@ async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
     # Spans that name no known attempt are counted in the reply's ``partial_success``.
     headers, identity = call.headers, call.identity
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    store = call.store
     try:
         plain = decompress(
             body, headers.get(b"content-encoding", b""), call.app.options.max_body_bytes
         )
         message = decode_request(plain, media_type)
+        pending, homeless = pending_spans(message, identity.rollout_id, identity.attempt_id)
+        for item in pending:
+            identity.require_attempt(item.rollout_id, item.attempt_id)
+        unnumbered = [
+            (item.rollout_id, item.attempt_id) for item in pending if item.sequence_id is None
+        ]
+        drawn = await store.get_many_span_sequence_ids(unnumbered) if unnumbered else ()
+        spans = encode_spans(pending, drawn)
     except OTLPError as error:
         if media_type == JSON_TYPE:
             return _answer(call, error.status, to_json({"message": str(error)}), JSON_TYPE)
         return _answer(call, error.status, _status(str(error)), PROTOBUF_TYPE)
-    pending, homeless = pending_spans(message, identity.rollout_id, identity.attempt_id)
-    for item in pending:
-        identity.require_attempt(item.rollout_id, item.attempt_id)
-    store = call.store
-    unnumbered = [
-        (item.rollout_id, item.attempt_id) for item in pending if item.sequence_id is None
-    ]
-    drawn = await store.get_many_span_sequence_ids(unnumbered) if unnumbered else ()
-    rejected, reasons = await _store_known(store, encode_spans(pending, drawn))
+    rejected, reasons = await _store_known(store, spans)
     if homeless:
         reasons.append(f"{homeless} spans name no rollout and attempt")
     answer = ExportTraceServiceResponse()

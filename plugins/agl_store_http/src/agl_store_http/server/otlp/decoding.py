@@ -11,6 +11,8 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pydantic_core import from_json
 
+from agl_store_http.server.otlp.wire import TraceRequest
+
 __all__ = ["JSON_TYPE", "PROTOBUF_TYPE", "OTLPError", "decode_request", "decompress"]
 
 PROTOBUF_TYPE: Final = b"application/x-protobuf"
@@ -21,7 +23,7 @@ _MAX_DEPTH: Final = 64
 
 
 class OTLPError(Exception):
-    """The export request is not one; answered with a google.rpc.Status."""
+    """The body is not an export request; the reply is a google.rpc.Status."""
 
     def __init__(self, message: str, *, status: int = 400) -> None:
         super().__init__(message)
@@ -32,7 +34,7 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
     """Undo a content encoding.
 
     Args:
-        body: What was sent.
+        body: The body as it came.
         encoding: Content-Encoding header; anything but gzip counts as identity.
         limit: Bytes that the result may have, whatever a small body claims to unfold to.
 
@@ -53,19 +55,19 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
     return plain
 
 
-def decode_request(body: bytes, media_type: bytes) -> ExportTraceServiceRequest:
-    """Parse an export request.
+def decode_request(body: bytes, media_type: bytes) -> Any:
+    """Parse an export request into a :data:`~agl_store_http.server.otlp.wire.TraceRequest`.
 
     Raises:
         OTLPError: The media type is neither protobuf nor JSON, or the body does not parse.
     """
     if media_type == PROTOBUF_TYPE:
         try:
-            return ExportTraceServiceRequest.FromString(body)
+            return TraceRequest.FromString(body)
         except DecodeError as error:
-            raise OTLPError(f"the body is no ExportTraceServiceRequest: {error}") from error
+            raise OTLPError(f"the body is not an ExportTraceServiceRequest: {error}") from error
     if media_type == JSON_TYPE:
-        return _from_json(body)
+        return TraceRequest.FromString(_from_json(body).SerializeToString())
     raise OTLPError(
         "Content-Type must be application/x-protobuf or application/json, "
         f"not {media_type.decode('latin-1')!r}"
@@ -85,7 +87,7 @@ def _from_json(body: bytes) -> ExportTraceServiceRequest:
             max_recursion_depth=_MAX_DEPTH,
         )
     except (ValueError, TypeError, AttributeError, json_format.ParseError) as error:
-        raise OTLPError(f"the body is no OTLP/JSON traces request: {error}") from error
+        raise OTLPError(f"the body is not an OTLP/JSON traces request: {error}") from error
     return message
 
 
@@ -100,7 +102,7 @@ _ID_HOLDERS: Final = frozenset(
 def _hex_ids_to_base64(node: Any) -> Any:
     """Return the document with its ids as protobuf's JSON mapping writes them.
 
-    Only the lists that can hold spans and links are entered, so attributes stay as they are.
+    Only lists that can hold spans and links are entered: attributes may have such keys too.
     """
     if isinstance(node, list):
         return [_hex_ids_to_base64(item) for item in cast("list[Any]", node)]

@@ -1,7 +1,7 @@
 """Spans of an export request as the spans that a store keeps.
 
-What every span of a resource shares is encoded once; the span itself goes straight from protobuf
-to the JSON that is stored, without a model in between.
+A resource is encoded once for all its spans. A span goes straight from protobuf to the JSON that is
+stored: there is no model in between, and string attributes are never decoded.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from google.protobuf.message import DecodeError
 from pydantic_core import to_json
 
 from agl_core import semconv
-from agl_core.otel import sanitize_attribute_value
 from agl_core.store import EncodedSpan
+from agl_store_http.server.otlp.decoding import OTLPError
+from agl_store_http.server.otlp.wire import read_attributes
 
 __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 
 _STATUS_CODES: Final = ("UNSET", "OK", "ERROR")  # by number, opentelemetry.proto.trace.v1.Status
 _NANOS_PER_SECOND: Final = 1_000_000_000  # an int: dividing ints rounds once
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
+_ROLLOUT_ID: Final = semconv.ROLLOUT_ID.encode()
+_ATTEMPT_ID: Final = semconv.ATTEMPT_ID.encode()
+_SEQUENCE_ID: Final = semconv.SPAN_SEQUENCE_ID.encode()
 
 
 class PendingSpan(NamedTuple):
@@ -30,48 +34,60 @@ class PendingSpan(NamedTuple):
     attempt_id: str
     sequence_id: int | None
     span: Any
-    attributes: dict[str, Any]
+    attributes: dict[bytes, Any]
     resource_json: bytes
 
 
 def pending_spans(
-    request: ExportTraceServiceRequest, rollout_id: str | None, attempt_id: str | None
+    request: Any, rollout_id: str | None, attempt_id: str | None
 ) -> tuple[list[PendingSpan], int]:
     """Find out which attempt each span belongs to.
 
     The span's own attributes say so, or its resource's, or else the caller's token.
 
     Args:
-        request: The export request.
+        request: The export request, a :data:`~agl_store_http.server.otlp.wire.TraceRequest`.
         rollout_id: Rollout of spans that name none.
         attempt_id: Attempt of spans that name none.
 
     Returns:
         The spans in payload order, and how many name no attempt.
+
+    Raises:
+        OTLPError: An attribute is malformed.
     """
+    try:
+        return _pending_spans(request, rollout_id, attempt_id)
+    except (DecodeError, ValueError) as error:
+        raise OTLPError(f"an attribute is malformed: {error}") from error
+
+
+def _pending_spans(
+    request: Any, rollout_id: str | None, attempt_id: str | None
+) -> tuple[list[PendingSpan], int]:
     found: list[PendingSpan] = []
     homeless = 0
     for group in request.resource_spans:
-        shared = _attributes(group.resource.attributes)
+        shared = read_attributes(group.resource.attributes)
         resource_json = to_json(
             {"attributes": shared, "schema_url": group.schema_url}, inf_nan_mode="strings"
         )
-        shared_rollout = shared.get(semconv.ROLLOUT_ID, rollout_id)
-        shared_attempt = shared.get(semconv.ATTEMPT_ID, attempt_id)
-        shared_sequence = shared.get(semconv.SPAN_SEQUENCE_ID)
+        shared_rollout = shared.get(_ROLLOUT_ID, rollout_id)
+        shared_attempt = shared.get(_ATTEMPT_ID, attempt_id)
+        shared_sequence = shared.get(_SEQUENCE_ID)
         for scope in group.scope_spans:
             for span in scope.spans:
-                attributes = _attributes(span.attributes)
-                of_rollout = attributes.get(semconv.ROLLOUT_ID, shared_rollout)
-                of_attempt = attributes.get(semconv.ATTEMPT_ID, shared_attempt)
+                attributes = read_attributes(span.attributes)
+                of_rollout = attributes.get(_ROLLOUT_ID, shared_rollout)
+                of_attempt = attributes.get(_ATTEMPT_ID, shared_attempt)
                 if of_rollout is None or of_attempt is None:
                     homeless += 1
                     continue
-                sequence = attributes.get(semconv.SPAN_SEQUENCE_ID, shared_sequence)
+                sequence = attributes.get(_SEQUENCE_ID, shared_sequence)
                 found.append(
                     PendingSpan(
-                        str(of_rollout),
-                        str(of_attempt),
+                        _text(of_rollout),
+                        _text(of_attempt),
                         None if sequence is None else _sequence_id(sequence),
                         span,
                         attributes,
@@ -87,12 +103,18 @@ def encode_spans(pending: Iterable[PendingSpan], sequence_ids: Sequence[int]) ->
     Args:
         pending: The spans.
         sequence_ids: For those without one, in order.
+
+    Raises:
+        OTLPError: A string is not UTF-8.
     """
     drawn = iter(sequence_ids)
-    return [
-        _encode(item, next(drawn) if item.sequence_id is None else item.sequence_id)
-        for item in pending
-    ]
+    try:
+        return [
+            _encode(item, next(drawn) if item.sequence_id is None else item.sequence_id)
+            for item in pending
+        ]
+    except ValueError as error:  # pydantic's serialization error is one
+        raise OTLPError(f"a span cannot be written as JSON: {error}") from error
 
 
 def _encode(item: PendingSpan, sequence_id: int) -> EncodedSpan:
@@ -145,7 +167,7 @@ def _encode(item: PendingSpan, sequence_id: int) -> EncodedSpan:
 def _event(event: Any) -> dict[str, Any]:
     return {
         "name": event.name,
-        "attributes": _attributes(event.attributes),
+        "attributes": read_attributes(event.attributes),
         "timestamp": _seconds(event.time_unix_nano),
     }
 
@@ -153,7 +175,7 @@ def _event(event: Any) -> dict[str, Any]:
 def _link(link: Any) -> dict[str, Any]:
     return {
         "context": _context(_hex_id(link.trace_id, 32), _hex_id(link.span_id, 16)),
-        "attributes": _attributes(link.attributes) or None,
+        "attributes": read_attributes(link.attributes) or None,
     }
 
 
@@ -169,44 +191,15 @@ def _seconds(nanoseconds: int) -> float | None:
     return nanoseconds / _NANOS_PER_SECOND if nanoseconds else None
 
 
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def _sequence_id(value: Any) -> int | None:
-    """The sequence id that an attribute gives; None for what cannot be one."""
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
-        text = str(value)
+    """Return the sequence id that an attribute gives; None if it cannot be one."""
+    if isinstance(value, (str, bytes, int)) and not isinstance(value, bool):
+        text = _text(value)
         if text.isascii() and text.isdecimal() and len(text) <= 19:
             number = int(text)
             return number if number <= _MAX_SEQUENCE_ID else None
     return None
-
-
-# -- attributes ------------------------------------------------------------------------------------
-
-
-def _attributes(pairs: Any) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for pair in pairs:
-        value = pair.value
-        kind = value.WhichOneof("value")
-        if kind == "string_value":
-            result[pair.key] = value.string_value
-        elif kind is not None:
-            result[pair.key] = _attribute(value, kind)
-    return result
-
-
-def _attribute(value: Any, kind: str) -> Any:
-    if kind in ("int_value", "double_value", "bool_value"):
-        return getattr(value, kind)
-    # Spans hold primitives and lists of one primitive type; anything else becomes text.
-    return sanitize_attribute_value(_plain(value))
-
-
-def _plain(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return [_plain(item) for item in value.array_value.values]
-    if kind == "kvlist_value":
-        return {pair.key: _plain(pair.value) for pair in value.kvlist_value.values}
-    if kind == "bytes_value":
-        return value.bytes_value.hex()
-    return None if kind is None else getattr(value, kind)

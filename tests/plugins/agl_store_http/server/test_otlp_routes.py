@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from agl_serving import mint_token
@@ -364,3 +365,43 @@ def test_mutilated_exports_never_fail_the_server(data):
             continue
         for span in spans:
             assert Span.model_validate_json(span.payload).span_id == span.span_id
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    attributes=st.dictionaries(
+        st.text(max_size=200),
+        st.text(max_size=300) | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.none(),
+        max_size=8,
+    )
+)
+def test_attributes_are_read_as_protobuf_reads_them(attributes):
+    """Twice each, because a name is remembered from its first string on."""
+    from agl_store_http.server.otlp.wire import read_attributes
+
+    pairs: list[bytes] = []
+    for key, value in attributes.items():
+        pair = KeyValue(key=key)
+        if isinstance(value, bool):
+            pair.value.bool_value = value
+        elif isinstance(value, int):
+            pair.value.int_value = value
+        elif value is not None:
+            pair.value.string_value = value
+        pairs.append(pair.SerializeToString())
+    expected = {key: value for key, value in attributes.items() if value is not None}
+    for _ in range(2):
+        found = read_attributes(pairs).items()
+        read = {k.decode(): v.decode() if isinstance(v, bytes) else v for k, v in found}
+        assert read == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 117, 118, 119, 120, 127, 128, 129, 16_377, 16_384, 70_000])
+def test_strings_of_every_length_are_read(size):
+    from agl_store_http.server.otlp.wire import read_attributes
+
+    pair = KeyValue(key="k")
+    pair.value.string_value = "x" * size
+    for _ in range(2):
+        (text,) = read_attributes([pair.SerializeToString()]).values()
+        assert len(text) == size

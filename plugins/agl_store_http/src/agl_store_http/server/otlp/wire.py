@@ -63,12 +63,12 @@ def read_attributes(pairs: Iterable[bytes]) -> dict[bytes, Any]:
     attributes: dict[bytes, Any] = {}
     heads, keys = _string_heads, _keys
     for pair in pairs:
-        # The size after the key gives the only bytes that can stand between it and a string.
-        prefix, head, text = pair.partition(heads[len(pair) - pair[1]] if len(pair) > 1 else b"-")
-        if head and (key := keys[prefix]) is not None:
-            attributes[key] = text
-        else:
-            _read_any(pair, attributes)
+        try:
+            # The size after the key gives the only bytes that can stand between it and a string.
+            prefix, _, text = pair.partition(heads[len(pair) - pair[1]])
+            attributes[keys[prefix]] = text
+        except (IndexError, KeyError):
+            _read_pair(pair, attributes)
     return attributes
 
 
@@ -79,6 +79,8 @@ class _StringHeads(dict[int, bytes]):
     """
 
     def __missing__(self, size: int) -> bytes:
+        if size <= 2:
+            raise KeyError(size)  # nothing follows the key
         head = _string_head(size - 2)
         if len(self) < _MAX_CACHED:
             self[size] = head
@@ -112,41 +114,26 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-class _Keys(dict[bytes, "bytes | None"]):
-    """Attribute names by the bytes before their values; None for what is not a short name."""
-
-    def __missing__(self, prefix: bytes) -> bytes | None:
-        is_key = len(prefix) > 1 and prefix[0] == _KEY_TAG and prefix[1] == len(prefix) - 2 < 0x80
-        key = prefix[2:] if is_key and _is_utf8(prefix[2:]) else None
-        if len(self) < _MAX_CACHED:
-            self[prefix] = key
-        return key
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 _string_heads: Final = _StringHeads()
-_keys: Final = _Keys()
+_keys: Final[dict[bytes, bytes]] = {}
+"""Attribute names by their encoding in a pair, tag and length included."""
 
 
-# -- everything but strings ------------------------------------------------------------------------
+# -- everything but strings with a known name ------------------------------------------------------
 
 
-def _read_any(encoded: bytes, attributes: dict[bytes, Any]) -> None:
+def _read_pair(encoded: bytes, attributes: dict[bytes, Any]) -> None:
     pair = KeyValue.FromString(encoded)
+    key: bytes = pair.key.encode()
     value = pair.value
     kind = value.WhichOneof("value")
+    if kind == "string_value" and len(key) < 0x80 and len(_keys) < _MAX_CACHED:
+        _keys[b"%c%c%b" % (_KEY_TAG, len(key), key)] = key
     if kind in ("string_value", "int_value", "double_value", "bool_value"):
-        attributes[pair.key.encode()] = getattr(value, kind)
+        attributes[key] = getattr(value, kind)
     elif kind is not None:
         # Spans hold primitives and lists of one primitive type; anything else becomes text.
-        attributes[pair.key.encode()] = sanitize_attribute_value(_plain(value))
+        attributes[key] = sanitize_attribute_value(_plain(value))
 
 
 def _plain(value: Any) -> Any:

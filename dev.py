@@ -131,6 +131,7 @@ def lint(arguments: Sequence[str]) -> None:
     python = dev_python()
     run(python, "-m", "ruff", "check", *arguments)
     run(python, "-m", "ruff", "format", "--check", *arguments)
+    run(str(Path(python).with_name("lint-imports")), "--no-cache")  # the layers of the core
     problems = packages.version_problems() + packages.workspace_problems()
     problems += packages.licence_problems()
     if problems:

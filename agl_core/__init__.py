@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = sorted(HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
+lazy.provide("spans of the OpenTelemetry SDK", "agl_core.otel._convert:to_span")
 lazy.provide("resource types", "agl_core.plugins:load_resource_type")
 
 

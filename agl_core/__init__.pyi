@@ -72,6 +72,7 @@ from agl_core.plugins import (
 )
 from agl_core.proxy import LLMProxy
 from agl_core.runner import (
+    Hook,
     LitAgentRunner,
     Runner,
 )
@@ -106,7 +107,6 @@ from agl_core.types import (
     FilterField,
     FilterOptions,
     GenericResponse,
-    Hook,
     Link,
     NamedResources,
     OtelResource,

@@ -34,7 +34,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.plugins": "build_component",
     "agl_core.llm_server": "LLMServer",
     "agl_core.proxy": "LLMProxy",
-    "agl_core.runner": "LitAgentRunner Runner",
+    "agl_core.runner": "Hook LitAgentRunner Runner",
     "agl_core.store": (
         "InMemoryLightningStore LightningStore LightningStoreCapabilities"
         " LightningStoreStatistics LightningStoreThreaded"
@@ -45,7 +45,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.trainer": "Trainer",
     "agl_core.types": (
         "Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset"
-        " EnqueueRolloutRequest Event FilterField FilterOptions GenericResponse Hook LLM Link"
+        " EnqueueRolloutRequest Event FilterField FilterOptions GenericResponse LLM Link"
         " NamedResources OtelResource PaginatedResult ParallelWorkerBase PromptTemplate ProxyLLM"
         " Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutLegacy RolloutMode"
         " RolloutRawResult RolloutRawResultLegacy RolloutStatus SortOptions Span"

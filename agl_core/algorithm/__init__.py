@@ -3,15 +3,17 @@
 from agl_core.algorithm._base import Algorithm
 from agl_core.algorithm._baseline import Baseline
 from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
+from agl_core.algorithm._chat import ChatClient, ChatReply, ask_model
 from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._evaluation import Evaluation
 from agl_core.algorithm._fast import FastAlgorithm
 from agl_core.algorithm._functional import FunctionalAlgorithm, algo
-from agl_core.algorithm._progress import show_progress
+from agl_core.algorithm._progress import ProgressReporter, show_progress
 from agl_core.algorithm._run import Run, count_rollouts, stored_runs
 from agl_core.algorithm._stats import Estimate, estimate_mean
 from agl_core.algorithm._utils import (
     LLMProxyLike,
+    add_llm,
     batch_iter_over_dataset,
     with_llm_proxy,
     with_store,
@@ -22,14 +24,19 @@ __all__ = [
     "Baseline",
     "BaselineConfig",
     "BatchOutcome",
+    "ChatClient",
+    "ChatReply",
     "Estimate",
     "Evaluation",
     "FastAlgorithm",
     "FunctionalAlgorithm",
     "LLMProxyLike",
+    "ProgressReporter",
     "RolloutOutcome",
     "Run",
+    "add_llm",
     "algo",
+    "ask_model",
     "batch_iter_over_dataset",
     "cancel_rollouts",
     "count_rollouts",

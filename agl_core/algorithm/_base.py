@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from agl_core.algorithm._utils import LLMProxyLike
     from agl_core.llm_server import LLMServer
     from agl_core.store.base import LightningStore
-    from agl_core.trainer import Trainer
 
 __all__ = ["Algorithm"]
 
@@ -40,7 +39,7 @@ class Algorithm:
     """
 
     # On the class, so that a subclass need not call super().__init__().
-    _trainer: Trainer | None = None
+    _trainer: Any = None  # algorithms are below the trainer, and do not import it
     _store: LightningStore | None = None
     _adapter: Adapter[Any, Any] | None = None
     _llm_proxy: LLMProxyLike | None = None
@@ -82,12 +81,12 @@ class Algorithm:
 
     # -- what the trainer hands over before it calls run -----------------------------------------
 
-    def set_trainer(self, trainer: Trainer) -> None:
+    def set_trainer(self, trainer: Any) -> None:
         """Called by the trainer before :meth:`run`."""
         self._trainer = trainer
 
-    def get_trainer(self) -> Trainer:
-        """Return the trainer.
+    def get_trainer(self) -> Any:
+        """Return the :class:`agl_core.Trainer`.
 
         Raises:
             ValueError: No trainer runs this algorithm.

@@ -25,7 +25,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -53,8 +53,6 @@ _KEY: Final = "checkpoint"
 _NAME: Final = re.compile(r"[\w.-]{1,100}")
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
 _PAGE: Final = 1000
-_LOOK_SECONDS: Final = 2.0
-"""How often a waiting run looks for attempts that nobody works on any more."""
 _SILENCE_SECONDS: Final = 60.0
 """A worker of which nothing was heard for this long is dead; heartbeats come every 10 s."""
 _MOST_RETRIES: Final = 3
@@ -76,10 +74,13 @@ class Run:
         state: What the algorithm saved last, any JSON value; None before that.
         metrics: The metrics saved so far, the last value of each.
         finished: Whether the algorithm came to its end.
+        look_seconds: Seconds between two looks for attempts whose worker is dead.
 
     Raises:
         InvalidArgumentError: The name has other characters.
     """
+
+    look_seconds: ClassVar[float] = 2.0
 
     def __init__(self, store: LightningStore, name: str = "") -> None:
         if name and not _NAME.fullmatch(name):
@@ -245,7 +246,7 @@ class Run:
         while True:
             pending = [name for name in rollout_ids if name not in settled]
             began = time.monotonic()
-            patience = max(0.0, min(deadline - began, _LOOK_SECONDS))
+            patience = max(0.0, min(deadline - began, self.look_seconds))
             done = await self._store.wait_for_rollouts(rollout_ids=pending, timeout=patience)
             all_ended = time.monotonic() - began < patience or len(done) == len(pending)
             for rollout in done:
@@ -273,7 +274,7 @@ class Run:
 
     async def _fail_orphans(self, rollout_ids: set[str]) -> None:
         """Fail the attempts at these rollouts that nobody works on any more."""
-        if time.monotonic() - self._looked < _LOOK_SECONDS:
+        if time.monotonic() - self._looked < self.look_seconds:
             return
         self._looked = time.monotonic()
         running = await self._store.query_rollouts(status_in=_RUNNING)

@@ -8,15 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core.execution._base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl_core.execution._events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from agl_core.execution._events import MultiprocessingEvent, ThreadingEvent
 from agl_core.lazy import lazy_names
+from agl_core.types import ExecutionEvent
 
 if TYPE_CHECKING:
+    from agl_core.execution._claims import ClaimTracker
     from agl_core.execution._config import SharedMemoryConfig
+    from agl_core.execution._events import wait_readable
     from agl_core.execution._shared_memory import SharedMemoryExecutionStrategy
+    from agl_core.execution._supervise import supervise
 
 __all__ = [
     "AlgorithmBundle",
+    "ClaimTracker",
     "ExecutionEvent",
     "ExecutionStrategy",
     "MultiprocessingEvent",
@@ -24,11 +29,16 @@ __all__ = [
     "SharedMemoryConfig",
     "SharedMemoryExecutionStrategy",
     "ThreadingEvent",
+    "supervise",
+    "wait_readable",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "ClaimTracker": "agl_core.execution._claims",
+        "wait_readable": "agl_core.execution._events",
+        "supervise": "agl_core.execution._supervise",
         "SharedMemoryConfig": "agl_core.execution._config",
         "SharedMemoryExecutionStrategy": "agl_core.execution._shared_memory",
     },

@@ -23,8 +23,8 @@ from typing import Protocol
 import anyio
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.execution._events import ExecutionEvent
 from agl_core.store.base import LightningStore
+from agl_core.types import ExecutionEvent
 
 __all__ = [
     "AlgorithmBundle",

@@ -1,7 +1,7 @@
 """Stop events: how a run tells its bundles to end, within a process and across processes.
 
 An event is level triggered: once set, every waiter of every thread and process wakes and keeps
-seeing it, until somebody clears it. Tasks wait with :meth:`ExecutionEvent.wait_async`, which costs
+seeing it, until somebody clears it. Tasks wait with :meth:`~ThreadingEvent.wait_async`, which costs
 nothing while it waits and is woken by the event itself.
 """
 
@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from multiprocessing.connection import wait as wait_for_connections
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from agl_core.store.wakeup import Wakeup
 
@@ -21,36 +21,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import BaseContext
 
-__all__ = ["ExecutionEvent", "MultiprocessingEvent", "ThreadingEvent"]
-
-
-@runtime_checkable
-class ExecutionEvent(Protocol):
-    """A flag that can be waited for; the interface of :class:`threading.Event` and one more."""
-
-    def set(self) -> None:
-        """Raise the flag and wake every waiter. Idempotent."""
-        ...
-
-    def clear(self) -> None:
-        """Lower the flag."""
-        ...
-
-    def is_set(self) -> bool:
-        """Tell whether the flag is up."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until the flag is up, at most ``timeout`` seconds.
-
-        Returns:
-            Whether the flag is up.
-        """
-        ...
-
-    async def wait_async(self) -> None:
-        """Wait in a task until the flag is up; cancellable."""
-        ...
+__all__ = ["MultiprocessingEvent", "ThreadingEvent"]
 
 
 class ThreadingEvent:

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
-from agl_core.execution._events import ExecutionEvent, ThreadingEvent
+from agl_core.execution._events import ThreadingEvent
+from agl_core.types import ExecutionEvent
 
 __all__ = ["BundleThread", "supervise"]
 

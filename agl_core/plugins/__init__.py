@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agl_core.lazy import lazy_names
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import build_component, resolve_component
-from agl_core.plugins._events import add_listener, notify, remove_listener
+from agl_core.plugins._events import add_listener, notify, remove_listener, reset_listeners
 from agl_core.plugins._files import read_config_file
 from agl_core.plugins._imports import import_object
 from agl_core.plugins._known import known_names, package_of
@@ -88,6 +88,7 @@ __all__ = [
     "package_of",
     "read_config_file",
     "remove_listener",
+    "reset_listeners",
     "reset_registry",
     "resolve_component",
     "split_name",

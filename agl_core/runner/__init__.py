@@ -1,7 +1,16 @@
 """Runners: they claim rollouts, run the agent, and write down how it went."""
 
 from agl_core.runner._agent_runner import LitAgentRunner
-from agl_core.runner._base import Runner
+from agl_core.runner._base import Runner, worker_name
+from agl_core.runner._hook import Hook
 from agl_core.runner._snapshot import system_snapshot
+from agl_core.runner._sync_calls import SyncCalls
 
-__all__ = ["LitAgentRunner", "Runner", "system_snapshot"]
+__all__ = [
+    "Hook",
+    "LitAgentRunner",
+    "Runner",
+    "SyncCalls",
+    "system_snapshot",
+    "worker_name",
+]

@@ -22,13 +22,13 @@ from agl_core.runner._sync_calls import SyncCalls
 
 if TYPE_CHECKING:
     from agl_core.agent import LitAgent
-    from agl_core.execution import ExecutionEvent
     from agl_core.proxy import LLMProxy
+    from agl_core.runner._hook import Hook
     from agl_core.store.base import LightningStore
     from agl_core.tracer import Tracer
     from agl_core.types import (
         AttemptedRollout,
-        Hook,
+        ExecutionEvent,
         NamedResources,
         Rollout,
         RolloutMode,

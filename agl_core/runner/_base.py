@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from agl_core.agent import LitAgent
-    from agl_core.execution import ExecutionEvent
+    from agl_core.runner._hook import Hook
     from agl_core.store.base import LightningStore
-    from agl_core.types import Hook, NamedResources, Rollout, RolloutMode, TaskInput
+    from agl_core.types import ExecutionEvent, NamedResources, Rollout, RolloutMode, TaskInput
 
 __all__ = ["Runner", "worker_name"]
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from agl_core.types import Hook
+from agl_core.runner._hook import Hook
 
 __all__ = ["Hooks"]
 

@@ -56,9 +56,18 @@ from agl_core.store.values import (
 from agl_core.types._copying import construct, evolve
 
 if TYPE_CHECKING:
+    from agl_core.store.arguments import checked_resources, new_rollout_fields
+    from agl_core.store.default import default_store
+    from agl_core.store.filters import Page, renamed_filter
     from agl_core.store.memory import InMemoryLightningStore
     from agl_core.store.threaded import LightningStoreThreaded
-    from agl_core.store.transfer import Record
+    from agl_core.store.transfer import (
+        Record,
+        export_records,
+        import_records,
+        read_records,
+        writing,
+    )
 
 __all__ = [
     "UNSET",
@@ -79,6 +88,7 @@ __all__ = [
     "LightningStoreStatistics",
     "LightningStoreThreaded",
     "Notice",
+    "Page",
     "Query",
     "Record",
     "ResourcesQuery",
@@ -92,13 +102,20 @@ __all__ = [
     "WorkerQuery",
     "attempt_changes",
     "attempt_not_found",
+    "checked_resources",
     "construct",
     "current_request_key",
     "decode_spans",
+    "default_store",
     "encode_span",
     "evolve",
+    "export_records",
     "filter_options",
+    "import_records",
+    "new_rollout_fields",
     "notices_of",
+    "read_records",
+    "renamed_filter",
     "rollout_changes",
     "rollout_not_found",
     "run_query",
@@ -106,11 +123,21 @@ __all__ = [
     "sortable_fields",
     "worker_changes",
     "worker_notice",
+    "writing",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "export_records": "agl_core.store.transfer",
+        "writing": "agl_core.store.transfer",
+        "import_records": "agl_core.store.transfer",
+        "read_records": "agl_core.store.transfer",
+        "default_store": "agl_core.store.default",
+        "Page": "agl_core.store.filters",
+        "renamed_filter": "agl_core.store.filters",
+        "checked_resources": "agl_core.store.arguments",
+        "new_rollout_fields": "agl_core.store.arguments",
         "InMemoryLightningStore": "agl_core.store.memory",
         "LightningStoreThreaded": "agl_core.store.threaded",
         "Record": "agl_core.store.transfer",

@@ -1,5 +1,13 @@
 """The trainer: composes a run from components and runs it."""
 
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
 from agl_core.trainer._trainer import Trainer
 
-__all__ = ["Trainer"]
+if TYPE_CHECKING:
+    from agl_core.trainer._file import read_train_file
+
+__all__ = ["Trainer", "read_train_file"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"read_train_file": "agl_core.trainer._file"})

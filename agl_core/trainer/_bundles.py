@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from agl_core.adapter import Adapter
     from agl_core.agent import LitAgent
     from agl_core.algorithm import Algorithm
-    from agl_core.execution import ExecutionEvent
     from agl_core.llm_server import LLMServer
     from agl_core.proxy import LLMProxy
-    from agl_core.runner import Runner
+    from agl_core.runner import Hook, Runner
     from agl_core.store.base import LightningStore
     from agl_core.trainer._trainer import Trainer
-    from agl_core.types import Dataset, Hook, NamedResources
+    from agl_core.types import Dataset, ExecutionEvent, NamedResources
 
 __all__ = ["AlgorithmSide", "RunnerSide"]
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar, cast
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import get_registry
-from agl_core.types import Dataset, Hook
+from agl_core.runner import Hook
+from agl_core.types import Dataset
 
 __all__ = ["check_dataset", "default_strategy", "deprecated", "hooks_of"]
 

@@ -39,10 +39,11 @@ from agl_core.plugins._build import contract_of
 from agl_core.plugins._config import validate_config
 from agl_core.plugins._files import CONFIG_SUFFIXES
 from agl_core.plugins._registry import did_you_mean
+from agl_core.runner import Hook
 from agl_core.store.default import default_store
 from agl_core.trainer._datasets import load_dataset
 from agl_core.trainer._references import import_reference, search_in
-from agl_core.types import Dataset, Hook, Resource, resource_types
+from agl_core.types import Dataset, Resource, resource_types
 
 if TYPE_CHECKING:
     from agl_core.trainer._trainer import Trainer

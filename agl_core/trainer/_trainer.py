@@ -21,12 +21,12 @@ from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
 from agl_core.ids import generate_id
 from agl_core.plugins import build_component, notify
-from agl_core.runner import LitAgentRunner, Runner
+from agl_core.runner import Hook, LitAgentRunner, Runner
 from agl_core.store.base import LightningStore
 from agl_core.tracer import Tracer
 from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
 from agl_core.trainer._components import check_dataset, default_strategy, deprecated, hooks_of
-from agl_core.types import Dataset, Hook, NamedResources
+from agl_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
     from agl_core.algorithm._batch import BatchOutcome

@@ -1,6 +1,6 @@
 """The data models that every part of the framework speaks."""
 
-from agl_core.types._hooks import Dataset, Hook, ParallelWorkerBase
+from agl_core.types._copying import attach_attempt, construct, evolve
 from agl_core.types._legacy import (
     GenericResponse,
     RolloutLegacy,
@@ -10,6 +10,7 @@ from agl_core.types._legacy import (
     Task,
     TaskIfAny,
 )
+from agl_core.types._protocols import Dataset, ExecutionEvent, ParallelWorkerBase
 from agl_core.types._query import (
     FilterField,
     FilterOptions,
@@ -84,10 +85,10 @@ __all__ = [
     "Dataset",
     "EnqueueRolloutRequest",
     "Event",
+    "ExecutionEvent",
     "FilterField",
     "FilterOptions",
     "GenericResponse",
-    "Hook",
     "Link",
     "ModelConfig",
     "NamedResources",
@@ -127,7 +128,10 @@ __all__ = [
     "Triplet",
     "Worker",
     "WorkerStatus",
+    "attach_attempt",
     "becomes_latest",
+    "construct",
+    "evolve",
     "register_resource_type",
     "resource_types",
 ]

@@ -27,9 +27,9 @@ from agl_core.algorithm import (
     LLMProxyLike,
     RolloutOutcome,
     Run,
+    add_llm,
     run_batch,
 )
-from agl_core.algorithm._utils import add_llm
 from agl_core.plugins import notify
 from agl_prompt_search import find_mistake, placeholders, prompt_templates
 from endpoint import ensure_endpoint, model_name

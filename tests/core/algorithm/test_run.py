@@ -171,7 +171,7 @@ async def test_an_interrupted_batch_is_left_and_gone_on_with():
 
 @pytest.fixture
 def quick_look(monkeypatch):
-    monkeypatch.setattr(run_module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(Run, "look_seconds", 0.05)
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agl_core.agent import LitAgent
-from agl_core.runner import LitAgentRunner
+from agl_core.runner import Hook, LitAgentRunner
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.tracer import OtelTracer
-from agl_core.types import Attempt, Hook
+from agl_core.types import Attempt
 
 
 class SyncAgent(LitAgent[Any]):

@@ -7,8 +7,9 @@ import pytest
 from agl_core import semconv
 from agl_core.emitter import emit_reward, find_final_reward, get_reward_value
 from agl_core.plugins import add_listener, hookimpl, remove_listener
+from agl_core.runner import Hook
 from agl_core.tracer import get_active_tracer
-from agl_core.types import Hook, RolloutConfig
+from agl_core.types import RolloutConfig
 
 ORDER = ["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
 

@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from agl_core.emitter import emit_reward
+from agl_core.runner import Hook
 from agl_core.store import InMemoryLightningStore
-from agl_core.types import Hook, RolloutConfig
+from agl_core.types import RolloutConfig
 
 FAST = {"heartbeat_interval": 0.03, "interval_jitter": 0.0}
 

@@ -24,9 +24,15 @@ from typing import Any, Generic, TypeVar
 from agl_algo_apo.proposals import Proposer, read_prompts
 from agl_algo_apo.search import BeamSearch, Settings
 from agl_algo_apo.state import APOState, Candidate
-from agl_core.algorithm import Algorithm, LLMProxyLike, Run, show_progress, with_llm_proxy
-from agl_core.algorithm._chat import ChatClient
-from agl_core.algorithm._utils import add_llm
+from agl_core.algorithm import (
+    Algorithm,
+    ChatClient,
+    LLMProxyLike,
+    Run,
+    add_llm,
+    show_progress,
+    with_llm_proxy,
+)
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset, NamedResources, PromptTemplate
 from agl_prompt_search import (

@@ -14,7 +14,7 @@ from agl_algo_apo.proposals import Proposer
 from agl_algo_apo.state import APOState, Candidate
 from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset, run_batch
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutMode
 from agl_prompt_search import Budget, Experiment, Reporter, Snapshots, describe
 

@@ -28,9 +28,15 @@ from agl_algo_gepa.config import Acceptance, ModuleSelector, Selection
 from agl_algo_gepa.engine import Settings, optimise
 from agl_algo_gepa.evolution import Evolution
 from agl_algo_gepa.state import Candidate, GEPAState
-from agl_core.algorithm import Algorithm, LLMProxyLike, Run, show_progress, with_llm_proxy
-from agl_core.algorithm._chat import ChatClient
-from agl_core.algorithm._utils import add_llm
+from agl_core.algorithm import (
+    Algorithm,
+    ChatClient,
+    LLMProxyLike,
+    Run,
+    add_llm,
+    show_progress,
+    with_llm_proxy,
+)
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset, NamedResources, PromptTemplate
 from agl_prompt_search import (

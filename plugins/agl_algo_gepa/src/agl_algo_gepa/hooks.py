@@ -1,6 +1,6 @@
 """The door to GEPA."""
 
-from agl_core.plugins._spec import ComponentSpec, hookimpl
+from agl_core.plugins import ComponentSpec, hookimpl
 
 
 @hookimpl

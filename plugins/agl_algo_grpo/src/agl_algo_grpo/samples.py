@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
-from agl_core.adapter import CertificateSummary, TraceToTrajectory
-from agl_core.adapter._trajectory import TrajectoryRow
+from agl_core.adapter import CertificateSummary, TraceToTrajectory, TrajectoryRow
 from agl_core.algorithm import RolloutOutcome
 from agl_core.types import Span
 

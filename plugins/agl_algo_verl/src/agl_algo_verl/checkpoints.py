@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from agl_core.algorithm import Run, cancel_rollouts
 from agl_core.errors import ConfigError
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import RolloutStatus
 
 __all__ = ["RunKeeper", "cancel_leftovers", "keep_metrics_file", "latest_step"]

@@ -24,8 +24,8 @@ from agl_core.adapter import AdapterReport
 from agl_core.algorithm import Run, cancel_rollouts
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AgentError
-from agl_core.runner._sync_calls import SyncCalls
-from agl_core.store.base import LightningStore
+from agl_core.runner import SyncCalls
+from agl_core.store import LightningStore
 from agl_core.types import Dataset, EnqueueRolloutRequest, Rollout, RolloutConfig
 
 __all__ = ["Feeder", "FeederSettings", "GroupRow", "Prompt", "Publisher"]

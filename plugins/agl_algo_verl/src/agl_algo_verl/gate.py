@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 
 from agl_core.errors import ConfigError, LLMServerError
-from agl_core.proxy._base import LLMProxy
-from agl_core.store.base import LightningStore
+from agl_core.proxy import LLMProxy
+from agl_core.store import LightningStore
 from agl_core.types import LLM
 from agl_proxy_direct import DirectProxy
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agl_core.execution._base import RunnerBundle
-from agl_core.execution._events import (
-    ExecutionEvent,
+from agl_core.execution import (
     MultiprocessingEvent,
+    RunnerBundle,
     ThreadingEvent,
+    supervise,
     wait_readable,
 )
-from agl_core.execution._supervise import supervise
-from agl_core.runner._base import worker_name
+from agl_core.runner import worker_name
+from agl_core.types import ExecutionEvent
 from agl_exec_cs.routes import Parcel, Route
 from agl_exec_cs.run_store import RunnerClient
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-    from agl_core.execution._events import MultiprocessingEvent
+    from agl_core.execution import MultiprocessingEvent
 
 __all__ = ["Children"]
 

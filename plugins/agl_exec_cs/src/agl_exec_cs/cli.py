@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import click
 
-from agl_core.cli._runs import INTERRUPTED, blame, run_options, set_up_logging
-from agl_core.cli._train import train
+from agl_core.cli import INTERRUPTED, blame, run_options, set_up_logging, train
 
 __all__ = ["algorithm", "runner"]
 
@@ -57,7 +56,7 @@ def runner(
     Of FILE only the agent, the hooks, the tracer and the runner are used. Ends when the algorithm's
     run is over. AGL_SERVER_HOST, AGL_SERVER_PORT and AGL_AUTH_TOKEN stand in for what is not given.
     """
-    from agl_core.trainer._file import read_train_file
+    from agl_core.trainer import read_train_file
 
     ours = _overrides(
         {

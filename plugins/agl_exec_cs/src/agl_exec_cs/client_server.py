@@ -25,15 +25,17 @@ from agl_core.env import (
     resolve_str_env_var,
 )
 from agl_core.errors import ConfigError, InvalidArgumentError
-from agl_core.execution._base import (
+from agl_core.execution import (
     AlgorithmBundle,
     ExecutionStrategy,
+    MultiprocessingEvent,
     RunnerBundle,
+    ThreadingEvent,
+    supervise,
 )
-from agl_core.execution._events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
-from agl_core.execution._supervise import supervise
-from agl_core.runner._base import worker_name
-from agl_core.store.base import LightningStore
+from agl_core.runner import worker_name
+from agl_core.store import LightningStore
+from agl_core.types import ExecutionEvent
 from agl_exec_cs.child import RunnerJob, run_runner, supervise_with_signals
 from agl_exec_cs.children import Children
 from agl_exec_cs.lost_runners import fail_attempt_of

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from agl_core.errors import RunEndedError, StoreUnavailableError
-from agl_core.execution._claims import ClaimTracker
-from agl_core.execution._events import ExecutionEvent, ThreadingEvent
-from agl_core.store.base import UNSET, LightningStore, Unset
-from agl_core.types import AttemptedRollout, Worker
+from agl_core.execution import ClaimTracker, ThreadingEvent
+from agl_core.store import UNSET, LightningStore, Unset
+from agl_core.types import AttemptedRollout, ExecutionEvent, Worker
 from agl_store_http import LightningStoreClient
 from agl_store_http.client.transport import Reply
 

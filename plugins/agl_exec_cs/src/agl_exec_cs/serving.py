@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agl_core.errors import LaunchError
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_exec_cs.run_store import RunStore
 
 if TYPE_CHECKING:

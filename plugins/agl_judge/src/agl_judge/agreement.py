@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from agl_core.algorithm._stats import Estimate, estimate_mean
+from agl_core.algorithm import Estimate, estimate_mean
 from agl_core.errors import InvalidArgumentError
 
 __all__ = ["Agreement", "agreement"]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 
 from agl_core import semconv
-from agl_core.algorithm._chat import ChatClient, ask_model
+from agl_core.algorithm import ChatClient, ask_model
 from agl_core.errors import InvalidArgumentError
 from agl_core.ids import new_span_id
 from agl_core.otel import make_link_attributes, make_tag_attributes
@@ -39,8 +39,8 @@ from agl_core.types import Attributes, Span, TraceStatus
 from agl_judge.agreement import Agreement, agreement
 
 if TYPE_CHECKING:
-    from agl_core.algorithm._batch import RolloutOutcome
-    from agl_core.store.base import LightningStore
+    from agl_core.algorithm import RolloutOutcome
+    from agl_core.store import LightningStore
 
 __all__ = ["Agreement", "Judge", "Verdict", "agreement"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl_core.algorithm._chat import ChatReply
+from agl_core.algorithm import ChatReply
 from agl_core.errors import ConfigError
 
 __all__ = ["Budget", "Price", "Spending"]

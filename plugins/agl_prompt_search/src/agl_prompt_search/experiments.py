@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from agl_core.adapter import TraceToMessages
-from agl_core.algorithm._batch import RolloutOutcome
+from agl_core.algorithm import RolloutOutcome
 from agl_core.emitter import get_message_value
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agl_core.algorithm._chat import ChatClient, ChatReply, ask_model
+from agl_core.algorithm import ChatClient, ChatReply, ask_model
 from agl_prompt_search.budget import Budget, Spending
 
 __all__ = ["MeteredModel"]

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agl_core.algorithm._progress import ProgressReporter
-from agl_core.algorithm._stats import Estimate
+from agl_core.algorithm import Estimate, ProgressReporter
 from agl_prompt_search.state import Candidate, SearchState
 
 __all__ = ["Reporter", "write_files"]

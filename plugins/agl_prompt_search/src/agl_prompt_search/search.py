@@ -9,10 +9,9 @@ from typing import Any
 import anyio
 
 from agl_core.adapter import Adapter, TraceToMessages
-from agl_core.algorithm._chat import ChatClient
-from agl_core.algorithm._run import Run
+from agl_core.algorithm import ChatClient, Run
 from agl_core.errors import ConfigError, MissingDependencyError
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import Dataset, NamedResources, PromptTemplate
 
 __all__ = [

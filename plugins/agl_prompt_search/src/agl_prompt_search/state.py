@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field
 
-from agl_core.algorithm._stats import Estimate, estimate_mean
+from agl_core.algorithm import Estimate, estimate_mean
 from agl_prompt_search.budget import Spending
 
 __all__ = ["Candidate", "CurvePoint", "SearchState"]

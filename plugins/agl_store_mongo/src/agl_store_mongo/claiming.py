@@ -11,8 +11,7 @@ from pymongo import ASCENDING, ReturnDocument
 from agl_core import lifecycle
 from agl_core.ids import generate_id, new_attempt_id
 from agl_core.lifecycle import Change
-from agl_core.types import AttemptedRollout, RolloutConfig
-from agl_core.types._copying import attach_attempt
+from agl_core.types import AttemptedRollout, RolloutConfig, attach_attempt
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import Document, attempt_fields, record_from, status_fields
 from agl_store_mongo.feed import Feed

@@ -10,8 +10,7 @@ from agl_core import lifecycle
 from agl_core.errors import StoreDataError
 from agl_core.ids import new_attempt_id, new_rollout_id
 from agl_core.lifecycle import Change
-from agl_core.types import AttemptedRollout, Rollout, Worker
-from agl_core.types._copying import attach_attempt
+from agl_core.types import AttemptedRollout, Rollout, Worker, attach_attempt
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import rollout_document
 from agl_store_mongo.keys import id_from

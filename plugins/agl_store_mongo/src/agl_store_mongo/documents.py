@@ -29,8 +29,10 @@ from agl_core.types import (
     Rollout,
     RolloutConfig,
     Worker,
+    attach_attempt,
+    construct,
+    evolve,
 )
-from agl_core.types._copying import attach_attempt, construct, evolve
 
 __all__ = [
     "WITHOUT_INPUT",

@@ -16,8 +16,15 @@ from pydantic import BaseModel
 from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
-from agl_core.store import AttemptQuery, EncodedSpan, run_query
-from agl_core.store.filters import Page, filter_options, sort_key, sortable_fields
+from agl_core.store import (
+    AttemptQuery,
+    EncodedSpan,
+    Page,
+    filter_options,
+    run_query,
+    sort_key,
+    sortable_fields,
+)
 from agl_core.types import (
     Attempt,
     AttemptedRollout,

@@ -7,9 +7,14 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
-from agl_core.store import EncodedSpan, FilterLogic, LightningStoreStatistics
-from agl_core.store.batching import BatchingStore
-from agl_core.store.filters import Page, renamed_filter
+from agl_core.store import (
+    BatchingStore,
+    EncodedSpan,
+    FilterLogic,
+    LightningStoreStatistics,
+    Page,
+    renamed_filter,
+)
 from agl_core.types import (
     Attempt,
     AttemptedRollout,

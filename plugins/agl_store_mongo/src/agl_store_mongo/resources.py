@@ -6,9 +6,7 @@ import time
 from typing import Any
 
 from agl_core.ids import generate_id
-from agl_core.types import NamedResources, ResourcesUpdate
-from agl_core.types._copying import construct
-from agl_core.types._resources import becomes_latest
+from agl_core.types import NamedResources, ResourcesUpdate, becomes_latest, construct
 from agl_store_mongo.database import NEVER_LATEST, Database
 from agl_store_mongo.documents import Document, encode_resources, resources_from
 from agl_store_mongo.feed import Feed

@@ -22,8 +22,8 @@ from agl_core.types import (
     AttemptedRollout,
     Rollout,
     Worker,
+    attach_attempt,
 )
-from agl_core.types._copying import attach_attempt
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import (
     WITHOUT_INPUT,

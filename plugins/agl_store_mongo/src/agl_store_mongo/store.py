@@ -13,15 +13,13 @@ from agl_core.store import (
     LightningStoreCapabilities,
     StoreEvent,
     Unset,
-)
-from agl_core.store.arguments import (
     attempt_changes,
     checked_resources,
+    current_request_key,
     new_rollout_fields,
     rollout_changes,
     worker_changes,
 )
-from agl_core.store.request_key import current_request_key
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

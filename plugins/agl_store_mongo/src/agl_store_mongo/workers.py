@@ -17,8 +17,7 @@ from typing import Any
 from agl_core import lifecycle
 from agl_core.ids import generate_id
 from agl_core.lifecycle import Change
-from agl_core.types import Attempt, Worker
-from agl_core.types._copying import evolve
+from agl_core.types import Attempt, Worker, evolve
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import Document, Record, worker_fields, worker_from
 from agl_store_mongo.feed import Feed

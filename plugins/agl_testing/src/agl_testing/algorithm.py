@@ -21,9 +21,10 @@ import pytest
 from agl_core.adapter import TracerTraceToTriplet
 from agl_core.agent import LitAgent, rollout
 from agl_core.algorithm import Algorithm
+from agl_core.runner import Hook
 from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
-from agl_core.types import FINISHED_STATUSES, Hook, NamedResources, PromptTemplate
+from agl_core.types import FINISHED_STATUSES, NamedResources, PromptTemplate
 from agl_testing.suite import Suite, requires
 
 __all__ = ["AlgorithmSuite"]

@@ -20,10 +20,10 @@ from agl_core.plugins import (
     PluginRecord,
     Registry,
     add_listener,
+    reset_listeners,
     reset_registry,
     split_name,
 )
-from agl_core.plugins import _events as events
 
 __all__ = ["Plugins", "agl_registry"]
 
@@ -53,7 +53,7 @@ class Plugins:
         record = self._record(name, module, dist, "0", builtin=False)
         self.records.append(record)
         reset_registry(Registry(self.records))
-        events.reset_listeners()
+        reset_listeners()
         return record
 
     @staticmethod
@@ -77,7 +77,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 def agl_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
     """The plugins of this process for one test; real discovery fails the test."""
     monkeypatch.setattr(Registry, "discover", _refuse)
-    events.reset_listeners()
+    reset_listeners()
     yield Plugins()
     reset_registry()
-    events.reset_listeners()
+    reset_listeners()

@@ -17,10 +17,10 @@ from agl_core.cli import in_terminal, open_store, print_json, store_options
 from agl_core.errors import AttemptNotFoundError, ConfigError, RolloutNotFoundError
 
 if TYPE_CHECKING:
-    from agl_core.otel import SendOutcome
     from agl_core.store import LightningStore
     from agl_core.types import Attempt, Rollout, Span
     from agl_trace import Style, TraceSummary, TraceView
+    from agl_trace.otlp import SendOutcome
 
 __all__ = ["trace"]
 

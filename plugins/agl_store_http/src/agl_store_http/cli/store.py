@@ -91,7 +91,7 @@ def _serve(
     log_level: str,
 ) -> None:
     from agl_core.logs import setup_logging
-    from agl_core.store.default import default_store
+    from agl_core.store import default_store
     from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, run_in_new_loop
     from agl_store_http.server.app import StoreAppOptions
     from agl_store_http.server.store_server import HEALTH_PATH, check_exposure

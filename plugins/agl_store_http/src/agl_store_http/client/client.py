@@ -17,8 +17,10 @@ from agl_core.store import (
     LightningStoreCapabilities,
     StoreEvent,
     Unset,
+    attempt_changes,
+    rollout_changes,
+    worker_changes,
 )
-from agl_core.store.arguments import attempt_changes, rollout_changes, worker_changes
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

@@ -11,13 +11,13 @@ from pydantic import Field, TypeAdapter
 from pydantic_core import from_json, to_json
 
 from agl_core.store import (
+    BatchingStore,
     EncodedSpan,
     FilterLogic,
     LightningStoreStatistics,
     construct,
     encode_span,
 )
-from agl_core.store.batching import BatchingStore
 from agl_core.types import (
     Attempt,
     AttemptedRollout,

@@ -10,8 +10,12 @@ from typing import Any, Final
 
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError, LaunchError
-from agl_core.store import LightningStore, LightningStoreCapabilities, LightningStoreThreaded
-from agl_core.store.delegating import DelegatingStore
+from agl_core.store import (
+    DelegatingStore,
+    LightningStore,
+    LightningStoreCapabilities,
+    LightningStoreThreaded,
+)
 from agl_serving import (
     ATTEMPT_TOKEN_SECONDS,
     LOOPBACK,

@@ -22,7 +22,6 @@ from typing import Any
 
 import agl_core as agl
 from agl_core.algorithm import Run, run_batch
-from agl_core.algorithm import _run as run_module
 from agl_core.emitter import emit_message
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, StoreApp, StoreAppOptions
@@ -80,7 +79,7 @@ async def climb(store: agl.LightningStore, run: Run, train_dataset: list[int]) -
 
 def train(url: str, acknowledged: str) -> None:
     note_acknowledgements(acknowledged)
-    run_module._LOOK_SECONDS = 0.2  # an orphan must be found before this test gives up
+    Run.look_seconds = 0.2  # an orphan must be found before this test gives up
     trainer = agl.Trainer(
         algorithm=climb,
         store=LightningStoreClient(url),

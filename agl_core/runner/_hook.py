@@ -1,55 +1,20 @@
-"""Callbacks around rollouts, the worker life cycle they share, and the dataset protocol."""
+"""The callbacks that users write around rollouts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any
+
+from agl_core.types import ParallelWorkerBase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agl_core.agent import LitAgent
-    from agl_core.runner import Runner
+    from agl_core.runner._base import Runner
     from agl_core.tracer import Tracer
-    from agl_core.types._rollout import AttemptedRollout
-    from agl_core.types._span import Span
+    from agl_core.types import AttemptedRollout, Span
 
-__all__ = ["Dataset", "Hook", "ParallelWorkerBase"]
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-@runtime_checkable
-class Dataset(Protocol[T_co]):
-    """Anything with a length and items by index; a list qualifies."""
-
-    def __getitem__(self, index: SupportsIndex, /) -> T_co: ...
-    def __len__(self) -> int: ...
-
-
-class ParallelWorkerBase:
-    """Life cycle of something that several workers use.
-
-    The order is ``init`` in the main process, ``init_worker`` in each worker, ``run``,
-    ``teardown_worker`` in each worker, ``teardown`` in the main process.
-    """
-
-    worker_id: int | None = None
-
-    def init(self, *args: Any, **kwargs: Any) -> None:
-        """Called once before any worker starts."""
-
-    def init_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Called in each worker before its first task."""
-        self.worker_id = worker_id
-
-    def run(self, *args: Any, **kwargs: Any) -> None:
-        """Do the work."""
-
-    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Called in each worker after its last task."""
-
-    def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """Called once after every worker has stopped."""
+__all__ = ["Hook"]
 
 
 class Hook(ParallelWorkerBase):

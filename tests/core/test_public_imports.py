@@ -1,0 +1,83 @@
+"""Plugins and examples import only public names of the core."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import agl_core
+
+ROOT = Path(agl_core.__file__).parents[1]
+PUBLIC = {"env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv"}
+"""Modules at the top of the core that are public as they are."""
+PACKAGES = {path.parent.name for path in (ROOT / "agl_core").glob("*/__init__.py")}
+
+NOT_YET = {
+    f"plugins/agl_store_mongo/src/agl_store_mongo/waiting.py: agl_core.store.{module}"
+    for module in ("waiting", "events")
+}
+"""Imports that end when agl-store-mongo is written on the store engine."""
+
+pytestmark = pytest.mark.skipif(not (ROOT / "plugins").is_dir(), reason="needs the repository")
+
+
+def sources() -> list[Path]:
+    return [*ROOT.glob("plugins/*/src/**/*.py"), *ROOT.glob("examples/**/*.py")]
+
+
+def imports(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield module and name of everything that a file imports from the core."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def test_plugins_import_no_private_module_of_the_core():
+    private = {
+        f"{file.relative_to(ROOT)}: {module} {name}"
+        for file in sources()
+        for module, name in imports(file)
+        if module.split(".")[0] == "agl_core"
+        and any(part.startswith("_") for part in f"{module}.{name}".split("."))
+        and name != "__version__"
+    }
+    assert private == set()
+
+
+def test_plugins_import_from_packages_of_the_core_and_not_from_modules_in_them():
+    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC} | {
+        "agl_core",
+        "agl_core.genai.streams",
+    }
+    others = {
+        f"{file.relative_to(ROOT)}: {module}"
+        for file in sources()
+        for module, _ in imports(file)
+        if module.split(".")[0] == "agl_core" and module not in allowed
+    }
+    assert others - NOT_YET == set()
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_packages_say_what_is_public(package: str):
+    module = import_module(f"agl_core.{package}")
+    assert module.__doc__
+    names = module.__all__
+    assert len(names) == len(set(names))
+    assert [name for name in names if not hasattr(module, name)] == []
+
+
+def test_what_plugins_import_is_public():
+    unlisted = set[str]()
+    for file in sources():
+        for module, name in imports(file):
+            is_package = module in {f"agl_core.{each}" for each in PACKAGES}
+            if is_package and name and name not in import_module(module).__all__:
+                unlisted.add(f"{file.relative_to(ROOT)}: {module} {name}")
+    assert unlisted == set()

@@ -27,6 +27,7 @@ from agl_core.store.backend import (
     attempt_not_found,
     notices_of,
     rollout_not_found,
+    rollout_notice,
     worker_notice,
 )
 from agl_core.store.base import LightningStore
@@ -118,6 +119,7 @@ __all__ = [
     "renamed_filter",
     "rollout_changes",
     "rollout_not_found",
+    "rollout_notice",
     "run_query",
     "sort_key",
     "sortable_fields",

@@ -54,6 +54,7 @@ __all__ = [
     "attempt_not_found",
     "notices_of",
     "rollout_not_found",
+    "rollout_notice",
     "worker_notice",
 ]
 
@@ -471,10 +472,15 @@ def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
                 )
             )
     if rollout is not None:
-        notices.append(Notice("rollout", now, rollout.rollout_id, None, None, None, rollout.status))
+        notices.append(rollout_notice(rollout, now))
     if worker is not None:
         notices += worker_notice(state.worker, worker, now)
     return notices
+
+
+def rollout_notice(rollout: Rollout, now: float) -> Notice:
+    """Return what listeners are told of a rollout that was added or changed."""
+    return Notice("rollout", now, rollout.rollout_id, None, None, None, rollout.status)
 
 
 def worker_notice(before: Worker | None, worker: Worker, now: float) -> list[Notice]:

@@ -63,9 +63,10 @@ class Waiters:
     def changed(self, notices: Sequence[Notice]) -> None:
         """See :meth:`agl_core.store.backend.BackendListener.changed`."""
         with self._lock:
-            for notice in notices:
-                if notice.kind == "rollout":
-                    self._rollout_changed(notice)
+            if self._asleep or self._finish_waits:
+                for notice in notices:
+                    if notice.kind == "rollout":
+                        self._rollout_changed(notice)
             self._bus.publish(notices)
 
     def work_available(self, count: int) -> None:

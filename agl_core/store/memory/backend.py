@@ -25,6 +25,7 @@ from agl_core.store.backend import (
     attempt_not_found,
     notices_of,
     rollout_not_found,
+    rollout_notice,
     worker_notice,
 )
 from agl_core.store.encoded import EncodedSpan
@@ -130,28 +131,27 @@ class MemoryBackend(StorageBackend):
     ) -> Sequence[RolloutRecord] | None:
         with self._lock:
             entries = self._entries
-            if any(rollout.rollout_id in entries for rollout in rollouts):
-                return None
+            for rollout in rollouts:
+                if rollout.rollout_id in entries:
+                    return None
             latest = self._latest_resources
             now = time.time()
-            inserted: list[_Entry] = []
+            inserted: list[RolloutRecord] = []
             notices: list[Notice] = []
             for rollout in rollouts:
                 if rollout.resources_id is None and latest is not None:
                     rollout = evolve(rollout, {"resources_id": latest.resources_id})
                 entry = entries[rollout.rollout_id] = _Entry(len(entries), rollout)
-                inserted.append(entry)
                 self._indexes.replace(entry, None, rollout)
                 if begin is None:
                     self._queue[rollout.rollout_id] = entry
-                    notices.append(
-                        Notice("rollout", now, rollout.rollout_id, status=rollout.status)
-                    )
+                    notices.append(rollout_notice(rollout, now))
                 else:
                     state = RolloutState(rollout, 0, None, self._worker(worker_id))
                     self._apply(entry, state, begin(state))
+                inserted.append((entry.rollout, entry.latest))
             self.publish(notices)
-            return [(entry.rollout, entry.latest) for entry in inserted]
+            return inserted
 
     async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
         claimed: list[tuple[Rollout, Attempt]] = []

@@ -45,10 +45,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Base of all queries: the order, and the page of it.
+    """Base of all queries: the filters' logic, the order, and the page of it.
 
     Attributes:
         model: Class of the records.
+        filters: Names of the optional filters: ``field``, ``field_in`` or ``field_contains``.
+        filter_logic: How the optional filters that are set combine: ``and`` or ``or``.
         sort_by: A sortable field of the model; None means insertion order.
         sort_order: ``asc`` or ``desc``; equal keys keep insertion order in both.
         limit: Page size; -1 means all, 0 means that only the total is wanted.
@@ -59,31 +61,29 @@ class Query:
     """
 
     model: ClassVar[type[BaseModel]]
+    filters: ClassVar[tuple[str, ...]] = ()
 
+    filter_logic: str = "and"
     sort_by: str | None = None
     sort_order: str = "asc"
     limit: int = -1
     offset: int = 0
 
     def __post_init__(self) -> None:
-        check_logic(self.logic)
+        check_logic(self.filter_logic)
         check_page(self.limit, self.offset, self.sort_order)
         if self.sort_by is not None:
             sort_key(self.model, self.sort_by)
 
     @property
     def conditions(self) -> Mapping[str, Any]:
-        """The optional filters by argument name; None means that a filter is not set."""
-        return {}
-
-    @property
-    def logic(self) -> str:
-        """How the optional filters combine: ``and`` or ``or``."""
-        return "and"
+        """The optional filters that are set, by name."""
+        values = {name: getattr(self, name) for name in self.filters}
+        return {name: value for name, value in values.items() if value is not None}
 
     def filter_options(self) -> FilterOptions:
         """Return the optional filters as field, operator and value."""
-        return filter_options(logic=self.logic, **self.conditions)
+        return filter_options(logic=self.filter_logic, **self.conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,23 +91,11 @@ class RolloutQuery(Query):
     """Rollouts; see :meth:`LightningStore.query_rollouts`."""
 
     model: ClassVar[type[BaseModel]] = Rollout
+    filters: ClassVar[tuple[str, ...]] = ("status_in", "rollout_id_in", "rollout_id_contains")
 
     status_in: Sequence[str] | None = None
     rollout_id_in: Sequence[str] | None = None
     rollout_id_contains: str | None = None
-    filter_logic: str = "and"
-
-    @property
-    def conditions(self) -> Mapping[str, Any]:
-        return {
-            "status_in": self.status_in,
-            "rollout_id_in": self.rollout_id_in,
-            "rollout_id_contains": self.rollout_id_contains,
-        }
-
-    @property
-    def logic(self) -> str:
-        return self.filter_logic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +112,10 @@ class ResourcesQuery(Query):
     """Resources snapshots; see :meth:`LightningStore.query_resources`."""
 
     model: ClassVar[type[BaseModel]] = ResourcesUpdate
+    filters: ClassVar[tuple[str, ...]] = ("resources_id", "resources_id_contains")
 
     resources_id: str | None = None
     resources_id_contains: str | None = None
-
-    @property
-    def conditions(self) -> Mapping[str, Any]:
-        return {
-            "resources_id": self.resources_id,
-            "resources_id_contains": self.resources_id_contains,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,18 +123,10 @@ class WorkerQuery(Query):
     """Workers; see :meth:`LightningStore.query_workers`."""
 
     model: ClassVar[type[BaseModel]] = Worker
+    filters: ClassVar[tuple[str, ...]] = ("status_in", "worker_id_contains")
 
     status_in: Sequence[str] | None = None
     worker_id_contains: str | None = None
-    filter_logic: str = "and"
-
-    @property
-    def conditions(self) -> Mapping[str, Any]:
-        return {"status_in": self.status_in, "worker_id_contains": self.worker_id_contains}
-
-    @property
-    def logic(self) -> str:
-        return self.filter_logic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +140,16 @@ class SpanQuery(Query):
     """
 
     model: ClassVar[type[BaseModel]] = Span
+    filters: ClassVar[tuple[str, ...]] = (
+        "trace_id",
+        "trace_id_contains",
+        "span_id",
+        "span_id_contains",
+        "parent_id",
+        "parent_id_contains",
+        "name",
+        "name_contains",
+    )
 
     rollout_id: str
     attempt_id: str | None = None
@@ -177,24 +161,6 @@ class SpanQuery(Query):
     parent_id_contains: str | None = None
     name: str | None = None
     name_contains: str | None = None
-    filter_logic: str = "and"
-
-    @property
-    def conditions(self) -> Mapping[str, Any]:
-        return {
-            "trace_id": self.trace_id,
-            "trace_id_contains": self.trace_id_contains,
-            "span_id": self.span_id,
-            "span_id_contains": self.span_id_contains,
-            "parent_id": self.parent_id,
-            "parent_id_contains": self.parent_id_contains,
-            "name": self.name,
-            "name_contains": self.name_contains,
-        }
-
-    @property
-    def logic(self) -> str:
-        return self.filter_logic
 
 
 def run_query(records: Iterable[T], query: Query) -> tuple[Sequence[T], int]:

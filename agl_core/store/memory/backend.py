@@ -365,8 +365,7 @@ class MemoryBackend(StorageBackend):
     def _scan(self, query: RolloutQuery) -> tuple[Sequence[_Entry], int]:
         """Answer a query that filters by id."""
         entries = self._entries
-        given = [name for name, value in query.conditions.items() if value is not None]
-        together = query.filter_logic == "and" or len(given) == 1
+        together = query.filter_logic == "and" or len(query.conditions) == 1
         ids, part = query.rollout_id_in, query.rollout_id_contains
         found: Sequence[_Entry]
         if not together:

@@ -84,8 +84,8 @@ class SpanLog:
 
     def find(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], int]:
         """Return a page of the spans, and the number of matches."""
-        given = {name for name, value in query.conditions.items() if value is not None}
-        if query.span_id is not None and (query.logic == "and" or given == {"span_id"}):
+        given = set(query.conditions)
+        if query.span_id is not None and (query.filter_logic == "and" or given == {"span_id"}):
             return run_query(self._with_id(query.span_id, query.attempt_id), query)
         attempt_id = query.attempt_id
         series = self._all if attempt_id is None else self._attempts.get(attempt_id)

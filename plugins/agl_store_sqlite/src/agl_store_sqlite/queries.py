@@ -95,7 +95,7 @@ def _where(query: Query, prefix: str = "", scope: Sequence[tuple[str, Any]] = ()
                 pool.append(_condition(prefix + field, operator, value, values))
     parts = [condition for condition, _ in scope]
     if pool:
-        parts.append("(" + f" {query.logic.upper()} ".join(pool) + ")")
+        parts.append("(" + f" {query.filter_logic.upper()} ".join(pool) + ")")
     return _Where("WHERE " + " AND ".join(parts) if parts else "", tuple(values))
 
 

@@ -1,6 +1,6 @@
 """Environment variables: every one the framework reads, and how its value is taken.
 
-What the caller passes wins over the variable, and the variable over the fallback.
+An argument wins over the variable, and the variable over the fallback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 
 class LightningEnvVar(StrEnum):
-    """The variables, each named as it is spelt."""
+    """The environment variables; a member has the name of its variable."""
 
     AGL_EMITTER_DEBUG = "AGL_EMITTER_DEBUG"
     """bool: log what emitters emit."""
@@ -63,8 +63,8 @@ def resolve_bool_env_var(
     Args:
         env_var: The variable; 1, true, yes, on or 0, false, no, off in any case, blanks around it
             ignored.
-        override: What the caller passed; None asks the variable.
-        fallback: What holds if the variable is not set.
+        override: The argument of the caller; None reads the variable.
+        fallback: The value if the variable is not set.
 
     Raises:
         InvalidArgumentError: The variable is set to something else.
@@ -98,7 +98,7 @@ def resolve_int_env_var(
     """Return a whole number; see :func:`resolve_bool_env_var`.
 
     Raises:
-        InvalidArgumentError: The variable is set to something that is no whole number.
+        InvalidArgumentError: The variable is not set to a whole number.
     """
     text = _text(env_var)
     if override is not None or text is None:
@@ -126,7 +126,7 @@ def resolve_str_env_var(
 def resolve_str_env_var(
     env_var: LightningEnvVar | str, override: str | None = None, fallback: str | None = None
 ) -> str | None:
-    """Return a text as it is; see :func:`resolve_bool_env_var`."""
+    """Return a text unchanged; see :func:`resolve_bool_env_var`."""
     text = _text(env_var)
     if override is not None or text is None:
         return fallback if override is None else override

@@ -208,14 +208,14 @@ class PluginBrokenError(PluginError):
 
 
 class ComponentTypeError(AglError, TypeError):
-    """What was built is not a component of the kind that was asked for."""
+    """A factory returned an object that is not a component of the requested kind."""
 
 
 class MissingDependencyError(AglError, ImportError):
     """A library that a feature needs is not installed; the message names the pip command.
 
     Args:
-        feature: What was asked for, as the user would call it.
+        feature: The feature, in the words of the user.
         pip: What to pass to ``pip install``.
         python: The interpreter that lacks it; None is the running one.
     """

@@ -50,7 +50,7 @@ def setup_logging(
     apply_to: Sequence[str] | None = None,
     files: PathLike | Mapping[str, PathLike] | None = None,
 ) -> None:
-    """Configure the loggers of the core and of its plugins, anew at each call.
+    """Configure the loggers of the core and of its plugins, again at each call.
 
     Args:
         level: Level by name or number.
@@ -106,7 +106,7 @@ def setup_module_logging(
     extra_handlers: Sequence[logging.Handler] | None = None,
     formatter: logging.Formatter | None = None,
 ) -> logging.Logger:
-    """Configure one logger and nothing else.
+    """Configure one logger.
 
     Args:
         level: Level by name or number.
@@ -218,7 +218,7 @@ def _level(level: int | str) -> int:
     number = known.get(level.strip().upper())
     if number is None:
         raise InvalidArgumentError(
-            f"{level!r} is no log level; it takes one of {', '.join(sorted(known))}"
+            f"{level!r} is not a log level; use one of {', '.join(sorted(known))}"
         )
     return number
 

@@ -1,4 +1,4 @@
-"""What an adapter left out, and why.
+"""Reports of adapters: what they left out, and why.
 
 A training run that sees fewer rows than there were calls is a question the report answers::
 

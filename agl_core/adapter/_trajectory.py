@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agl_core.adapter._base import TraceAdapter, as_spans
-from agl_core.adapter._beginnings import Beginnings
 from agl_core.adapter._breaks import BreakCause, History, why_broken
 from agl_core.adapter._call import ModelCall
 from agl_core.adapter._certificates import CertificateSummary
 from agl_core.adapter._chat import to_messages
+from agl_core.adapter._prefix_index import PrefixIndex
 from agl_core.adapter._report import AdapterReport, Reason, Repair
 from agl_core.adapter._rewards import match_rewards
 from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
@@ -104,28 +104,28 @@ class _Open:
 
 
 class _Family:
-    """The rows of one agent and one model, by index; they share beginnings with each other only."""
+    """The rows of one agent and one model, by index; they share prefixes with each other only."""
 
     def __init__(self) -> None:
         self.members: dict[int, _Open] = {}
-        self._beginnings = Beginnings()
+        self._prefixes = PrefixIndex()
 
     def continued_by(self, prompt: bytes) -> _Open | None:
         """The row that the prompt begins with, whole; of several the longest, then the latest."""
-        index = self._beginnings.longest_in(prompt)
+        index = self._prefixes.longest_in(prompt)
         return None if index is None else self.members[index]
 
     def nearest_to(self, prompt: bytes) -> _Open:
         """The row that shares most with the prompt; of several the latest."""
-        return self.members[self._beginnings.nearest_to(prompt)]
+        return self.members[self._prefixes.nearest_to(prompt)]
 
     def hold(self, one: _Open, packed: bytes) -> None:
         """Let a row, new or not, hold these tokens from now on."""
         if one.index in self.members:
-            self._beginnings.remove(one.index, one.history.packed)
+            self._prefixes.remove(one.index, one.history.packed)
         self.members[one.index] = one
         one.history.packed = packed
-        self._beginnings.add(one.index, packed)
+        self._prefixes.add(one.index, packed)
 
 
 class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):

@@ -1,4 +1,4 @@
-"""The machine: Python, versions that do not go together, a GPU, the port of the store server."""
+"""Checks of the machine: Python, bad versions, a GPU, the port of the store server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def find_bad_versions(packages: Mapping[str, str], what: str, todo: str) -> Iter
 
 
 def _unmet_requirements() -> Iterator[Finding]:
-    """Yield what the core and the distributions with plugins need and do not have."""
+    """Yield the requirements of the core and of plugins that are not met."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for distribution in sorted({record.dist for record in get_registry().records}):
@@ -120,7 +120,7 @@ def _gpu() -> Finding:
 
 def _port(port: int) -> Finding:
     with socket.socket() as probe:
-        # As servers do, so that connections that linger after a stop are no obstacle.
+        # As servers do, so that lingering connections of a stopped server do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

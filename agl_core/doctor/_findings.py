@@ -1,4 +1,4 @@
-"""What a check has to say."""
+"""Findings: the results of checks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One result of a check.
 
     Attributes:
         severity: How bad it is.
         check: Name of the check, stable, for scripts.
         what: What was found.
         todo: What to do about it; empty if there is nothing to do.
-        ids: Rollouts, plugins or packages it is about, as far as it is about some.
+        ids: Rollouts, plugins or packages that it concerns.
     """
 
     severity: Severity

@@ -1,4 +1,4 @@
-"""Traces that lack what algorithms need, with the adapters' reports as witnesses."""
+"""Checks of stored traces: what algorithms need and the traces lack."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EMPTY: dict[str, tuple[Severity, str, str]] = {
     ),
     "running": (
         "info",
-        "have no spans yet: their attempts are still at work",
+        "have no spans yet: their attempts are still running",
         "",
     ),
     "failed": (
@@ -48,7 +48,7 @@ _EMPTY: dict[str, tuple[Severity, str, str]] = {
 
 
 class TraceChecks:
-    """Collects what is odd about traces, one by one, and says it once for all of them."""
+    """Collects problems of traces one by one, and reports each problem once for all traces."""
 
     def __init__(self) -> None:
         self._adapter = TracerTraceToTriplet()
@@ -100,7 +100,7 @@ class TraceChecks:
                 self._mixed.append(name)
 
     def findings(self) -> list[Finding]:
-        """Return what was odd."""
+        """Return the problems found."""
         return [
             *self._about_empty(),
             *self._about_dialects(),
@@ -144,7 +144,7 @@ class TraceChecks:
             yield Finding("ok", "token-ids", what)
 
     def _about_rows(self) -> Iterator[Finding]:
-        """Say what the certificates of the rows say that training would be given."""
+        """Report the certificates of the rows that training would use."""
         if not self._certified.rows:
             return
         yield Finding("ok", "rows", f"to train on: {self._certified}")

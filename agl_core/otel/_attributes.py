@@ -42,7 +42,7 @@ def flatten_attributes(nested: Any, *, expand_leaf_lists: bool = False) -> dict[
 
     Lists of one primitive type stay lists, other lists become one key per position; ``1`` and
     ``1.0`` are of two types. Empty dicts and lists have no key of their own and vanish. Whatever
-    is neither dict nor list is a leaf and kept as it is.
+    is neither dict nor list is a leaf and kept unchanged.
 
     Args:
         nested: A dict or list; a leaf gets the key ``""``.
@@ -207,7 +207,7 @@ def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> At
 
 
 def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
-    """Check that flat attributes can be stored as they are.
+    """Check that flat attributes can be stored unchanged.
 
     Raises:
         ValueError: A key is not a string, or a value is neither a primitive nor a list of one

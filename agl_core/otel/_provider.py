@@ -97,7 +97,7 @@ def attach_span_processor(
     which is logged, and only our own are seen.
 
     Args:
-        processor: What is told of each span's start and end.
+        processor: Called at the start and end of each span.
         id_generator: Used if the provider is ours.
         wanted: Says whether the processor has a use for a span that starts in a context (None: the
             running one). Used if the provider is ours; None is always.

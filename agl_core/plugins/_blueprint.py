@@ -25,10 +25,10 @@ class Blueprint:
     """Everything needed to build one component.
 
     Attributes:
-        factory: What builds it, or a plugin's dotted path to that, imported by :meth:`build`.
+        factory: Builds the component; a plugin's dotted path to it is imported by :meth:`build`.
         path: Where the component stands in a configuration, for messages.
-        options: What the user set.
-        inject: What the program can supply; see :mod:`agl_core.plugins._build`.
+        options: The options of the user.
+        inject: Values of the running program; see :mod:`agl_core.plugins._build`.
         model: Config model of the options; None passes them on unchecked.
         record: The plugin it comes from, if it was asked for by name.
     """
@@ -42,7 +42,7 @@ class Blueprint:
 
     @property
     def source(self) -> str:
-        """Who provides the component, for messages."""
+        """The distribution or class that provides the component, for messages."""
         return self.record.origin if self.record else _name_of(self.factory)
 
     def check(self) -> None:

@@ -16,9 +16,9 @@ Options are checked by a pydantic model: the one named in the plugin's
 :class:`~agl_core.plugins._spec.ComponentSpec`, or, for a class reached otherwise, the one that its
 constructor takes (:func:`~agl_core.plugins.configured_by`) or its attribute ``Config``. The
 constructor gets the model if it takes one, and else the model's fields as keyword arguments. A
-class without a model gets the options as they are.
+class without a model gets the options unchanged.
 
-What only the running program can supply (the store a proxy writes to, the number of runners) is
+A value that only the running program has (the store a proxy writes to, the number of runners) is
 *injected*: a factory or its config model says by name what it wants ::
 
     class Strategy:
@@ -73,14 +73,14 @@ def build_component(
         kind: Kind of the component; names are looked up only for
             :data:`~agl_core.plugins._spec.COMPONENT_KINDS`.
         spec: See the module's docstring.
-        inject: What the program can supply, by parameter name.
-        expected: What the result has to be an instance of; the kind's contract by default.
+        inject: Values of the running program, by parameter name.
+        expected: The class that the result must be an instance of; the kind's contract by default.
         default: A spec that stands in for None, and for the type of a table that has none.
         path: Where ``spec`` stands in a configuration, for messages; the kind by default.
 
     Raises:
         ConfigError: The spec has no known form, or its options are wrong (a ``ValueError``).
-        ComponentTypeError: What was made is no component of this kind (a ``TypeError``).
+        ComponentTypeError: The object built is not a component of this kind (a ``TypeError``).
         PluginError: The plugin asked for is missing, ambiguous, off, incompatible or broken.
     """
     contract = contract_of(kind) if expected is None else expected
@@ -108,7 +108,7 @@ def resolve_component(
     """Find what ``spec`` describes and check its options, short of building it.
 
     Of a plugin, the hook module and the config model are imported, not the implementation. The
-    arguments are those of :func:`build_component`, except that ``spec`` is no instance.
+    arguments are those of :func:`build_component`, except that ``spec`` is not an instance.
 
     Raises:
         ConfigError: The spec has no known form, or its options are wrong (a ``ValueError``).

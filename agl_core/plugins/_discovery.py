@@ -87,7 +87,7 @@ def _unreadable(distribution: Distribution, error: Exception) -> PluginRecord:
 
 
 def _judge(record: PluginRecord, switches: Switches) -> PluginRecord:
-    """Return the record with what can be said of it alone."""
+    """Return the record with its status as far as it does not depend on other plugins."""
     if verdict := switches.verdict(record):
         return replace(record, status="disabled", error=verdict)
     if record.status != "ok":

@@ -26,7 +26,7 @@ __all__ = ["Finding", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about a plugin.
+    """The result of examining one plugin.
 
     Attributes:
         key: Name of its entry point.
@@ -52,7 +52,7 @@ def examine(
 
     Args:
         records: Which. Those that are disabled, incompatible or broken by their metadata are
-            reported as they are.
+            reported unchanged.
         timeout: Seconds that each may take.
         build: Whether to build components that need no options.
 

@@ -6,7 +6,7 @@
 
 The events and their parameters are :class:`~agl_core.plugins._hookspecs.LifecycleEvents`. With no
 listener installed a call costs a comparison. The plugins of kind ``hook`` are loaded at the first
-event of the process; one that does not load, or that raises, is logged and changes nothing else.
+event of the process; one that does not load, or that raises, is logged and ignored.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def add_listener(listener: object, name: str = "") -> str:
 
     Raises:
         ValueError: There is a listener of that name.
-        pluggy.PluginValidationError: It implements a hook that there is not, or one with parameters
+        pluggy.PluginValidationError: It implements an unknown hook, or one with parameters
             that the event does not have.
     """
     from agl_core.plugins._hookspecs import LifecycleEvents

@@ -2,11 +2,11 @@
 
 Two families:
 
-* **What a plugin is.** One hook per kind. A hook module implements the one of its entry point's
+* **Kinds.** One hook per kind. A hook module implements the one of its entry point's
   kind; the registry calls it once per process, the first time the plugin is looked at, and expects
   one spec back, or a list of specs if the distribution has several things of that kind. The hook
   must be cheap: it says where the implementation is and imports none of it.
-* **What happens.** Life-cycle events, called for every listener (kind ``hook``) in the process in
+* **Events of the life cycle**, called for every listener (kind ``hook``) in the process in
   which the event happens. A listener takes the parameters it wants by name. It runs inside the
   caller, often on its event loop, so it must return at once; one that raises is logged and changes
   nothing (:mod:`agl_core.plugins._events`).
@@ -173,7 +173,7 @@ class LifecycleEvents:
         Args:
             run_id: Identifies the run in its ``run_finished``.
             mode: ``"fit"``, ``"dev"`` or ``"eval"``.
-            config: What the run is made of, for display: component names and counts.
+            config: The parts of the run, for display: component names and counts.
         """
 
     @staticmethod
@@ -184,13 +184,13 @@ class LifecycleEvents:
         Args:
             run_id: As in ``run_started``.
             mode: As in ``run_started``.
-            error: What ended the run, or None if it ended by itself.
+            error: The error that ended the run, or None.
         """
 
     @staticmethod
     @hookspec
     def rollout_started(rollout: AttemptedRollout, worker_id: str | None) -> None:
-        """A runner takes up the first attempt of a rollout; called by the runner.
+        """A runner starts the first attempt of a rollout; called by the runner.
 
         Args:
             rollout: The rollout and the attempt the runner holds.
@@ -233,12 +233,12 @@ class LifecycleEvents:
         """An attempt's verdict is written; called by the runner, once per attempt.
 
         Args:
-            rollout: The rollout and attempt as the runner took them up.
+            rollout: The rollout and attempt as the runner claimed them.
             worker_id: The runner's id in the store, if it has one.
-            status: What the runner wrote: ``"succeeded"`` or ``"failed"``.
+            status: The status that the runner wrote: ``"succeeded"`` or ``"failed"``.
             reward: The final reward among the attempt's spans, if any.
             duration: Seconds from the start of the agent to its end.
-            error: What the agent raised, if anything.
+            error: The error that the agent raised, or None.
         """
 
     @staticmethod

@@ -25,12 +25,12 @@ def import_object(dotted: str, *, path: str = "") -> Any:
     """Import a module and return something in it.
 
     Args:
-        dotted: ``package.module:attribute``; the last dot may stand for the colon.
+        dotted: ``package.module:attribute``; a dot may replace the colon.
         path: Where in a configuration the dotted path was written, for messages.
 
     Raises:
-        ConfigError: It is no dotted path, the module is not there or does not import, or it has no
-            such attribute.
+        ConfigError: It is not a dotted path, the module does not exist or does not import, or it
+            has no such attribute.
     """
     if not is_dotted_path(dotted):
         raise ConfigError(f"{dotted!r} is not of the form 'package.module:Name'", path=path)

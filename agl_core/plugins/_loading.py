@@ -172,4 +172,4 @@ def _check_spec(record: PluginRecord, spec: object) -> None:
 
 
 class _BothFamilies(KindHooks, LifecycleEvents):
-    """What a hook module may implement."""
+    """The hooks that a hook module may implement."""

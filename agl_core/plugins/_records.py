@@ -1,6 +1,6 @@
-"""What is known about an installed plugin without importing any of it.
+"""Records of installed plugins, made from metadata without importing them.
 
-Problems are data: whatever is wrong with a plugin stands in its :class:`PluginRecord`. Only asking
+Problems are data: what is wrong with a plugin is in its :class:`PluginRecord`. Only asking
 for a plugin by name raises.
 """
 
@@ -17,9 +17,9 @@ __all__ = ["CORE_DISTRIBUTION", "PluginRecord", "PluginStatus", "canonical_name"
 CORE_DISTRIBUTION: Final = "agl-core"
 
 PluginStatus = Literal["ok", "disabled", "incompatible", "conflict", "broken"]
-"""How a plugin stands:
+"""Status of a plugin:
 
-* ``ok``: nothing known against it (it may yet turn out broken when it is loaded);
+* ``ok``: no problem is known; it can still be broken when it is loaded;
 * ``disabled``: switched off by the user;
 * ``incompatible``: written for another version of the core;
 * ``conflict``: another distribution provides the same name, and the user has to choose;
@@ -35,14 +35,14 @@ class PluginRecord:
     """One entry point of the group ``agl``.
 
     Attributes:
-        kind: The kind, or whatever stood before the dot if that is no kind.
+        kind: The kind, or the text before the dot if that is not a kind.
         name: The name users write.
         dist: Distribution that provides it, in canonical spelling.
         version: Version of that distribution.
-        status: How the plugin stands.
+        status: One of :data:`PluginStatus`.
         error: One line on what is wrong, and what to do; empty if nothing is.
         value: Target of the entry point, the hook module.
-        requires: What the distribution requires, as its metadata puts it.
+        requires: Requirements of the distribution, as in its metadata.
         builtin: Whether the core itself provides it.
     """
 

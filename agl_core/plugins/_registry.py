@@ -1,7 +1,7 @@
-"""The registry: which plugins there are, and the one that a name means.
+"""The registry: the installed plugins, and the plugin that a name refers to.
 
-Reading the records never raises; asking for one by name raises the error that fits, and that error
-says what to do. There is no falling back to another component.
+Reading the records never raises. Looking up a plugin by name raises an error that says what to do;
+another component is never used instead.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Registry:
     inherits.
 
     Args:
-        records: What was discovered, sorted.
-        warnings: What was odd about the switches, one line each.
+        records: The records that were discovered, sorted.
+        warnings: Problems of the switches, one line each.
     """
 
     def __init__(self, records: Iterable[PluginRecord], warnings: Iterable[str] = ()) -> None:
@@ -71,7 +71,7 @@ class Registry:
         return tuple(record for record in self.records if record.kind == kind)
 
     def usable(self, kind: str) -> tuple[PluginRecord, ...]:
-        """Return the records of one kind against which nothing is known."""
+        """Return the records of one kind with status ``ok``."""
         return tuple(record for record in self.of_kind(kind) if record.status == "ok")
 
     def provides(self, kind: str, distribution: str) -> bool:
@@ -79,7 +79,7 @@ class Registry:
         return any(r.dist == canonical_name(distribution) for r in self.of_kind(kind))
 
     def find(self, kind: str, name: str) -> PluginRecord:
-        """Return the plugin that a name means.
+        """Return the plugin that a name refers to.
 
         Args:
             kind: One of :data:`~agl_core.plugins._spec.KINDS`.
@@ -87,7 +87,7 @@ class Registry:
 
         Raises:
             PluginNotFoundError: None of that name is installed.
-            PluginConflictError: Several are, and the name is no pin.
+            PluginConflictError: Several are, and the name is not a pin.
             PluginDisabledError: It is switched off.
             PluginIncompatibleError: It needs another version of the core.
             PluginBrokenError: Its entry point is malformed.
@@ -190,7 +190,7 @@ def get_registry() -> Registry:
 
 
 def reset_registry(registry: Registry | None = None) -> None:
-    """Put ``registry`` in place of the process's; None discovers anew when next asked."""
+    """Put ``registry`` in place of the process's; None discovers again at the next use."""
     global _registry
     with _registry_lock:
         _registry = registry

@@ -1,4 +1,4 @@
-"""What a plugin says about itself.
+"""Specs: the values in which a plugin describes itself.
 
 A plugin's hook module returns one of these from its hook. They hold strings, not objects, so that
 looking at a plugin imports nothing but its hook module::
@@ -71,7 +71,7 @@ class ComponentSpec:
             one (:func:`~agl_core.plugins.configured_by`), else with the model's fields by name.
         config: ``"package.module:Model"``, a pydantic model with ``extra="forbid"``; empty if the
             component takes no options.
-        capabilities: What the component can do beyond its contract, as the conformance suites name
+        capabilities: Abilities of the component beyond its contract, as the conformance suites name
             it.
         summary: One line for ``agl plugins list``.
         api: The plugin API version the component was written for.
@@ -237,4 +237,4 @@ Spec: TypeAlias = (
     | CheckSpec
     | ResourceSpec
 )
-"""What a hook of a kind returns."""
+"""A spec of any kind."""

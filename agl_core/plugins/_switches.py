@@ -1,4 +1,4 @@
-"""What the user has switched off, read before anything is imported.
+"""Off-switches for plugins, read before any plugin is imported.
 
 =======================  ======================================================================
 ``AGL_DISABLE_PLUGINS``  comma-separated selectors that are off; ``*`` is every plugin that is not
@@ -40,7 +40,7 @@ class Switches:
         disabled: Selectors that are off, each with where it was written.
         allowed: Selectors that are on to the exclusion of all others, or None if there is no such
             list.
-        problems: What could not be read, one line each.
+        problems: Settings that could not be read, one line each.
     """
 
     disabled: Mapping[str, str]

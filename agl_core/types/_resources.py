@@ -208,16 +208,16 @@ class PromptTemplate(Resource):
 
 @register_resource_type
 class Checkpoint(Resource):
-    """Where a run stands (:class:`agl_core.algorithm.Run`); nothing that agents receive."""
+    """Progress of a run (:class:`agl_core.algorithm.Run`); agents do not receive it."""
 
     resource_type: Literal["checkpoint"] = "checkpoint"
     state: Any = None
-    """What the algorithm goes on from, any JSON value."""
+    """The state from which the algorithm resumes, any JSON value."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The last value of each metric."""
     finished: bool = False
     resources_id: str | None = None
-    """Of a finished run: the resources that came of it."""
+    """Id of the resources that a finished run produced."""
 
 
 class _AnyResource:

@@ -1,4 +1,4 @@
-"""What agents return and what algorithms train on."""
+"""Results of agents, and the data that algorithms train on."""
 
 from __future__ import annotations
 

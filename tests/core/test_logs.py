@@ -79,7 +79,7 @@ def test_levels_by_name_and_number() -> None:
     logging.getLogger("agl_core").debug("yes")
     assert "no" not in stream.getvalue()
     assert stream.getvalue().count("yes") == 1
-    with pytest.raises(ValueError, match=r"'LOUD' is no log level; it takes one of .*DEBUG"):
+    with pytest.raises(ValueError, match=r"'LOUD' is not a log level; use one of .*DEBUG"):
         setup_logging("LOUD")
 
 

@@ -1,7 +1,7 @@
-"""Finding what a sequence of tokens begins with among many, without comparing it with each.
+"""An index of token sequences by prefix, searched without comparing with every sequence.
 
-In lexicographic order, sequences that begin alike lie side by side: the ones that share most with a
-given one are its neighbours.
+In lexicographic order, sequences with a common prefix are adjacent; the sequences that share the
+longest prefix with a given one are its neighbours.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from bisect import bisect_left, bisect_right
 
 from agl_core.adapter._breaks import ITEM_BYTES, common_prefix
 
-__all__ = ["Beginnings"]
+__all__ = ["PrefixIndex"]
 
 
-class Beginnings:
+class PrefixIndex:
     """Numbered sequences of packed tokens; see :data:`~agl_core.adapter._breaks.ITEM_BYTES`.
 
     A search or change takes a number of comparisons that is logarithmic in that of the sequences.

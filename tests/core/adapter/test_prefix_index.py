@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agl_core.adapter._beginnings import Beginnings
 from agl_core.adapter._breaks import common_prefix
+from agl_core.adapter._prefix_index import PrefixIndex
 
 # Few tokens, so that sequences share beginnings; of two sizes and signs, so that bytes differ, too.
 TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 70_000, -1]), max_size=5)
@@ -20,7 +20,7 @@ def packed(tokens: list[int]) -> bytes:
 @settings(max_examples=300)
 @given(st.lists(TOKENS, max_size=12), st.lists(st.integers(0, 11), max_size=4), TOKENS)
 def test_searches_find_what_looking_at_each_finds(sequences, removed, wanted):
-    beginnings = Beginnings()
+    beginnings = PrefixIndex()
     held: dict[int, bytes] = {}
     for number, tokens in enumerate(sequences):
         held[number] = packed(tokens)
@@ -37,7 +37,7 @@ def test_searches_find_what_looking_at_each_finds(sequences, removed, wanted):
 
 
 def test_what_is_not_there_is_said():
-    beginnings = Beginnings()
+    beginnings = PrefixIndex()
     assert beginnings.longest_in(packed([1])) is None
     with pytest.raises(ValueError, match="no sequences"):
         beginnings.nearest_to(packed([1]))

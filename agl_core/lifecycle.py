@@ -1,7 +1,7 @@
-"""The rules of rollouts, attempts, workers, the queue and the watchdog, and nothing else.
+"""The rules of rollouts, attempts, workers, the queue and the watchdog.
 
-Every function takes records as values, the clock and the ids as arguments, and says what changes;
-a store's part is to persist that, atomically. Records passed in are never mutated.
+Every function is pure: it takes records, the time and ids as arguments, and returns what changes.
+A store persists that, atomically. Records passed in are never mutated.
 
 ::
 
@@ -18,7 +18,7 @@ a store's part is to persist that, atomically. Records passed in are never mutat
                                     ▼   └─span (revival)
                                 unresponsive | timeout                  (the watchdog's verdicts)
 
-What holds always:
+Invariants:
 
 * A rollout is in the queue exactly while it is ``queuing`` or ``requeuing``; it enters at the tail.
 * A finished rollout changes only by an explicit :func:`update_rollout` or :func:`begin_attempt`, or
@@ -71,7 +71,7 @@ ENDED_STATUSES: Final = frozenset({"failed", "succeeded", "timeout", "unresponsi
 
 
 class Change(NamedTuple):
-    """What a call changes; None means that the stored value stays."""
+    """The changes of one call; None means that the stored value stays."""
 
     rollout: Rollout | None = None
     attempt: Attempt | None = None
@@ -123,7 +123,7 @@ def begin_attempt(
     """Start an attempt on a rollout of any status: a claim, a direct start, or a manual retry.
 
     Args:
-        rollout: The rollout as it is.
+        rollout: The stored rollout.
         attempt_id: Id of the attempt.
         sequence_id: Number of the rollout's attempts, this one included.
         now: The time, in epoch seconds.
@@ -168,11 +168,12 @@ def nothing_to_claim(worker_id: str, worker: Worker | None, *, now: float) -> Wo
 def span_arrived(
     rollout: Rollout, attempt: Attempt, *, is_latest: bool, worker: Worker | None, now: float
 ) -> Change:
-    """Record a sign of life of an attempt.
+    """Record a span of an attempt as its heartbeat.
 
-    The first one makes it ``running``, and one after an ``unresponsive`` verdict revives it. The
-    rollout follows its latest attempt from ``preparing``; it leaves the queue (``requeuing``) only
-    for a revived one, because a late span of a dead attempt must not swallow the retry.
+    The first span makes the attempt ``running``; a span after an ``unresponsive`` verdict revives
+    it. A ``preparing`` rollout becomes ``running`` with its latest attempt. A ``requeuing`` one
+    leaves the queue only if its attempt was revived: a late span of an ended attempt must not
+    cancel the retry.
 
     Args:
         rollout: The rollout.
@@ -245,10 +246,10 @@ def update_attempt(
 def return_claim(
     rollout: Rollout, attempt: Attempt, *, is_latest: bool, worker: Worker | None, now: float
 ) -> Change:
-    """Take back a claim that reached nobody: the attempt is given up, the rollout waits again.
+    """Take back a claim whose reply was not delivered: the rollout goes back to the queue.
 
-    The attempt counts for nothing: the rollout is tried again whatever its config says. Nothing
-    changes once somebody has acted on the attempt.
+    The attempt ends as ``unresponsive``, and the rollout is retried regardless of its config.
+    Nothing changes once the attempt or the rollout has left ``preparing``.
 
     Args:
         rollout: The rollout.
@@ -380,9 +381,9 @@ def _follow(
     """The worker after its attempt got this status, or (None) was only given to it."""
     if attempt.status not in ENDED_STATUSES:
         return _put_on(worker, attempt, now)
-    if status is None:  # naming the worker of an attempt that is over gives it nothing to do
+    if status is None:  # the attempt has ended, so the named worker gets no work from it
         return None
-    # The runner has spoken, so it is there; after a verdict nobody knows.
+    # A runner that reports is alive; after the watchdog's verdict that is unknown.
     return _released(worker, "idle" if status in ("succeeded", "failed") else "unknown", now)
 
 

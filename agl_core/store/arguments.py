@@ -1,4 +1,4 @@
-"""Checks of what callers hand to a store, shared by all stores.
+"""Checks of the arguments of store calls, shared by all stores.
 
 Each function returns values that are valid and that the store owns (copies), or raises
 :class:`~agl_core.errors.InvalidArgumentError` before anything was changed.
@@ -105,7 +105,7 @@ def worker_changes(worker_id: Any, heartbeat_stats: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: ``heartbeat_stats`` is None.
-        InvalidArgumentError: The id is empty, or the stats are no mapping.
+        InvalidArgumentError: The id is empty, or the stats are not a mapping.
     """
     if heartbeat_stats is None:
         raise TypeError("heartbeat_stats must be a mapping; leave it out to keep the last one")

@@ -66,7 +66,7 @@ RolloutRecord = tuple[Rollout, Attempt | None]
 
 
 class RolloutState(NamedTuple):
-    """What a decision about a rollout is based on."""
+    """The records that a decision about a rollout is based on."""
 
     rollout: Rollout
     attempt_count: int
@@ -139,7 +139,7 @@ class Notice(NamedTuple):
 
 
 class BackendListener(Protocol):
-    """What a backend calls after a commit. Thread-safe; never blocks and never raises."""
+    """The engine as a backend sees it; thread-safe, and never blocks or raises."""
 
     def changed(self, notices: Sequence[Notice]) -> None:
         """Take note of committed changes, in the order in which they were committed."""
@@ -163,7 +163,7 @@ class StorageBackend(ABC):
     order, for any number of tasks, threads and processes that ``capabilities`` admits. One
     exception: a change of a worker that belongs to a change of a rollout may be a second step.
     The backend then calls ``decide`` for the rollout with ``worker=None``, and afterwards with the
-    worker as it is; of that second result only ``worker`` counts. If the process dies between the
+    stored worker; of that second result only ``worker`` counts. If the process dies between the
     steps, the worker's next :meth:`change_worker` must show it as if the second step had been
     taken.
 
@@ -176,7 +176,7 @@ class StorageBackend(ABC):
     If it is False they belong to the caller.
 
     **Idempotency.** The engine derives ids from a call's idempotency key, so
-    :meth:`insert_rollouts` and :meth:`change` need not know of keys. :meth:`claim` and
+    :meth:`insert_rollouts` and :meth:`change` get no keys. :meth:`claim` and
     :meth:`put_resources` get the key: called again under the same key they change nothing and
     return what the first call returned. A backend whose data does not outlive its process may
     ignore keys: the store server remembers replies as long as it lives.
@@ -206,7 +206,7 @@ class StorageBackend(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> LightningStoreCapabilities:
-        """What a store on this backend can do; the engine adds ``events``."""
+        """The capabilities of a store on this backend; the engine adds ``events``."""
 
     @abstractmethod
     async def statistics(self) -> LightningStoreStatistics:
@@ -282,17 +282,17 @@ class StorageBackend(ABC):
 
         Args:
             rollout_id: The rollout.
-            decide: Called with the rollout, the attempt and the worker as they are. A change's
+            decide: Called with the stored rollout, attempt and worker. A change's
                 attempt replaces the one with its id, or is new.
             attempt_id: The attempt that it is about, or ``"latest"``. An attempt that does not
-                exist is None in the state, and is no error.
+                exist is None in the state; that is not an error.
             worker_id: The worker that it is about; None means the attempt's.
             payload: Whether ``decide`` and the caller look at the rollout's ``input`` and
                 ``metadata``. If False a backend may leave them None, and ``decide`` changes
                 neither.
 
         Returns:
-            The rollout and the attempt that it was about (the changed or new one), as they are now.
+            The rollout and the attempt that it was about, after the change.
 
         Raises:
             RolloutNotFoundError: There is no such rollout (:func:`rollout_not_found`).
@@ -343,7 +343,7 @@ class StorageBackend(ABC):
 
         Args:
             resources_id: The snapshot.
-            decide: Called with the snapshot as it is.
+            decide: Called with the stored snapshot.
             becomes_latest: Whether it becomes the latest snapshot; False leaves the latest alone.
             key: Idempotency key.
         """
@@ -448,7 +448,7 @@ def attempt_not_found(rollout_id: str, attempt_id: str) -> AttemptNotFoundError:
 
 
 def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
-    """Return what listeners are told of a change: its attempt, its rollout, its worker.
+    """Return the notices of a change: of its attempt, its rollout and its worker.
 
     Args:
         state: The state that the change was decided upon.
@@ -479,14 +479,14 @@ def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
 
 
 def rollout_notice(rollout: Rollout, now: float) -> Notice:
-    """Return what listeners are told of a rollout that was added or changed."""
+    """Return the notice of a rollout that was added or changed."""
     return Notice("rollout", now, rollout.rollout_id, None, None, None, rollout.status)
 
 
 def worker_notice(before: Worker | None, worker: Worker, now: float) -> list[Notice]:
-    """Return what listeners are told of a worker: a new status or assignment, or a heartbeat.
+    """Return the notice of a worker: a new status or assignment, or a heartbeat.
 
-    Nothing is told of a poll that found no work.
+    A poll that found no work has no notice.
     """
     if before is not None and (
         (before.status, before.current_attempt_id, before.last_heartbeat_time)

@@ -23,7 +23,7 @@ Queries:
   :class:`~agl_core.errors.InvalidArgumentError` that names the allowed ones.
 * Filters and sort orders mean what :mod:`agl_core.store.filters` says.
 
-What a call does to statuses is decided in :mod:`agl_core.lifecycle`, never in a store.
+:mod:`agl_core.lifecycle` decides how a call changes statuses, never a store.
 
 The abstract methods are those of version 0.3; all others have a default on top of them. A store
 that keeps data of its own is best written as an :class:`~agl_core.store.EngineStore` on a
@@ -85,7 +85,7 @@ class LightningStore(ABC):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """What this store can do."""
+        """The capabilities of this store."""
         return LightningStoreCapabilities()
 
     async def statistics(self) -> LightningStoreStatistics:
@@ -126,7 +126,7 @@ class LightningStore(ABC):
 
         Args:
             input: The task.
-            mode: What the rollout is for.
+            mode: Purpose of the rollout: train, val or test.
             resources_id: Snapshot to run with; None takes the latest, if there is one.
             config: Timeouts and retries; None means the defaults.
             metadata: Free data; None is stored as ``{}``.
@@ -212,11 +212,10 @@ class LightningStore(ABC):
         """
 
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
-        """Take back a claim that reached nobody; see :func:`agl_core.lifecycle.return_claim`.
+        """Take back an undelivered claim; see :func:`agl_core.lifecycle.return_claim`.
 
-        For servers, which learn that the one who claimed is gone. One atomic step; nothing changes
-        once somebody has acted on the attempt. The default takes two steps, and leaves the attempt
-        as it is.
+        For servers, which notice that a client is gone. One atomic step; nothing changes once the
+        attempt was acted on. The default takes several steps and does not end the attempt.
 
         Raises:
             RolloutNotFoundError: No such rollout.

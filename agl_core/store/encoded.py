@@ -99,7 +99,7 @@ class EncodedSpan:
 
     @property
     def parts(self) -> SpanParts | None:
-        """What the span is made of if it is held as an object; not to be changed."""
+        """The span's content if it is held as an object; not to be changed."""
         return self._parts
 
     def decode(self) -> Span:
@@ -180,7 +180,7 @@ def hold_span(span: Span) -> EncodedSpan:
     """Copy a span, to be encoded when its bytes are asked for; the result shares no mutable state.
 
     Costs less than :func:`encode_span`, and reading the span back costs a copy. A span with events,
-    links, extra keys or values that are no primitives is encoded at once.
+    links, extra keys or nested values is encoded at once.
 
     Raises:
         pydantic_core.PydanticSerializationError: An attribute has no JSON form.

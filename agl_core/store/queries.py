@@ -1,8 +1,8 @@
 """Queries as values: what the engine hands to a storage backend.
 
 Each value is frozen and was checked when it was made: the limit, the offset, the direction, the
-sort field and the filter logic are valid. What filters and orders mean is in
-:mod:`agl_core.store.filters`.
+sort field and the filter logic are valid. The meaning of filters and
+orders is in :mod:`agl_core.store.filters`.
 """
 
 from __future__ import annotations

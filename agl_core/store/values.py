@@ -44,7 +44,7 @@ UNSET: Final = Unset()
 
 
 class LightningStoreCapabilities(TypedDict, total=False):
-    """What a store can do; an absent key means it cannot."""
+    """The capabilities of a store; an absent key means False."""
 
     thread_safe: bool
     """May be called from several threads, each with its own loop."""
@@ -55,7 +55,7 @@ class LightningStoreCapabilities(TypedDict, total=False):
     otlp_traces: bool
     """Takes spans over OTLP/HTTP at :meth:`LightningStore.otlp_traces_endpoint`."""
     durable: bool
-    """What a returned call wrote survives the death of the process."""
+    """Data survives the process once the call that wrote it has returned."""
     events: bool
     """:meth:`LightningStore.events` works."""
 
@@ -77,7 +77,7 @@ class LightningStoreStatistics(TypedDict, total=False):
 
 
 class StoreEvent(BaseModel):
-    """One change in a store, as :meth:`LightningStore.events` tells it."""
+    """One change in a store, as :meth:`LightningStore.events` yields it."""
 
     event_id: int
     """Increasing within one store; a gap means that events were dropped for a slow listener."""

@@ -25,7 +25,7 @@ class Wakeup:
         """Wake the waiter now or, if it is not waiting, when it next waits. Any thread.
 
         Returns:
-            False if the waiter's loop is closed, so that nobody will ever wake up.
+            False if the waiter's loop is closed: the waiter will never run again.
         """
         future = self._future
         if asyncio._get_running_loop() is self._loop:  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""The watchdog: ends attempts that take too long or are silent, however often it is called."""
+"""The watchdog: ends attempts that take too long or are silent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Watchdog:
         """Seconds that a waiting call may sleep until the next scan is due."""
 
     def renewed(self) -> Watchdog:
-        """Return a watchdog for a forked child, in which nobody holds its lock."""
+        """Return a watchdog for a forked child, with a lock that is free."""
         twin = Watchdog(self._backend, self._debounce)
         twin._last_scan = self._last_scan
         return twin

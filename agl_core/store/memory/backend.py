@@ -78,7 +78,7 @@ class MemoryBackend(StorageBackend):
 
     Args:
         budget: How much memory spans may take.
-        thread_safe: What the capability ``thread_safe`` says. The backend is in any case.
+        thread_safe: Value of the capability ``thread_safe``; the backend is thread-safe anyway.
     """
 
     shares_records: ClassVar[bool] = True

@@ -15,7 +15,7 @@ class MemoryStoreConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    thread_safe: bool = Field(default=True, description="What the capability thread_safe says.")
+    thread_safe: bool = Field(default=True, description="Value of the capability thread_safe.")
     eviction_memory_threshold: int | float | None = Field(
         default=None,
         description="Evict spans above this: a ratio of memory (float) or bytes (int). "

@@ -19,11 +19,11 @@ class InMemoryLightningStore(EngineStore):
     succession. No call blocks longer than the bookkeeping of another call takes.
 
     When spans take more memory than ``eviction_memory_threshold``, those of whole rollouts are
-    dropped, finished ones first and oldest first, until they take no more than
-    ``safe_memory_threshold``.
+    dropped, finished ones first and oldest first, until they take
+    ``safe_memory_threshold`` or less.
 
     Args:
-        thread_safe: What the capability ``thread_safe`` says. The store is in any case.
+        thread_safe: Value of the capability ``thread_safe``; the store is thread-safe anyway.
         eviction_memory_threshold: A ratio of the machine's memory (a float in (0, 1]) or bytes (an
             int); None means 0.7.
         safe_memory_threshold: Likewise, a float in [0, 1] or bytes; None means 80 % of the

@@ -1,6 +1,15 @@
-"""Agents: what runs a task, as a class or as a decorated function."""
+"""Agents: the code that runs a task, as a class or as a decorated function."""
 
 from agl_core.agent._base import LitAgent
 from agl_core.agent._decorators import FunctionalLitAgent, llm_rollout, prompt_rollout, rollout
+from agl_core.agent._views import RunnerView, TrainerView
 
-__all__ = ["FunctionalLitAgent", "LitAgent", "llm_rollout", "prompt_rollout", "rollout"]
+__all__ = [
+    "FunctionalLitAgent",
+    "LitAgent",
+    "RunnerView",
+    "TrainerView",
+    "llm_rollout",
+    "prompt_rollout",
+    "rollout",
+]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from agl_core.errors import AgentSignatureError
 
 if TYPE_CHECKING:
+    from agl_core.agent._views import RunnerView, TrainerView
     from agl_core.tracer import Tracer
     from agl_core.types import NamedResources, Rollout, RolloutRawResult
 
@@ -45,9 +46,8 @@ class LitAgent(Generic[T]):
     """
 
     # On the class, so that a subclass need not call super().__init__().
-    # Typed as Any: agents are below runners and trainers, and do not import them.
-    _trainer: Any = None
-    _runner: Any = None
+    _trainer: TrainerView | None = None
+    _runner: RunnerView | None = None
 
     def __init__(self, *, trained_agents: str | None = None) -> None:
         """Nothing to set up; ``trained_agents`` is deprecated: adapters choose by agent_match."""
@@ -60,12 +60,12 @@ class LitAgent(Generic[T]):
 
     # -- where the agent runs --------------------------------------------------------------------
 
-    def set_trainer(self, trainer: Any) -> None:
+    def set_trainer(self, trainer: TrainerView) -> None:
         """Called by the trainer before it hands the agent to its runners."""
         self._trainer = trainer
 
-    def get_trainer(self) -> Any:
-        """Return the :class:`agl_core.Trainer`.
+    def get_trainer(self) -> TrainerView:
+        """Return the trainer.
 
         Raises:
             ValueError: The agent is not run by a trainer of this process.
@@ -75,16 +75,16 @@ class LitAgent(Generic[T]):
         return self._trainer
 
     @property
-    def trainer(self) -> Any:
+    def trainer(self) -> TrainerView:
         """The trainer; see :meth:`get_trainer`."""
         return self.get_trainer()
 
-    def set_runner(self, runner: Any) -> None:
+    def set_runner(self, runner: RunnerView) -> None:
         """Called by the runner when it is initialised with this agent."""
         self._runner = runner
 
-    def get_runner(self) -> Any:
-        """Return the :class:`agl_core.Runner` that was last initialised with this agent.
+    def get_runner(self) -> RunnerView:
+        """Return the runner that was last initialised with this agent.
 
         Raises:
             ValueError: No runner of this process was.
@@ -94,7 +94,7 @@ class LitAgent(Generic[T]):
         return self._runner
 
     @property
-    def runner(self) -> Any:
+    def runner(self) -> RunnerView:
         """The runner; see :meth:`get_runner`."""
         return self.get_runner()
 

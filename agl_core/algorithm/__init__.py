@@ -1,10 +1,11 @@
-"""Algorithms: what gives out tasks, reads what came of them, and improves a resource."""
+"""Algorithms: they enqueue tasks, read the results, and improve a resource."""
 
 from agl_core.algorithm._base import Algorithm
 from agl_core.algorithm._baseline import Baseline
 from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
 from agl_core.algorithm._chat import ChatClient, ChatReply, ask_model
 from agl_core.algorithm._config import BaselineConfig
+from agl_core.algorithm._context import RunContext
 from agl_core.algorithm._evaluation import Evaluation
 from agl_core.algorithm._fast import FastAlgorithm
 from agl_core.algorithm._functional import FunctionalAlgorithm, algo
@@ -34,6 +35,7 @@ __all__ = [
     "ProgressReporter",
     "RolloutOutcome",
     "Run",
+    "RunContext",
     "add_llm",
     "algo",
     "ask_model",

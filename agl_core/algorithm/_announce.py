@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agl_core.plugins._events import notify
-from agl_core.store.base import LightningStore
-from agl_core.store.threaded import LightningStoreThreaded
+from agl_core.store import LightningStore, LightningStoreThreaded
 from agl_core.types import NamedResources, ResourcesUpdate
 
 __all__ = ["AnnouncingStore"]

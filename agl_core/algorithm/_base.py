@@ -1,4 +1,4 @@
-"""The algorithm contract: what reads the store and improves a resource.
+"""The algorithm contract: code that reads the store and improves a resource.
 
 ::
 
@@ -14,38 +14,37 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from agl_core.algorithm._context import RunContext
 from agl_core.plugins._events import notify
 from agl_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
+    from agl_core.agent import TrainerView
     from agl_core.algorithm._run import Run
     from agl_core.algorithm._utils import LLMProxyLike
     from agl_core.llm_server import LLMServer
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["Algorithm"]
 
+T = TypeVar("T")
+
 
 class Algorithm:
-    """Gives out tasks, reads what came of them, and improves a resource.
+    """Enqueues tasks, reads their results, and improves a resource.
 
     Override :meth:`run`, as a coroutine function or as a plain function; a plain one is run in a
     worker thread, where ``asyncio.run(store.…)`` works. When it returns, the run is over.
 
-    An algorithm holds what it is given; one object is used by one run at a time.
+    One object serves one run at a time.
     """
 
     # On the class, so that a subclass need not call super().__init__().
-    _trainer: Any = None  # algorithms are below the trainer, and do not import it
-    _store: LightningStore | None = None
-    _adapter: Adapter[Any, Any] | None = None
-    _llm_proxy: LLMProxyLike | None = None
-    _llm_server: LLMServer | None = None
-    _initial_resources: NamedResources | None = None
-    _run: Run | None = None
+    _context: RunContext = RunContext()
 
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
@@ -79,86 +78,97 @@ class Algorithm:
         """
         notify("algorithm_step", algorithm=self.display_name, step=step, metrics=dict(metrics))
 
-    # -- what the trainer hands over before it calls run -----------------------------------------
+    # -- what the algorithm works with ------------------------------------------------------------
 
-    def set_trainer(self, trainer: Any) -> None:
-        """Called by the trainer before :meth:`run`."""
-        self._trainer = trainer
+    @property
+    def context(self) -> RunContext:
+        """What the trainer gave, or the setters below."""
+        return self._context
 
-    def get_trainer(self) -> Any:
-        """Return the :class:`agl_core.Trainer`.
-
-        Raises:
-            ValueError: No trainer runs this algorithm.
-        """
-        if self._trainer is None:
-            raise ValueError(
-                f"{type(self).__qualname__} has no trainer; Trainer.fit and dev set it"
-            )
-        return self._trainer
-
-    def set_store(self, store: LightningStore) -> None:
-        """Called with the store that this run's runners see."""
-        self._store = store
+    def set_context(self, context: RunContext) -> None:
+        """Called by the trainer, once before each :meth:`run`."""
+        self._context = context
 
     def get_store(self) -> LightningStore:
         """Return the store.
 
         Raises:
-            ValueError: None was set.
+            ValueError: There is none.
         """
-        if self._store is None:
-            raise ValueError(f"{type(self).__qualname__} has no store; call set_store")
-        return self._store
-
-    def set_adapter(self, adapter: Adapter[Any, Any] | None) -> None:
-        """Called with the adapter that turns spans into what the algorithm reads."""
-        self._adapter = adapter
+        return self._required("store", self._context.store)
 
     def get_adapter(self) -> Adapter[Any, Any]:
         """Return the adapter.
 
         Raises:
-            ValueError: None was set.
+            ValueError: There is none.
         """
-        if self._adapter is None:
-            raise ValueError(f"{type(self).__qualname__} has no adapter; call set_adapter")
-        return self._adapter
+        return self._required("adapter", self._context.adapter)
 
-    def set_llm_proxy(self, llm_proxy: LLMProxyLike | None) -> None:
-        """Called with the proxy that stands before the model, or None."""
-        self._llm_proxy = llm_proxy
+    def get_trainer(self) -> TrainerView:
+        """Return the trainer.
+
+        Raises:
+            ValueError: No trainer runs this algorithm.
+        """
+        return self._required("trainer", self._context.trainer)
 
     def get_llm_proxy(self) -> LLMProxyLike | None:
         """Return the proxy, or None if the run has none."""
-        return self._llm_proxy
-
-    def set_llm_server(self, llm_server: LLMServer | None) -> None:
-        """Called with the server of the model that is trained, which runs by then, or None."""
-        self._llm_server = llm_server
+        return self._context.llm_proxy
 
     def get_llm_server(self) -> LLMServer | None:
         """Return the server, whose weights an algorithm may update, or None if there is none."""
-        return self._llm_server
-
-    def set_initial_resources(self, resources: NamedResources | None) -> None:
-        """Called with the resources to start from, or None."""
-        self._initial_resources = resources
+        return self._context.llm_server
 
     def get_initial_resources(self) -> NamedResources | None:
         """Return the resources to start from, or None."""
-        return self._initial_resources
-
-    def set_run(self, run: Run | None) -> None:
-        """Called with the run that this is, which may be one that goes on."""
-        self._run = run
+        return self._context.initial_resources
 
     def get_run(self) -> Run:
-        """Return the run, by which an algorithm goes on where it was; without a name by default.
+        """Return the run, which keeps what the algorithm resumes from; by default it has no name.
 
         Raises:
             ValueError: There is no store.
         """
         from agl_core.algorithm._run import Run
 
-        return Run(self.get_store()) if self._run is None else self._run
+        return self._context.run or Run(self.get_store())
+
+    def _required(self, name: str, value: T | None) -> T:
+        if value is None:
+            raise ValueError(
+                f"{type(self).__qualname__} has no {name}: run it with a trainer, or call "
+                f"set_{name} first"
+            )
+        return value
+
+    # -- running an algorithm by hand, as in 0.3 ---------------------------------------------------
+
+    def set_trainer(self, trainer: TrainerView) -> None:
+        """Set the trainer."""
+        self._context = replace(self._context, trainer=trainer)
+
+    def set_store(self, store: LightningStore) -> None:
+        """Set the store."""
+        self._context = replace(self._context, store=store)
+
+    def set_adapter(self, adapter: Adapter[Any, Any] | None) -> None:
+        """Set the adapter that turns spans into what the algorithm reads."""
+        self._context = replace(self._context, adapter=adapter)
+
+    def set_llm_proxy(self, llm_proxy: LLMProxyLike | None) -> None:
+        """Set the proxy in front of the models."""
+        self._context = replace(self._context, llm_proxy=llm_proxy)
+
+    def set_llm_server(self, llm_server: LLMServer | None) -> None:
+        """Set the server of the model that is trained; it must be running."""
+        self._context = replace(self._context, llm_server=llm_server)
+
+    def set_initial_resources(self, resources: NamedResources | None) -> None:
+        """Set the resources to start from."""
+        self._context = replace(self._context, initial_resources=resources)
+
+    def set_run(self, run: Run | None) -> None:
+        """Set the run, which may be a resumed one."""
+        self._context = replace(self._context, run=run)

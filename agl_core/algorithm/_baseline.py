@@ -26,7 +26,7 @@ from agl_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["Baseline"]
 
@@ -114,10 +114,11 @@ class Baseline(FastAlgorithm):
         return f"#{span.sequence_id} {span.name} {seconds:.3f} s {shown}"
 
     def _adapt(self, rollout_id: str, spans: Sequence[Span]) -> None:
-        if self._adapter is None:
+        adapter = self.context.adapter
+        if adapter is None:
             logger.warning("%s | no adapter to look at the spans with", rollout_id)
         elif spans:
-            adapted, report = self._adapter.adapt_with_report(spans)
+            adapted, report = adapter.adapt_with_report(spans)
             logger.info("%s | adapted: %s", rollout_id, adapted)
             if report.spans:  # by an adapter that counts
                 logger.info("%s | %s", rollout_id, report)

@@ -36,7 +36,7 @@ from agl_core.types import (
 
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["BatchOutcome", "RolloutOutcome", "cancel_rollouts", "run_batch"]
 

@@ -11,7 +11,7 @@ from agl_core.errors import ConfigError
 from agl_core.types import Dataset, NamedResources, RolloutMode
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["Evaluation"]
 
@@ -64,7 +64,7 @@ class Evaluation(FastAlgorithm):
             tasks,
             resources=await self._choose_resources(store, llm_proxy),
             mode=self._mode,
-            adapter=self._adapter,
+            adapter=self.context.adapter,
             timeout=self._timeout,
             description="evaluation",
         )

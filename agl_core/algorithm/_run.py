@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store.request_key import current_request_key
+from agl_core.store import current_request_key
 from agl_core.types import (
     Attempt,
     Checkpoint,
@@ -42,7 +42,7 @@ from agl_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["Run", "count_rollouts", "stored_runs"]
 

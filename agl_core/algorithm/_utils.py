@@ -12,7 +12,7 @@ from agl_core.types import LLM, Dataset, NamedResources
 
 if TYPE_CHECKING:
     from agl_core.algorithm._base import Algorithm
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["LLMProxyLike", "add_llm", "batch_iter_over_dataset", "with_llm_proxy", "with_store"]
 

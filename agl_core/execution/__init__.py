@@ -1,6 +1,7 @@
 """Execution strategies: where the algorithm and the runners run, and how they end.
 
-:mod:`agl_core.execution._base` is the contract. The strategies are imported at first use.
+:mod:`agl_core.execution._base` is the contract. What strategies are made of is imported at first
+use.
 """
 
 from __future__ import annotations
@@ -8,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core.execution._base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl_core.execution._events import MultiprocessingEvent, ThreadingEvent
 from agl_core.lazy import lazy_names
 from agl_core.types import ExecutionEvent
 
 if TYPE_CHECKING:
     from agl_core.execution._claims import ClaimTracker
     from agl_core.execution._config import SharedMemoryConfig
-    from agl_core.execution._events import wait_readable
+    from agl_core.execution._events import MultiprocessingEvent, ThreadingEvent, wait_readable
     from agl_core.execution._shared_memory import SharedMemoryExecutionStrategy
     from agl_core.execution._supervise import supervise
 
@@ -37,9 +37,11 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "ClaimTracker": "agl_core.execution._claims",
-        "wait_readable": "agl_core.execution._events",
-        "supervise": "agl_core.execution._supervise",
+        "MultiprocessingEvent": "agl_core.execution._events",
         "SharedMemoryConfig": "agl_core.execution._config",
         "SharedMemoryExecutionStrategy": "agl_core.execution._shared_memory",
+        "ThreadingEvent": "agl_core.execution._events",
+        "supervise": "agl_core.execution._supervise",
+        "wait_readable": "agl_core.execution._events",
     },
 )

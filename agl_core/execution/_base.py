@@ -23,7 +23,7 @@ from typing import Protocol
 import anyio
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import ExecutionEvent
 
 __all__ = [

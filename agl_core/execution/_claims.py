@@ -7,8 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agl_core.store.base import LightningStore
-from agl_core.store.threaded import LightningStoreThreaded
+from agl_core.store import LightningStore, LightningStoreThreaded
 from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout
 
 __all__ = ["ClaimTracker"]

@@ -1,8 +1,6 @@
-"""Stop events: how a run tells its bundles to end, within a process and across processes.
+"""Stop events within a process and across processes.
 
-An event is level triggered: once set, every waiter of every thread and process wakes and keeps
-seeing it, until somebody clears it. Tasks wait with :meth:`~ThreadingEvent.wait_async`, which costs
-nothing while it waits and is woken by the event itself.
+They implement :class:`~agl_core.types.ExecutionEvent`.
 """
 
 from __future__ import annotations

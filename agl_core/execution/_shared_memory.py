@@ -25,7 +25,7 @@ from agl_core.execution._config import SharedMemoryConfig
 from agl_core.execution._events import ThreadingEvent
 from agl_core.execution._supervise import BundleThread, supervise
 from agl_core.plugins import configured_by
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 
 __all__ = ["SharedMemoryExecutionStrategy"]
 

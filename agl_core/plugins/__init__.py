@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agl_core.lazy import lazy_names
 from agl_core.plugins._blueprint import Blueprint
-from agl_core.plugins._build import build_component, resolve_component
+from agl_core.plugins._build import ComponentLike, build_component, resolve_component
 from agl_core.plugins._events import add_listener, notify, remove_listener, reset_listeners
 from agl_core.plugins._files import read_config_file
 from agl_core.plugins._imports import import_object
@@ -61,6 +61,7 @@ __all__ = [
     "CommandSpec",
     "ComponentConfig",
     "ComponentKind",
+    "ComponentLike",
     "ComponentSpec",
     "DialectSpec",
     "HookSpec",

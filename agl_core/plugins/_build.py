@@ -34,7 +34,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, Union, cast
 
 from agl_core.errors import ComponentTypeError, ConfigError
 from agl_core.plugins._blueprint import Blueprint
@@ -44,7 +44,14 @@ from agl_core.plugins._imports import import_object, is_dotted_path
 from agl_core.plugins._registry import get_registry
 from agl_core.plugins._spec import COMPONENT_KINDS
 
-__all__ = ["CONTRACTS", "build_component", "contract_of", "resolve_component"]
+__all__ = ["CONTRACTS", "ComponentLike", "build_component", "contract_of", "resolve_component"]
+
+T = TypeVar("T")
+
+ComponentLike: TypeAlias = Union[  # noqa: UP007 - a class is not an operand of | in an alias
+    T, type[T], Callable[[], T], str, Path, Mapping[str, Any], None
+]
+"""What a component of type ``T`` may be given as; see the module's docstring."""
 
 CONTRACTS: Final[Mapping[str, str]] = {
     "store": "agl_core.store:LightningStore",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import LLM, ProxyLLM
 
 __all__ = ["LLMProxy"]

@@ -1,4 +1,4 @@
-"""Runners: they claim rollouts, run the agent, and write down how it went."""
+"""Runners: they claim rollouts, run the agent, and write the results."""
 
 from agl_core.runner._agent_runner import LitAgentRunner
 from agl_core.runner._base import Runner, worker_name

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agl_core.proxy import LLMProxy
     from agl_core.runner._base import Runner
     from agl_core.runner._hooks import Hooks
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.tracer import Tracer
     from agl_core.types import AttemptedRollout, AttemptStatus, NamedResources, Span
 

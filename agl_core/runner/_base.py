@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from agl_core.agent import LitAgent
     from agl_core.runner._hook import Hook
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import ExecutionEvent, NamedResources, Rollout, RolloutMode, TaskInput
 
 __all__ = ["Runner", "worker_name"]

@@ -13,7 +13,7 @@ from agl_core.runner._final_status import write_final_status
 from agl_core.runner._heartbeat import jittered
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import AttemptedRollout, RolloutStatus
 
 __all__ = ["Claims"]

@@ -7,10 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import AgentTimeoutError, StoreUnavailableError
-from agl_core.store.base import UNSET
+from agl_core.store import UNSET
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import Attempt, AttemptedRollout, AttemptStatus
 
 __all__ = ["CANCELLED_TIMEOUT", "error_metadata", "write_final_status"]

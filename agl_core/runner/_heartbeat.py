@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agl_core.runner._snapshot import system_snapshot
 from agl_core.runner._sync_calls import Outcome, SyncCalls
-from agl_core.store.base import UNSET
+from agl_core.store import UNSET
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import Worker
 
 __all__ = ["Heartbeat", "HeartbeatMode", "jittered"]

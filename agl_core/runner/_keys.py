@@ -13,7 +13,7 @@ from agl_core.types import ProxyLLM
 
 if TYPE_CHECKING:
     from agl_core.proxy import LLMProxy
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import AttemptedRollout, NamedResources
 
 __all__ = ["with_keys"]

@@ -12,7 +12,7 @@ from agl_core.errors import AgentCancelledError, AgentError, AgentTimeoutError
 
 if TYPE_CHECKING:
     from agl_core.runner._attempt import AttemptRun
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import Worker
 
 __all__ = ["Oversight"]

@@ -23,7 +23,7 @@ from agl_core.errors import AgentResultError
 from agl_core.types import Span, SpanCoreFields
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import AttemptedRollout
 
 __all__ = ["store_result"]

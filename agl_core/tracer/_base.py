@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from agl_core.types import ParallelWorkerBase
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import (
         AttributeValue,
         Span,

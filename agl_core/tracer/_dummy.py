@@ -22,7 +22,7 @@ from agl_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
 
 __all__ = ["DummyTracer"]
 

@@ -42,7 +42,7 @@ from agl_core.tracer._threads import traces_follow_threads
 from agl_core.types import Span, SpanCoreFields, SpanRecordingContext, StatusCode, TraceStatus
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.types import AttributeValue
 
 __all__ = ["OtelTracer"]

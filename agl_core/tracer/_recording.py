@@ -28,7 +28,7 @@ from agl_core.otel._convert import to_span
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.tracer._exporter import ExportLoop
     from agl_core.types import Span
 

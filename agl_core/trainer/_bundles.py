@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from agl_core.algorithm import Run, RunContext
 from agl_core.algorithm._announce import AnnouncingStore
-from agl_core.algorithm._run import Run
 from agl_core.llm_server import serving_behind
 from agl_core.plugins._events import has_listeners
 from agl_core.runner._sync_calls import SyncCalls
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agl_core.llm_server import LLMServer
     from agl_core.proxy import LLMProxy
     from agl_core.runner import Hook, Runner
-    from agl_core.store.base import LightningStore
+    from agl_core.store import LightningStore
     from agl_core.trainer._trainer import Trainer
     from agl_core.types import Dataset, ExecutionEvent, NamedResources
 
@@ -67,16 +67,22 @@ class AlgorithmSide:
         if run.finished:
             logger.info("The run %r is finished; nothing to do", run.name)
             return
-        algorithm.set_run(run)
-        algorithm.set_trainer(self.trainer)
         if has_listeners():
             store = AnnouncingStore(store, algorithm.display_name)
-        algorithm.set_store(store)
-        algorithm.set_adapter(self.adapter)
-        algorithm.set_llm_proxy(self.llm_proxy)
-        algorithm.set_llm_server(self.llm_server)
-        if self.initial_resources is not None:
-            algorithm.set_initial_resources(self.initial_resources)
+        resources = self.initial_resources
+        algorithm.set_context(
+            RunContext(
+                store=store,
+                adapter=self.adapter,
+                llm_proxy=self.llm_proxy,
+                llm_server=self.llm_server,
+                initial_resources=algorithm.get_initial_resources()
+                if resources is None
+                else resources,
+                run=run,
+                trainer=self.trainer,
+            )
+        )
         datasets = {"train_dataset": self.train_dataset, "val_dataset": self.val_dataset}
         async with serving_behind(self.llm_proxy, self.llm_server):
             if algorithm.is_async():

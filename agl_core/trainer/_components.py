@@ -1,10 +1,10 @@
-"""Checks of a trainer's arguments that no component contract makes."""
+"""Defaults and checks of the arguments of a trainer."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import get_registry
@@ -16,24 +16,39 @@ __all__ = ["check_dataset", "default_strategy", "deprecated", "hooks_of"]
 T = TypeVar("T")
 
 
-def default_strategy() -> str:
-    """Return the strategy of a trainer that names none: ``cs`` where installed, else ``shm``."""
-    installed = {record.name for record in get_registry().usable("execution")}
-    return "cs" if "cs" in installed else "shm"
+class DefaultStrategy(NamedTuple):
+    """The strategy of a trainer that names none.
+
+    Attributes:
+        name: ``cs`` or ``shm``.
+        reason: The name and the reason for the choice, for people.
+    """
+
+    name: str
+    reason: str
+
+
+def default_strategy() -> DefaultStrategy:
+    """Return ``cs`` (processes) if it is installed and usable, else ``shm`` (threads)."""
+    found = [record for record in get_registry().of_kind("execution") if record.name == "cs"]
+    if any(record.status == "ok" for record in found):
+        return DefaultStrategy("cs", "cs, runners as processes")
+    why = f"cs is {found[0].status}" if found else "pip install agl-exec-cs for processes"
+    return DefaultStrategy("shm", f"shm, runners as threads ({why})")
 
 
 def hooks_of(hooks: Hook | Sequence[Hook] | None) -> tuple[Hook, ...]:
     """Return the hooks as a tuple, whether none, one or several were given.
 
     Raises:
-        ConfigError: One of them is no hook.
+        ConfigError: One of them is not a hook.
     """
     if hooks is None:
         return ()
     given = (hooks,) if isinstance(hooks, Hook) else tuple(hooks)
     for hook in cast("tuple[object, ...]", given):
         if not isinstance(hook, Hook):
-            raise ConfigError(f"{hook!r} is no Hook; derive it from agl_core.Hook", path="hooks")
+            raise ConfigError(f"{hook!r} is not a Hook; derive it from agl_core.Hook", path="hooks")
     return given
 
 
@@ -48,14 +63,14 @@ def check_dataset(name: str, dataset: Any) -> Dataset[Any] | None:
     if isinstance(dataset, (str, bytes, dict)) or not isinstance(dataset, Dataset):
         kind = type(cast("object", dataset)).__qualname__
         raise ConfigError(
-            f"a {kind} is no dataset; it needs a length and items by index, as a list has",
+            f"a {kind} is not a dataset; it needs a length and items by index, like a list",
             path=name,
         )
     return cast("Dataset[Any]", dataset)
 
 
 def deprecated(old: str, value: T | None, new: str, current: T | None) -> T | None:
-    """Return the value of an argument that has an old name and a new one; the new one wins."""
+    """Return the value of an argument with an old and a new name; the new name wins."""
     if value is None:
         return current
     warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)

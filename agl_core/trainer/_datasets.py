@@ -68,7 +68,7 @@ def _read(spec: str, directory: Path, path: str) -> list[Any]:
     suffix = file.suffix.lower()
     if suffix not in _SUFFIXES:
         raise ConfigError(
-            f"{spec!r} is no dataset: give a list, a file ({', '.join(_SUFFIXES)}) or "
+            f"{spec!r} is not a dataset: give a list, a file ({', '.join(_SUFFIXES)}) or "
             "'package.module:name'",
             path=path,
         )

@@ -41,6 +41,7 @@ from agl_core.plugins._files import CONFIG_SUFFIXES
 from agl_core.plugins._registry import did_you_mean
 from agl_core.runner import Hook
 from agl_core.store.default import default_store
+from agl_core.trainer._components import default_strategy
 from agl_core.trainer._datasets import load_dataset
 from agl_core.trainer._references import import_reference, search_in
 from agl_core.types import Dataset, Resource, resource_types
@@ -204,6 +205,7 @@ class TrainPlan:
     def describe(self) -> dict[str, str]:
         """Return what the run is made of, by name, for display."""
         named = {key: _type_name(spec) for key, spec in self._components.items() if spec}
+        named.setdefault("strategy", default_strategy().name)
         sizes = {
             name: f"{len(dataset)} tasks"
             for name in ("train_dataset", "val_dataset")
@@ -274,7 +276,7 @@ def _check_component(key: str, spec: Any) -> None:
     supplied = dict.fromkeys(part.supplied)
     try:
         blueprint = resolve_component(
-            part.kind, spec, inject=supplied, default=part.default or None, path=key
+            part.kind, spec, inject=supplied, default=_default_type(key), path=key
         )
     except PluginError as error:
         raise type(error)(f"{key}: {error}") from error
@@ -282,6 +284,10 @@ def _check_component(key: str, spec: Any) -> None:
     factory = blueprint.factory
     if contract and inspect.isclass(factory) and not issubclass(factory, contract):
         raise ConfigError(f"{blueprint.source} is no {contract.__name__}", path=key)
+
+
+def _default_type(key: str) -> str | None:
+    return default_strategy().name if key == "strategy" else _PARTS[key].default or None
 
 
 def _type_name(spec: Any) -> str:

@@ -1,4 +1,4 @@
-"""The trainer: picks the components, and hands the two halves of a run to a strategy.
+"""The trainer: builds the components, and hands the two sides of a run to a strategy.
 
 ::
 
@@ -20,18 +20,18 @@ from agl_core.algorithm import Algorithm, Baseline, FastAlgorithm
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
 from agl_core.ids import generate_id
-from agl_core.plugins import build_component, notify
+from agl_core.llm_server import LLMServer
+from agl_core.plugins import ComponentLike, build_component, notify
+from agl_core.proxy import LLMProxy
 from agl_core.runner import Hook, LitAgentRunner, Runner
-from agl_core.store.base import LightningStore
+from agl_core.store import LightningStore
 from agl_core.tracer import Tracer
 from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
 from agl_core.trainer._components import check_dataset, default_strategy, deprecated, hooks_of
 from agl_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
-    from agl_core.algorithm._batch import BatchOutcome
-    from agl_core.llm_server import LLMServer
-    from agl_core.proxy import LLMProxy
+    from agl_core.algorithm import BatchOutcome
 
 __all__ = ["Trainer"]
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Trainer:
-    """Composes a run and runs it.
+    """Builds the components of a run, and runs it.
 
     A component is given as an instance, a registered name (``"sqlite"``), a dict
     ``{"type": name, **config}``, a dotted path, a class, or a TOML or YAML file.
@@ -49,24 +49,22 @@ class Trainer:
             number.
         max_rollouts: How many rollouts each runner does at most.
         initial_resources: The resources the algorithm starts from.
-        tracer: Turns what agents do into spans; ``otel`` by default.
-        adapter: Turns spans into what the algorithm reads; ``triplet`` by default.
+        tracer: Records what agents do as spans; ``otel`` by default.
+        adapter: Turns spans into data for the algorithm; ``triplet`` by default.
         store: Keeps tasks, spans and resources; ``memory`` by default.
         runner: Runs the agent; :class:`~agl_core.runner.LitAgentRunner` by default.
-        strategy: Where everything runs. By default ``cs`` (processes around a store server) if
-            agl-exec-cs is installed, and else ``shm`` (threads of this process); the log says
-            which.
+        strategy: Where the algorithm and the runners run. By default ``cs`` (processes around a
+            store server) if agl-exec-cs is installed, else ``shm`` (threads of this process); the
+            log says which.
         port: Port of the store server, for strategies that have one.
-        algorithm: Improves the resources. None: the runners serve what others put in the store.
-        llm_proxy: Stands between agents and models; ``direct`` by default, if a dict without a
-            type is given.
+        algorithm: Improves the resources. None: the runners run what others enqueue.
+        llm_proxy: The proxy between agents and models. A dict without a type means ``direct``.
         llm_server: Serves the model that is trained, behind the proxy (``direct``, unless
             ``llm_proxy`` says otherwise); it runs while the algorithm does.
         hooks: Callbacks around each rollout.
         proxy: Another name of ``llm_proxy``.
-        run: Name of the run. The run of this name in the store goes on where it was (and does
-            nothing if it is finished); without a name each call is a run of its own. Counts for
-            :meth:`fit` and :meth:`dev`.
+        run: Name of the run, for :meth:`fit` and :meth:`dev`. A run of this name in the store is
+            resumed; a finished one does nothing. Without a name every call is a new run.
         dev: Deprecated and without effect; call :meth:`dev`.
         n_workers: Deprecated name of ``n_runners``.
         max_tasks: Deprecated name of ``max_rollouts``.
@@ -74,7 +72,7 @@ class Trainer:
         triplet_exporter: Deprecated name of ``adapter``.
 
     Attributes:
-        interrupted: Whether the last run was ended by Ctrl+C.
+        interrupted: Whether Ctrl+C ended the last run.
 
     Raises:
         ConfigError: An argument is wrong; the message starts with its name.
@@ -87,23 +85,23 @@ class Trainer:
         n_runners: int | None = None,
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
-        tracer: Any = None,
-        adapter: Any = None,
-        store: Any = None,
-        runner: Any = None,
-        strategy: Any = None,
+        tracer: ComponentLike[Tracer] = None,
+        adapter: ComponentLike[Adapter[Any, Any]] = None,
+        store: ComponentLike[LightningStore] = None,
+        runner: ComponentLike[Runner[Any]] = None,
+        strategy: ComponentLike[ExecutionStrategy] = None,
         port: int | None = None,
-        algorithm: Any = None,
-        llm_proxy: Any = None,
-        llm_server: Any = None,
+        algorithm: ComponentLike[Algorithm] = None,
+        llm_proxy: ComponentLike[LLMProxy] = None,
+        llm_server: ComponentLike[LLMServer] = None,
         hooks: Hook | Sequence[Hook] | None = None,
-        proxy: Any = None,
+        proxy: ComponentLike[LLMProxy] = None,
         run: str | None = None,
         dev: bool | None = None,
         n_workers: int | None = None,
         max_tasks: int | None = None,
         daemon: bool | None = None,
-        triplet_exporter: Any = None,
+        triplet_exporter: ComponentLike[Adapter[Any, Any]] = None,
     ) -> None:
         deprecated("dev=True", dev or None, "Trainer.dev()", None)
         deprecated("daemon", daemon, "the strategy's own options", None)
@@ -123,11 +121,14 @@ class Trainer:
         supplies: dict[str, Any] = {"n_runners": n_runners or 1}
         if port is not None:
             supplies["server_port"] = port
+        default = default_strategy()
         self.strategy: ExecutionStrategy = build_component(
-            "execution", strategy, default=default_strategy(), inject=supplies, path="strategy"
+            "execution", strategy, default=default.name, inject=supplies, path="strategy"
         )
+        given = type(self.strategy).__qualname__
+        self._strategy_note = default.reason if strategy is None else given
         if port is not None and hasattr(self.strategy, "server_port"):
-            setattr(self.strategy, "server_port", port)  # noqa: B010 - of an instance, too
+            setattr(self.strategy, "server_port", port)  # noqa: B010 - also of a given instance
         self.n_runners = self.strategy.n_runners
         self.store: LightningStore = build_component("store", store, default="memory")
         self.tracer: Tracer = build_component("tracer", tracer, default="otel")
@@ -164,8 +165,8 @@ class Trainer:
     ) -> None:
         """Run the algorithm with the agent until the algorithm is done.
 
-        Ctrl+C stops the run in good order, sets :attr:`interrupted` and returns; what the store
-        holds stays. Results are in :attr:`store` and in the algorithm.
+        Ctrl+C stops the run cleanly, sets :attr:`interrupted` and returns; the store keeps its
+        content. Results are in :attr:`store` and in the algorithm.
 
         Args:
             agent: The agent to train.
@@ -173,7 +174,7 @@ class Trainer:
             val_dataset: Tasks to measure on.
 
         Raises:
-            ConfigError: The agent or a dataset is not one.
+            ConfigError: The agent is not an agent, or a dataset not a dataset.
             Exception: What the algorithm, a runner or the store raised.
         """
         self._execute("fit", agent, self.algorithm, train_dataset, val_dataset)
@@ -185,16 +186,16 @@ class Trainer:
         *,
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
-        """Like :meth:`fit` with an algorithm that is quick: the given one or ``Baseline()``.
+        """Like :meth:`fit` with a fast algorithm: the given one, or ``Baseline()``.
 
         Raises:
-            TypeError: The trainer's algorithm is no :class:`~agl_core.algorithm.FastAlgorithm`.
+            TypeError: The algorithm is not a :class:`~agl_core.algorithm.FastAlgorithm`.
         """
         algorithm = Baseline() if self.algorithm is None else self.algorithm
         if not isinstance(algorithm, FastAlgorithm):
             raise TypeError(
-                f"dev takes a FastAlgorithm and {type(algorithm).__qualname__} is none; "
-                "use fit, or a trainer without an algorithm"
+                f"dev takes a FastAlgorithm, not {type(algorithm).__qualname__}; use fit, or a "
+                "trainer without an algorithm"
             )
         self._execute("dev", agent, algorithm, train_dataset, val_dataset)
 
@@ -211,15 +212,15 @@ class Trainer:
         Args:
             agent: The agent to measure.
             dataset: The tasks; each becomes a rollout of mode ``test``.
-            resources: What to run with, or the id of a stored snapshot; by default the
-                initial resources, or else the latest in the store.
-            timeout: Seconds for the whole dataset; what is not done by then is cancelled.
+            resources: The resources to run with, or the id of a stored snapshot; by default the
+                initial resources, else the latest in the store.
+            timeout: Longest time for the whole dataset, in seconds; the rest is cancelled.
 
         Returns:
             An outcome per task; its ``score()`` is the mean reward with its interval.
 
         Raises:
-            KeyboardInterrupt: Ctrl+C was pressed, so there is no result.
+            KeyboardInterrupt: Ctrl+C ended the evaluation without a result.
         """
         from agl_core.algorithm._evaluation import Evaluation
 
@@ -239,7 +240,8 @@ class Trainer:
     ) -> None:
         if not isinstance(cast("object", agent), LitAgent):
             raise ConfigError(
-                f"{agent!r} is no agent; decorate a function with @rollout or derive from LitAgent",
+                f"{agent!r} is not an agent; decorate a function with @rollout or derive from "
+                "LitAgent",
                 path="agent",
             )
         agent.check_signature()
@@ -257,7 +259,7 @@ class Trainer:
         agent.set_trainer(self)
         worker = RunnerSide(self.runner, agent, self.hooks, self.llm_proxy)
         run_id = f"run-{generate_id(8)}"
-        logger.info("The run executes with %s", type(self.strategy).__name__)
+        logger.info("Execution strategy: %s", self._strategy_note)
         notify("run_started", run_id=run_id, mode=mode, config=self._describe(algorithm))
         error: BaseException | None = None
         try:
@@ -270,7 +272,7 @@ class Trainer:
             notify("run_finished", run_id=run_id, mode=mode, error=error)
 
     def __getstate__(self) -> dict[str, Any]:
-        # In another process the store is the one that the run hands out there.
+        # Another process gets the store of the run there.
         return {name: value for name, value in self.__dict__.items() if name != "store"}
 
     def _describe(self, algorithm: Algorithm | None) -> dict[str, Any]:

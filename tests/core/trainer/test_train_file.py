@@ -56,7 +56,7 @@ class TestDatasets:
             ("t.csv", "a,b\n1,2,3\n", "line 2 has not as many cells as the header"),
             ("t.csv", "a,b\n", "t.csv is empty"),
             ("t.jsonl", "\n", "t.jsonl is empty"),
-            ("t.parquet", "", "is no dataset"),
+            ("t.parquet", "", "is not a dataset"),
         ],
     )
     def test_what_is_malformed(self, tmp_path, name, text, message):
@@ -74,9 +74,9 @@ class TestDatasets:
         ("attribute", "message"),
         [
             ("breaks", "agl_ds_parts.py:breaks raised KeyError: 'k'"),
-            ("number", "a int is no dataset"),
+            ("number", "a int is not a dataset"),
             ("none", "is None and no dataset"),
-            ("mapping", "a dict is no dataset"),
+            ("mapping", "a dict is not a dataset"),
         ],
     )
     def test_python(self, tmp_path, attribute, message):

@@ -377,7 +377,7 @@ def test_the_runner_gets_its_limit_and_tracer() -> None:
         ({"adapter": Baseline()}, ConfigError, "adapter"),
         ({"algorithm": dict}, ComponentTypeError, "algorithm"),
         ({"n_runners": 0}, ConfigError, "n_runners: must be at least 1"),
-        ({"hooks": ["no"]}, ConfigError, "hooks: 'no' is no Hook"),
+        ({"hooks": ["no"]}, ConfigError, "hooks: 'no' is not a Hook"),
         ({"proxy": {"port": 1}, "llm_proxy": {"port": 1}}, ConfigError, "proxy"),
     ],
 )
@@ -395,9 +395,9 @@ class NoAgent(LitAgent[Any]):
     [
         (print, [[1]], ConfigError, "agent: .* decorate a function with @rollout"),
         (NoAgent(), [[1]], AgentSignatureError, "NoAgent"),
-        (parrot, [5], ConfigError, "train_dataset: a int is no dataset"),
-        (parrot, [{1: 2}], ConfigError, "train_dataset: a dict is no dataset"),
-        (parrot, ["tasks"], ConfigError, "train_dataset: a str is no dataset"),
+        (parrot, [5], ConfigError, "train_dataset: a int is not a dataset"),
+        (parrot, [{1: 2}], ConfigError, "train_dataset: a dict is not a dataset"),
+        (parrot, ["tasks"], ConfigError, "train_dataset: a str is not a dataset"),
     ],
 )
 def test_bad_input_to_fit(agent: Any, datasets: Any, error: type[Exception], message: str) -> None:

@@ -216,7 +216,7 @@ def test_unpicklable_parts_are_named() -> None:
     async def runner(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
         lock.locked()
 
-    with pytest.raises(LaunchError, match=r"runner-0 cannot travel .*spawn.*lock"):
+    with pytest.raises(LaunchError, match=r"runner-0 cannot be pickled .*spawn.*lock"):
         strategy(1, start_method="spawn").execute(make_batch([]), runner, InMemoryLightningStore())
 
 
@@ -290,14 +290,14 @@ def test_bad_variables(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_runners": 0}, "n_runners must be at least 1"),
+        ({"n_runners": 0}, "n_runners: .* greater than or equal to 1"),
         ({"main_process": "runner", "n_runners": 2}, "needs role='both' and n_runners=1"),
         ({"main_process": "runner", "role": "runner"}, "needs role='both' and n_runners=1"),
-        ({"main_process": "both"}, "main_process must be"),
+        ({"main_process": "both"}, "main_process: .*algorithm.*runner"),
     ],
 )
 def test_bad_arguments(options: Any, message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises((ConfigError, InvalidArgumentError), match=message):
         ClientServerExecutionStrategy(**options)
 
 
@@ -380,7 +380,7 @@ def test_a_runner_elsewhere_that_hangs_is_ended_with_the_run(
     thread.join(30)
     assert not thread.is_alive()
     assert errors == []
-    assert "runner-1 does not end; forcing it" in caplog.text
+    assert "runner-1 did not end in time; ending it by force" in caplog.text
     assert [rollout.status for rollout, _ in outcome(store)] == ["succeeded"]
 
 

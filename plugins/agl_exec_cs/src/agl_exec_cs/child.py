@@ -1,6 +1,6 @@
-"""What runs in the child processes of ``cs``: one runner, or the algorithm with the store server.
+"""Code of the child processes of ``cs``: a runner, or the algorithm with the store server.
 
-Everything a child needs travels in its job, which pickles whatever the start method is.
+A job holds everything that its child needs. It can be pickled, for every start method.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from agl_core.execution import (
 )
 from agl_core.runner import worker_name
 from agl_core.types import ExecutionEvent
-from agl_exec_cs.routes import Parcel, Route
+from agl_exec_cs.pickling import CloudPickled
 from agl_exec_cs.run_store import RunnerClient
+from agl_exec_cs.store_access import StoreAccess
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Job(Protocol):
-    """What a child does, and whom it tells."""
+    """The work of one child process."""
 
     @property
     def stop(self) -> MultiprocessingEvent:
@@ -53,17 +54,17 @@ class Job(Protocol):
 
     @property
     def report(self) -> Connection[str, Any]:
-        """Where the child writes why it failed."""
+        """The pipe that takes the reason of a failure."""
         ...
 
     def run(self) -> None:
-        """Do it, in the child's main thread."""
+        """Do the work, in the child's main thread."""
         ...
 
 
 def child_main(job: Job, name: str) -> None:
-    """Do a job; a failure is reported, stops the run, and makes the exit code 1."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has the parent's handler
+    """Run a job. A failure is reported, stops the run, and makes the exit code 1."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked child inherits the parent's handler
     try:
         job.run()
     except KeyboardInterrupt:
@@ -83,30 +84,30 @@ class RunnerJob:
         bundle: The runner's side of the run.
         worker_id: Number of the worker.
         stop: The stop event of the run.
-        report: Where the child writes why it failed.
-        route: How it reaches the store.
+        report: The pipe that takes the reason of a failure.
+        access: How the runner reaches the store.
         grace: Seconds between the stop event and the cancellation.
     """
 
-    bundle: Parcel
+    bundle: CloudPickled
     worker_id: int
     stop: MultiprocessingEvent
     report: Connection[str, Any]
-    route: Route
+    access: StoreAccess
     grace: float
 
     def run(self) -> None:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        stop = ThreadingEvent()  # of this runner alone
+        stop = ThreadingEvent()  # for this runner alone
         watching = [
             asyncio.ensure_future(_forward(self.stop, stop)),
             asyncio.ensure_future(_stop_when_orphaned(stop)),
         ]
         try:
             work = partial(
-                run_runner, self.bundle.content, self.worker_id, stop, self.route, self.stop
+                run_runner, self.bundle.value, self.worker_id, stop, self.access, self.stop
             )
             await supervise_with_signals(work, stop, self.grace, (signal.SIGINT,))
         finally:
@@ -118,7 +119,7 @@ async def run_runner(
     bundle: RunnerBundle,
     worker_id: int,
     stop: ExecutionEvent,
-    route: Route,
+    access: StoreAccess,
     siblings: ExecutionEvent | None = None,
 ) -> None:
     """Run a runner bundle until it ends.
@@ -126,20 +127,20 @@ async def run_runner(
     Args:
         bundle: The runner's side of the run.
         worker_id: Number of the worker.
-        stop: Ends it; also set here if the server says that the run is over, or is lost.
-        route: How it reaches the store.
-        siblings: The stop event of the runners beside this one; set if the run is over.
+        stop: Ends it; also set here when the run has ended or the server is lost.
+        access: How it reaches the store.
+        siblings: The stop event of the other runners of this machine; set when the run has ended.
 
     Raises:
-        StoreUnavailableError: The server was lost and did not come back in time.
+        StoreUnavailableError: The server was lost and has not come back in time.
     """
-    if route.store.content is not None:
-        await bundle(route.store.content, worker_id, stop)
+    if access.shared.value is not None:
+        await bundle(access.shared.value, worker_id, stop)
         return
-    url = route.url if isinstance(route.url, str) else await _receive(route.url, stop)
+    url = access.url if isinstance(access.url, str) else await _receive(access.url, stop)
     if url is None:
-        return  # the run ended before there was a server
-    client = RunnerClient(url, stop, route.patience, siblings)
+        return  # the run ended before the server started
+    client = RunnerClient(url, stop, access.reconnect_timeout, siblings)
     try:
         await bundle(client, worker_id, stop)
         await client.leave(worker_name(worker_id))
@@ -155,7 +156,7 @@ async def supervise_with_signals(
     grace: float,
     signals: Sequence[signal.Signals],
 ) -> bool:
-    """Supervise work; the first of these signals sets ``stop``, the next cancels at once.
+    """Supervise work. The first of these signals sets ``stop``, the next one cancels at once.
 
     Returns:
         Whether any of the signals arrived.
@@ -201,14 +202,14 @@ def _signal_handler(
 
 
 async def _receive(source: Connection[Any, str], stop: ExecutionEvent) -> str | None:
-    """Wait for a message; None if the stop event comes first."""
-    told = asyncio.ensure_future(wait_readable(source))
+    """Wait for a message; return None if the stop event is set first."""
+    received = asyncio.ensure_future(wait_readable(source))
     stopped = asyncio.ensure_future(stop.wait_async())
     try:
-        await asyncio.wait((told, stopped), return_when=asyncio.FIRST_COMPLETED)
-        return source.recv() if told.done() else None
+        await asyncio.wait((received, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return source.recv() if received.done() else None
     finally:
-        told.cancel()
+        received.cancel()
         stopped.cancel()
 
 
@@ -221,5 +222,5 @@ async def _stop_when_orphaned(stop: ExecutionEvent) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         await wait_readable(parent.sentinel)
-        logger.warning("The process that started this one is gone; stopping")
+        logger.warning("The parent process is gone; stopping")
         stop.set()

@@ -1,4 +1,4 @@
-"""The parent's view of the child processes of ``cs``: start, watch, replace, stop."""
+"""Starting, watching, replacing and stopping the child processes of ``cs``."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ MakeJob: TypeAlias = "Callable[[Connection[str, Any]], Job]"
 
 
 class _Child:
-    """One seat: the process that has it now, and how often its predecessors died."""
+    """One child: its current process, and how many processes before it died."""
 
     def __init__(self, name: str, make_job: MakeJob) -> None:
         self.name = name
         self.make_job = make_job
         self.deaths = 0
-        self.gone = False
+        self.ended = False
 
     def launch(self, context: Any) -> None:
-        self._report, there = context.Pipe(duplex=False)
+        self._report, writer = context.Pipe(duplex=False)
         self.process: BaseProcess = context.Process(
-            target=child_main, args=(self.make_job(there), self.name), name=self.name
+            target=child_main, args=(self.make_job(writer), self.name), name=self.name
         )
         try:
             with between_imports():
                 self.process.start()
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise LaunchError(
-                f"{self.name} cannot travel to a new process ({context.get_start_method()}): "
-                f"{error}; use start_method='fork', or make everything it holds picklable"
+                f"{self.name} cannot be pickled for a new process ({context.get_start_method()}): "
+                f"{error}; use start_method='fork', or make everything that it holds picklable"
             ) from error
         finally:
-            there.close()
+            writer.close()
 
     def failure(self) -> str | None:
-        """Return why the process failed, in its own words; None if it said nothing."""
+        """Return the reported reason of the failure; None if nothing was reported."""
         try:
             return self._report.recv() if self._report.poll(0) else None
         except EOFError:
@@ -64,23 +64,23 @@ class _Child:
 class Children:
     """Child processes with one stop event.
 
-    A child that fails says why and stops the run. One that dies without a word (killed, out of
-    memory, a crash in native code) is replaced, up to a limit.
+    A child that fails reports the reason and stops the run. A child that dies without a report
+    (killed, out of memory, a crash in native code) is replaced, up to a limit.
 
     Args:
         context: Where processes come from (``multiprocessing.get_context``).
         stop: The stop event of the run.
-        graceful_timeout: Seconds that children have to end after the stop event.
-        terminate_timeout: Seconds that they have after each further step: interrupt, terminate,
-            kill.
-        allowed_exit_codes: Exit codes that are no failure.
-        max_restarts: How often each child that died is replaced.
+        graceful_timeout: Longest wait for children after the stop event, in seconds.
+        terminate_timeout: Longest wait after each further step (interrupt, terminate, kill), in
+            seconds.
+        allowed_exit_codes: Exit codes that are not failures.
+        max_restarts: Replacements of each child that died.
         on_death: Called with the name of each child that died, before it is replaced; in the
             watching thread.
         on_end: Called when every child has ended, in the watching thread.
 
     Attributes:
-        failures: What went wrong, one line per child.
+        failures: One line per child that failed.
     """
 
     def __init__(
@@ -105,41 +105,40 @@ class Children:
         self._on_death = on_death
         self._on_end = on_end
         self._children: list[_Child] = []
-        # Only the watching thread asks after exit codes: two that do can miss one.
+        # Only the watching thread reads exit codes. waitpid() reports a child once, so with two
+        # readers one would miss it.
         self._watcher = threading.Thread(target=self._watch, name="agl-children", daemon=True)
 
     def start(self, jobs: Mapping[str, MakeJob]) -> None:
-        """Start a process per job, and watch them.
+        """Start one process per job, and watch them.
 
         Args:
-            jobs: By name; each makes the job, given the connection for its report, and is called
-                again for a replacement.
+            jobs: By name; each takes the pipe for reports and makes the job. It is called again
+                for a replacement.
 
         Raises:
-            LaunchError: A job cannot be pickled; children that were started before it go on.
+            LaunchError: A job cannot be pickled; children that started before it run on.
         """
         for name, make_job in jobs.items():
             child = _Child(name, make_job)
             child.launch(self._context)
             self._children.append(child)
-        self._watcher.start()  # after the last fork, which would not take the thread along
+        self._watcher.start()  # after the last fork: a forked child has no threads
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every child has ended, replacements included.
 
         Args:
-            timeout: Seconds; None waits as long as it takes.
+            timeout: Seconds; None waits without limit.
 
         Returns:
-            Whether they all have.
+            Whether all have ended.
         """
         self._watcher.join(timeout)
         return not self._watcher.is_alive()
 
     def shut_down(self) -> bool:
-        """End all children, by force if they do not end by themselves.
-
-        Ctrl+C meanwhile goes on to the next step.
+        """End all children, by force if needed. Ctrl+C skips to the next step.
 
         Returns:
             Whether Ctrl+C was pressed.
@@ -155,28 +154,28 @@ class Children:
         for act, seconds in steps:
             try:
                 for child in self._children:
-                    if act is not None and not child.gone:
-                        logger.warning("%s does not end; forcing it", child.name)
+                    if act is not None and not child.ended:
+                        logger.warning("%s did not end in time; ending it by force", child.name)
                         act(child.process)
                 if self.join(seconds):
                     return interrupted
             except KeyboardInterrupt:
                 interrupted = True
-        left = [str(child.process.pid) for child in self._children if not child.gone]
-        logger.error("These processes cannot be ended: %s", ", ".join(left))
+        alive = [str(child.process.pid) for child in self._children if not child.ended]
+        logger.error("These processes cannot be ended: %s", ", ".join(alive))
         return interrupted
 
     # -- the watching thread ---------------------------------------------------------------------
 
     def _watch(self) -> None:
-        while seats := {c.process.sentinel: c for c in self._children if not c.gone}:
-            for sentinel in wait_for_connections(list(seats)):
-                self._see_off(seats[cast("int", sentinel)])
+        while running := {c.process.sentinel: c for c in self._children if not c.ended}:
+            for sentinel in wait_for_connections(list(running)):
+                self._handle_exit(running[cast("int", sentinel)])
         if self._on_end is not None:
             self._on_end()
 
-    def _see_off(self, child: _Child) -> None:
-        """Decide what the end of a process means."""
+    def _handle_exit(self, child: _Child) -> None:
+        """Replace a child that died, or note that it has ended."""
         child.process.join()
         code = child.process.exitcode
         failure = child.failure()
@@ -189,7 +188,7 @@ class Children:
                 logger.warning("%s %s; replacing it", child.name, failure)
                 child.launch(self._context)
                 return
-        child.gone = True
+        child.ended = True
         if failure is not None:
             self.failures.append(f"{child.name} {failure}")
             self._stop.set()

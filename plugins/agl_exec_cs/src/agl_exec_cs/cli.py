@@ -1,4 +1,4 @@
-"""``agl runner`` and ``agl algorithm``: the two roles of a run, on machines of their own.
+"""``agl runner`` and ``agl algorithm``: the two roles of a run, on different machines.
 
 ::
 
@@ -27,7 +27,7 @@ _NOT_FOR_RUNNERS: Final = (
     "llm_server",
     "resources",
 )
-"""Keys that a runner does not need, and that may name what its machine does not have."""
+"""Keys that runners do not use; they may name things that the runner's machine does not have."""
 
 
 @click.command(epilog="Example: agl runner train.toml --server trainer.local -n 8")
@@ -53,8 +53,9 @@ def runner(
 ) -> int:
     """Run the agent that FILE describes for an algorithm elsewhere.
 
-    Of FILE only the agent, the hooks, the tracer and the runner are used. Ends when the algorithm's
-    run is over. AGL_SERVER_HOST, AGL_SERVER_PORT and AGL_AUTH_TOKEN stand in for what is not given.
+    Only the agent, the hooks, the tracer and the runner of FILE are used. Ends when the run of the
+    algorithm ends. Options that are not given are read from AGL_SERVER_HOST, AGL_SERVER_PORT and
+    AGL_AUTH_TOKEN.
     """
     from agl_core.trainer import read_train_file
 
@@ -119,7 +120,7 @@ def algorithm(
 
 
 def _overrides(values: dict[str, str | int | None]) -> list[str]:
-    """Write what was given as overrides of a train file."""
+    """Return the given values as overrides of a train file."""
     return [
         f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}"
         for key, value in values.items()
@@ -128,5 +129,5 @@ def _overrides(values: dict[str, str | int | None]) -> list[str]:
 
 
 def _let_sigterm_stop_like_ctrl_c() -> None:
-    """Let service managers stop a role in good order."""
+    """Treat SIGTERM like Ctrl+C, so that service managers can stop a role cleanly."""
     signal.signal(signal.SIGTERM, lambda _signum, _frame: signal.raise_signal(signal.SIGINT))

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-__all__ = ["ClientServerConfig"]
+from agl_core.plugins import ComponentConfig
+
+__all__ = ["ClientServerConfig", "Role"]
+
+Role = Literal["algorithm", "runner", "both"]
 
 
-class ClientServerConfig(BaseModel):
-    """Options of :class:`~agl_exec_cs.client_server.ClientServerExecutionStrategy`."""
+class ClientServerConfig(ComponentConfig):
+    """Options of :class:`~agl_exec_cs.ClientServerExecutionStrategy`."""
 
-    model_config = ConfigDict(extra="forbid")
+    injects: ClassVar[frozenset[str]] = frozenset({"n_runners", "server_port"})
 
-    role: Literal["algorithm", "runner", "both"] | None = Field(
-        default=None, description="Which part this process plays"
-    )
-    server_host: str | None = Field(
-        default=None, description="Where the store server listens, or where runners find it"
-    )
-    server_port: int | None = Field(
-        default=None, ge=0, le=65535, description="Its port; 0 takes a free one"
-    )
-    n_runners: int = Field(default=1, ge=1, description="Number of runner processes started here")
-    graceful_timeout: float = Field(
-        default=10.0, ge=0, description="Seconds to end after the stop event"
-    )
-    terminate_timeout: float = Field(
-        default=10.0, ge=0, description="Seconds per step: interrupt, terminate, kill"
-    )
-    main_process: Literal["algorithm", "runner"] = Field(
-        default="algorithm", description="Which side runs in this process"
-    )
-    managed_store: bool | None = Field(
-        default=None, description="Serve the store; else hand it to both sides as it is"
-    )
-    allowed_exit_codes: tuple[int, ...] = Field(
-        default=(0, -15), description="Exit codes of processes that are no failure"
-    )
-    start_method: Literal["fork", "forkserver", "spawn"] | None = Field(
-        default=None, description="How processes start; the platform's default"
-    )
-    max_restarts: int = Field(
-        default=3, ge=0, description="How often each runner that died is replaced"
-    )
-    reconnect_timeout: float = Field(
-        default=60.0, ge=0, description="Seconds that runners wait for a lost server"
-    )
+    role: Role | None = Field(default=None, kw_only=False)
+    """The part that this process plays. None reads ``AGL_CURRENT_ROLE``, else ``both``."""
+    server_host: str | None = Field(default=None, kw_only=False)
+    """The interface that the store server listens on; for runners its host name or URL. None reads
+    ``AGL_SERVER_HOST``, else this machine only."""
+    server_port: int | None = Field(default=None, ge=0, le=65535, kw_only=False)
+    """Port of the server; 0 takes a free one. None reads ``AGL_SERVER_PORT``, else 4747, or a free
+    port if that one is taken and the role is ``both``."""
+    n_runners: int = Field(default=1, ge=1)
+    """Number of runner processes started here."""
+    graceful_timeout: float = Field(default=10.0, ge=0)
+    """Longest wait for everything to end after the stop event, in seconds."""
+    terminate_timeout: float = Field(default=10.0, ge=0)
+    """Longest wait for a process after each further step (interrupt, terminate, kill), in
+    seconds."""
+    main_process: Literal["algorithm", "runner"] = "algorithm"
+    """The side that this process runs in the role ``both``. ``runner`` is for debugging agents: it
+    needs ``n_runners=1`` and leaves the store and the algorithm of this process unchanged."""
+    managed_store: bool | None = None
+    """Whether to serve the store, and for runners to use a client. False hands the store itself to
+    both sides, which must be able to share it. None reads ``AGL_MANAGED_STORE``, else true."""
+    allowed_exit_codes: Sequence[int] = (0, -15)
+    """Exit codes of processes that are not failures."""
+    start_method: Literal["fork", "forkserver", "spawn"] | None = None
+    """How processes start; None takes the platform's default."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Replacements of each runner process that died (killed, out of memory, crashed)."""
+    reconnect_timeout: float = Field(default=60.0, ge=0)
+    """Longest wait of runners for a lost server, in seconds."""

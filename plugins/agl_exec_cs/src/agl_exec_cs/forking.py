@@ -1,9 +1,9 @@
-"""Forking beside threads that import.
+"""Forking while other threads import modules.
 
-A thread that imports a module holds that module's lock. A child forked at that moment has the lock
-but not the thread, so its own import of the module waits for ever (Python resets only the lock of
-the import system as a whole). A runner is replaced from the thread that watches the children, while
-the main thread does whatever the algorithm does, lazy imports among it.
+A thread that imports a module holds the lock of that module. A child forked at that moment inherits
+the locked lock without the thread, so its own import of the module blocks forever. Python resets
+only the global import lock after a fork. The thread that watches the children forks replacements
+while the main thread runs the algorithm, which may import lazily.
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ from typing import Any, Final
 
 __all__ = ["between_imports"]
 
-_PATIENCE: Final = 2.0
-"""Seconds; a whole program may run inside an import of the main thread."""
+_LONGEST_WAIT: Final = 2.0  # seconds; a main thread may spend its whole life in an import
 
-_here = threading.local()
+_thread = threading.local()
 
 
 @contextmanager
 def between_imports() -> Generator[None]:
-    """Let this thread's forks wait until no other thread is in the middle of an import."""
-    _here.waits = True
+    """Make forks of this thread wait until no other thread is importing."""
+    _thread.waits = True
     try:
         yield
     finally:
-        _here.waits = False
+        _thread.waits = False
 
 
 def _wait() -> None:
-    if not getattr(_here, "waits", False):
+    if not getattr(_thread, "waits", False):
         return
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _LONGEST_WAIT
     while _others_import() and time.monotonic() < deadline:
-        time.sleep(0.0005)  # an import tells nobody that it has ended
+        time.sleep(0.0005)  # Python has no event for the end of an import
 
 
 def _others_import() -> bool:
-    # The table has the locks that somebody holds or waits for. There is no public way to ask.
+    # The table has the locks that a thread holds or waits for. It has no public interface.
     bootstrap: Any = vars(importlib)["_bootstrap"]
     locks = [reference() for reference in list(bootstrap._module_locks.values())]
     me = threading.get_ident()
@@ -53,5 +52,5 @@ def _others_import() -> bool:
 
 
 if hasattr(os, "register_at_fork"):
-    # Just before the fork, where no other thread gets to run any more.
+    # Called just before the fork; a check any earlier could be out of date by then.
     os.register_at_fork(before=_wait)

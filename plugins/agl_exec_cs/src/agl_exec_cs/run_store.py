@@ -1,8 +1,8 @@
-"""The store of one run, seen from both ends: a server that can end it, a client that learns it.
+"""How runners on other machines learn that a run has ended.
 
-A runner on another machine shares no stop event with the algorithm. It is told with the answer to
-the one question it always asks: when the run is over, its next claim is refused with
-:class:`~agl_core.errors.RunEndedError` instead of being left to wait.
+They share no stop event with the algorithm, but every runner claims work. :class:`RunStore`, on the
+server, refuses claims after the end of the run with :class:`~agl_core.errors.RunEndedError`;
+:class:`RunnerClient`, in the runner, then sets the runner's stop event.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from agl_core.execution import ClaimTracker, ThreadingEvent
 from agl_core.store import UNSET, LightningStore, Unset
 from agl_core.types import AttemptedRollout, ExecutionEvent, Worker
 from agl_store_http import LightningStoreClient
-from agl_store_http.client.transport import Reply
 
 __all__ = ["RunStore", "RunnerClient"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_SILENCE: Final = 30.0  # seconds; a runner that waits for work asks more often
+_CLAIM_INTERVAL: Final = 30.0  # seconds; a runner that waits for work claims more often
 _LEAVING: Final = "leaving"  # key of a worker's last heartbeat
 _LEAVE_TIMEOUT: Final = 1.0  # seconds
-_FIRST_PROBES: Final = (0.1, 0.2, 0.5)  # seconds between looks for a server that was just lost
-_PROBE_INTERVAL: Final = 1.0  # seconds between looks for it later
+_FIRST_PROBES: Final = (0.1, 0.2, 0.5)  # seconds between the first probes of a lost server
+_PROBE_INTERVAL: Final = 1.0  # seconds between later probes
 
 
 class RunStore(ClaimTracker):
-    """A store that hands out work until the run is over, and knows when everybody was told.
+    """A store that hands out work until the run ends, and knows which workers have learned of it.
 
     Thread-safe.
 
@@ -42,42 +41,43 @@ class RunStore(ClaimTracker):
 
     def __init__(self, store: LightningStore) -> None:
         super().__init__(store)
-        self._over = ThreadingEvent()
-        self._settled = ThreadingEvent()
-        self._asked: dict[str, float] = {}
-        """Workers that will ask for work again, by the time when they last did."""
+        self._ended = ThreadingEvent()
+        self._all_done = ThreadingEvent()
+        self._last_claims: dict[str, float] = {}
+        """Workers that will claim again, with the monotonic time of their last claim."""
 
     def end_run(self) -> None:
-        """Hand out no more work; claims that wait for some are refused now."""
-        gone = time.monotonic() - _LONGEST_SILENCE
-        for worker_id, asked in list(self._asked.items()):
-            if asked < gone and not self.has_claims(worker_id):
-                self._asked.pop(worker_id, None)
-        self._over.set()
-        self._note_settled()
+        """Hand out no more work, and refuse the claims that are waiting."""
+        oldest = time.monotonic() - _CLAIM_INTERVAL
+        for worker_id, claimed in list(self._last_claims.items()):
+            if claimed < oldest and not self.has_claims(worker_id):
+                self._last_claims.pop(worker_id, None)  # it is gone
+        self._ended.set()
+        self._check_done()
 
     def release(self, worker_id: str, reason: str) -> None:
-        """Expect nothing more of a worker that is gone; fail what it was running.
+        """Stop waiting for a worker that is gone, and fail what it was running.
 
         Args:
             worker_id: The worker.
-            reason: Why, for the attempts' metadata.
+            reason: The cause, for the attempts' metadata.
         """
         self.close_open_attempts(reason, worker_id)
-        self._asked.pop(worker_id, None)
-        self._note_settled()
+        self._last_claims.pop(worker_id, None)
+        self._check_done()
 
-    async def wait_settled(self, timeout: float) -> None:
-        """Wait until all workers have finished what they run and know of the end of the run.
+    async def wait_for_workers(self, timeout: float) -> None:
+        """Wait until every worker has finished its attempt and learned of the end of the run.
 
         Args:
             timeout: Seconds.
         """
         try:
             async with asyncio.timeout(timeout):
-                await self._settled.wait_async()
+                await self._all_done.wait_async()
         except TimeoutError:
-            logger.warning("Not heard from again: %s", ", ".join(self._asked) or "a runner")
+            names = ", ".join(self._last_claims) or "a runner"
+            logger.warning("No sign of %s in the last %g s", names, timeout)
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait: float = 0.0
@@ -88,21 +88,21 @@ class RunStore(ClaimTracker):
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
     ) -> Sequence[AttemptedRollout]:
-        if self._over.is_set():
+        if self._ended.is_set():
             raise self._refusal(worker_id)
         if worker_id is not None:
-            self._asked[worker_id] = time.monotonic()
+            self._last_claims[worker_id] = time.monotonic()
         claim = super().dequeue_many_rollouts
         claimed = await claim(limit=limit, worker_id=worker_id)
         if claimed or wait <= 0 or limit <= 0:
             return claimed
         waiting = asyncio.ensure_future(claim(limit=limit, worker_id=worker_id, wait=wait))
-        over = asyncio.ensure_future(self._over.wait_async())
+        ended = asyncio.ensure_future(self._ended.wait_async())
         try:
-            await asyncio.wait((waiting, over), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            over.cancel()
-            waiting.cancel()  # nothing happens if it is done
+            ended.cancel()
+            waiting.cancel()  # no effect if it is done
             await asyncio.wait((waiting,))
         if waiting.cancelled():
             raise self._refusal(worker_id)
@@ -113,59 +113,59 @@ class RunStore(ClaimTracker):
     ) -> Worker:
         worker = await super().update_worker(worker_id, heartbeat_stats)
         if not isinstance(heartbeat_stats, Unset) and heartbeat_stats.get(_LEAVING):
-            self._asked.pop(worker_id, None)
-            self._note_settled()
+            self._last_claims.pop(worker_id, None)
+            self._check_done()
         return worker
 
     def _refusal(self, worker_id: str | None) -> RunEndedError:
         if worker_id is not None:
-            self._asked.pop(worker_id, None)
-        self._note_settled()
-        return RunEndedError("the run is over; there is no more work")
+            self._last_claims.pop(worker_id, None)
+        self._check_done()
+        return RunEndedError("the run has ended; there is no more work")
 
     def _forget(self, attempt_id: str) -> None:
         super()._forget(attempt_id)
-        self._note_settled()
+        self._check_done()
 
-    def _note_settled(self) -> None:
-        if self._over.is_set() and not self._asked and not self.has_claims():
-            self._settled.set()
+    def _check_done(self) -> None:
+        if self._ended.is_set() and not self._last_claims and not self.has_claims():
+            self._all_done.set()
 
 
 class RunnerClient(LightningStoreClient):
-    """A runner's way to the store; sets the stop event when there is nothing left to run for.
+    """A runner's client of the store server; it sets the stop event when the run has ended.
 
-    That is when the server says that the run is over, or when it was lost and has not come back in
-    time. Until then every call sits out the server's absence.
+    It also does if the server was lost and has not come back in time. Until then calls wait for the
+    server.
 
     Args:
         server_address: URL of the server.
         stop: The stop event of the runner.
-        patience: Seconds to wait for a lost server.
-        siblings: The stop event of the runners beside this one; the end of the run sets it too.
+        reconnect_timeout: Longest wait for a lost server, in seconds.
+        siblings: The stop event of the other runners of this machine; the end of the run sets it.
 
     Attributes:
-        lost: Why the server was given up; None if it was not.
+        lost: The error after which the server was given up; None if it was not.
     """
 
     def __init__(
         self,
         server_address: str,
         stop: ExecutionEvent,
-        patience: float,
+        reconnect_timeout: float,
         siblings: ExecutionEvent | None = None,
     ) -> None:
-        probes = (*_FIRST_PROBES, *[_PROBE_INTERVAL] * round(patience / _PROBE_INTERVAL))
+        probes = (*_FIRST_PROBES, *[_PROBE_INTERVAL] * round(reconnect_timeout / _PROBE_INTERVAL))
         super().__init__(server_address, health_retry_delays=probes)
         self._stop = stop
         self._siblings = siblings
         self.lost: StoreUnavailableError | None = None
 
-    async def call(self, *args: Any, **kwargs: Any) -> Reply:
+    async def call(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return await super().call(*args, **kwargs)
         except StoreUnavailableError as error:
-            # After the end of the run the server may go before our last heartbeat.
+            # After the end of the run the server may stop before the last heartbeat.
             if not self._stop.is_set():
                 self.lost = error
                 self._stop.set()
@@ -177,17 +177,17 @@ class RunnerClient(LightningStoreClient):
         try:
             return await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
         except RunEndedError:
-            logger.info("The run is over")
+            logger.info("The run has ended")
             self._stop.set()
             if self._siblings is not None:
                 self._siblings.set()
             return []
 
     async def leave(self, worker_id: str) -> None:
-        """Say that a worker ends, so that nobody waits for it; takes a second at most."""
+        """Announce that a worker ends, so that the server does not wait for it; 1 s at most."""
         if self.lost is None:
             try:
                 async with asyncio.timeout(_LEAVE_TIMEOUT):
                     await self.update_worker(worker_id, {_LEAVING: True})
             except (StoreUnavailableError, TimeoutError) as error:
-                logger.debug("%s left without a word: %r", worker_id, error)
+                logger.debug("%s could not announce its end: %r", worker_id, error)

@@ -1,4 +1,4 @@
-"""The store server of one run, from its start to the moment when every runner knows of the end."""
+"""The store server of one run: it stops after every runner has learned that the run ended."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServedRun:
-    """A run whose store is served.
+    """A run and the server of its store.
 
     Attributes:
-        store: The store as the algorithm sees it.
-        url: Where runners find it; empty without a server.
+        store: The store that the algorithm uses.
+        url: URL of the server; empty without a server.
+        served: The store that the server serves; None without a server.
     """
 
     store: LightningStore
@@ -35,14 +36,18 @@ class ServedRun:
     served: RunStore | None
 
     def end(self) -> None:
-        """Tell runners everywhere that there is no more work."""
+        """Hand out no more work, so that runners everywhere learn of the end."""
         if self.served is not None:
             self.served.end_run()
 
-    def settle(self, timeout: float) -> None:
-        """Wait for runners elsewhere: they write down what they do, and learn of the end."""
+    def wait_for_runners(self, timeout: float) -> None:
+        """Wait until runners elsewhere have finished their attempts and learned of the end.
+
+        Args:
+            timeout: Seconds; attempts that are open then are failed.
+        """
         if self.served is not None:
-            asyncio.run(self.served.wait_settled(timeout))
+            asyncio.run(self.served.wait_for_workers(timeout))
             self.served.close_open_attempts("the run ended before the attempt did")
 
 
@@ -50,13 +55,13 @@ class ServedRun:
 def serve_run(
     store: RunStore, host: str | None, port: int, *, any_port: bool
 ) -> Generator[ServedRun]:
-    """Serve a run's store while the context is open. Not for a thread with a running loop.
+    """Serve the store of a run for a ``with`` block. Not for a thread with a running loop.
 
     Args:
         store: The store.
         host: Interface; None is loopback.
         port: Port; 0 takes a free one.
-        any_port: Take a free one too if that port is taken.
+        any_port: Whether a free port will do if that one is taken.
 
     Raises:
         LaunchError: The server does not start.

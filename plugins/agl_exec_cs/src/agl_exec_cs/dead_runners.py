@@ -1,4 +1,4 @@
-"""Ending the attempt of a runner that died, at a store elsewhere."""
+"""Failing the attempt of a runner that died, in a store elsewhere."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import asyncio
 import logging
 
 from agl_core.store import LightningStore
-from agl_exec_cs.routes import Route
+from agl_exec_cs.store_access import StoreAccess
 from agl_store_http import LightningStoreClient
 
 __all__ = ["fail_attempt_of"]
 
 logger = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT = 5.0  # seconds to write the last status to a store that may be gone
+_TIMEOUT = 5.0  # seconds; the store may be gone too
 
 
-def fail_attempt_of(route: Route, worker_id: str, reason: str) -> None:
-    """Fail what a worker is running that died, at a store elsewhere.
+def fail_attempt_of(access: StoreAccess, worker_id: str, reason: str) -> None:
+    """Fail the attempt that a dead worker was running.
 
     Blocks for seconds at most; errors are logged. Not for a thread with a running loop.
 
     Args:
-        route: The way to the store.
+        access: How the worker reached the store.
         worker_id: The worker.
-        reason: Why, for the attempt's metadata (key ``error``).
+        reason: The cause, for the attempt's metadata (key ``error``).
     """
 
     async def fail() -> None:
-        store: LightningStore = route.store.content or LightningStoreClient(str(route.url))
+        store: LightningStore = access.shared.value or LightningStoreClient(str(access.url))
         try:
             worker = await store.get_worker_by_id(worker_id)
             if worker and worker.current_rollout_id and worker.current_attempt_id:
@@ -39,10 +39,10 @@ def fail_attempt_of(route: Route, worker_id: str, reason: str) -> None:
                     metadata={"error": reason},
                 )
         finally:
-            if route.store.content is None:
+            if access.shared.value is None:
                 await store.close()
 
     try:
-        asyncio.run(asyncio.wait_for(fail(), _CLOSE_TIMEOUT))
+        asyncio.run(asyncio.wait_for(fail(), _TIMEOUT))
     except Exception:
         logger.exception("The attempt of %s may be left open", worker_id)

@@ -1,0 +1,62 @@
+"""What an agent or an algorithm sees of the trainer and the runner that use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from agl_core.adapter import Adapter
+    from agl_core.proxy import LLMProxy
+    from agl_core.store import LightningStore
+    from agl_core.tracer import Tracer
+    from agl_core.types import NamedResources
+
+__all__ = ["RunnerView", "TrainerView"]
+
+
+class TrainerView(Protocol):
+    """The components of a :class:`~agl_core.trainer.Trainer`, for reading."""
+
+    @property
+    def n_runners(self) -> int:
+        """Runners that work at a time."""
+        ...
+
+    @property
+    def max_rollouts(self) -> int | None:
+        """Most rollouts of each runner; None: no limit."""
+        ...
+
+    @property
+    def store(self) -> LightningStore:
+        """The store of the run."""
+        ...
+
+    @property
+    def tracer(self) -> Tracer:
+        """The tracer of the runners."""
+        ...
+
+    @property
+    def adapter(self) -> Adapter[Any, Any]:
+        """The adapter of the algorithm."""
+        ...
+
+    @property
+    def llm_proxy(self) -> LLMProxy | None:
+        """The proxy in front of the models, if there is one."""
+        ...
+
+    @property
+    def initial_resources(self) -> NamedResources | None:
+        """The resources that the algorithm starts from."""
+        ...
+
+
+class RunnerView(Protocol):
+    """The worker that a :class:`~agl_core.runner.Runner` is, for reading."""
+
+    @property
+    def worker_id(self) -> int | None:
+        """Number of the worker; None before it is initialised."""
+        ...

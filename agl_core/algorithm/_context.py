@@ -1,0 +1,43 @@
+"""What a trainer gives an algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agl_core.adapter import Adapter
+    from agl_core.agent import TrainerView
+    from agl_core.algorithm._run import Run
+    from agl_core.algorithm._utils import LLMProxyLike
+    from agl_core.llm_server import LLMServer
+    from agl_core.store import LightningStore
+    from agl_core.types import NamedResources
+
+__all__ = ["RunContext"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """Everything that an algorithm may use in one run.
+
+    A trainer fills every field that the run has. An algorithm that is run by hand has what its
+    setters were given.
+
+    Attributes:
+        store: The store that this run's runners see.
+        adapter: Turns spans into what the algorithm reads.
+        llm_proxy: The proxy in front of the models.
+        llm_server: The server of the model that is trained; it is running.
+        initial_resources: The resources to start from.
+        run: The run: new, or one that is resumed.
+        trainer: The trainer.
+    """
+
+    store: LightningStore | None = None
+    adapter: Adapter[Any, Any] | None = None
+    llm_proxy: LLMProxyLike | None = None
+    llm_server: LLMServer | None = None
+    initial_resources: NamedResources | None = None
+    run: Run | None = None
+    trainer: TrainerView | None = None

@@ -1,0 +1,72 @@
+"""How runners reach the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agl_exec_cs.pickling import CloudPickled
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from agl_core.store import LightningStore
+
+__all__ = ["StoreAccess", "UrlPublisher"]
+
+
+@dataclass
+class StoreAccess:
+    """How a runner reaches the store; picklable for a child process.
+
+    Attributes:
+        shared: Holds the store itself if processes can share it, else None.
+        url: URL of the store server, or the pipe that carries the URL once the server is ready.
+        reconnect_timeout: Longest wait for a lost server, in seconds.
+    """
+
+    shared: CloudPickled
+    url: str | Connection[Any, str] = ""
+    reconnect_timeout: float = 0.0
+
+    @classmethod
+    def direct(cls, store: LightningStore) -> StoreAccess:
+        """Return the access to a store that processes can share."""
+        return cls(CloudPickled(store))
+
+    @classmethod
+    def over_http(cls, url: str | Connection[Any, str], reconnect_timeout: float) -> StoreAccess:
+        """Return the access to a store server."""
+        return cls(CloudPickled(None), url, reconnect_timeout)
+
+
+class UrlPublisher:
+    """Makes the access of runners that may start before the store server does.
+
+    Args:
+        context: Where processes come from (``multiprocessing.get_context``).
+        known: The access of all runners, if no server has to start first.
+        reconnect_timeout: Longest wait of a runner for a lost server, in seconds.
+    """
+
+    def __init__(self, context: Any, known: StoreAccess | None, reconnect_timeout: float) -> None:
+        self._context = context
+        self._known = known
+        self._reconnect_timeout = reconnect_timeout
+        self._waiting: list[Connection[str, Any]] = []
+
+    def new_access(self) -> StoreAccess:
+        """Return the access for another runner."""
+        if self._known is not None:
+            return self._known
+        reader, writer = self._context.Pipe(duplex=False)
+        self._waiting.append(writer)
+        return StoreAccess.over_http(reader, self._reconnect_timeout)
+
+    def publish(self, url: str) -> None:
+        """Send the URL of the server to every runner, started or not."""
+        if self._known is None:
+            self._known = StoreAccess.over_http(url, self._reconnect_timeout)
+        for connection in self._waiting:
+            connection.send(url)
+            connection.close()

@@ -1,8 +1,8 @@
-"""Requests and responses as attributes of OpenTelemetry's GenAI conventions.
+"""Requests and responses as span attributes of OpenTelemetry's GenAI conventions.
 
 Shapes: opentelemetry.io/docs/specs/semconv/gen-ai, "gen-ai-input-messages.json" and
-"gen-ai-output-messages.json". Everything is made from OpenAI's chat protocol (or from text
-completions); the other protocols are translated to it first.
+"gen-ai-output-messages.json". The functions take requests and responses of OpenAI's chat
+or completion protocol; other protocols are translated first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ELSEWHERE: Final = frozenset({"model", "messages", "prompt", "input", "stream",
 
 
 def request_attributes(request: Json) -> Json:
-    """Return the request's parameters; what is no primitive is written as JSON."""
+    """Return the parameters of a request; values that are not primitives become JSON."""
     attributes: Json = {}
     for key, value in request.items():
         if value is None or key in _ELSEWHERE:
@@ -44,7 +44,7 @@ def request_attributes(request: Json) -> Json:
 
 
 def response_attributes(response: Json) -> Json:
-    """Return what came back, token ids and log-probabilities included."""
+    """Return the attributes of a response, token ids and log-probabilities included."""
     choices: list[Json] = response.get("choices") or []
     attributes: Json = {
         "gen_ai.response.id": response.get("id"),
@@ -55,7 +55,7 @@ def response_attributes(response: Json) -> Json:
         "prompt_token_ids": response.get("prompt_token_ids"),
     }
     for position, choice in enumerate(choices):
-        # Adapters read the first choice; the ids of the others stand beside it.
+        # Adapters read the first choice. The ids of other choices have a suffix.
         suffix = f".{position}" if position else ""
         attributes["response_token_ids" + suffix] = choice.get("token_ids")
         content = _logprobs(choice.get("logprobs"))
@@ -69,7 +69,7 @@ def response_attributes(response: Json) -> Json:
 
 
 def usage_attributes(response: Json) -> Json:
-    """Return how many tokens went in and came out."""
+    """Return the numbers of input and output tokens."""
     usage: Json = response.get("usage") or {}
     prompt: Json = usage.get("prompt_tokens_details") or {}
     completion: Json = usage.get("completion_tokens_details") or {}
@@ -83,7 +83,7 @@ def usage_attributes(response: Json) -> Json:
 
 
 def _logprobs(logprobs: Json | None) -> list[Json] | None:
-    """Return one entry per token, as chat has them; completions have parallel lists."""
+    """Return one entry per token, as in chat; completions have parallel lists instead."""
     if not logprobs:
         return None
     content = logprobs.get("content")
@@ -102,7 +102,7 @@ def _logprobs(logprobs: Json | None) -> list[Json] | None:
 
 
 def input_messages(request: Json) -> list[Json]:
-    """Return the prompt of a chat or completion request."""
+    """Return the messages of a chat or completion request."""
     messages = request.get("messages")
     if messages is None:
         prompt = request.get("prompt")
@@ -112,11 +112,11 @@ def input_messages(request: Json) -> list[Json]:
 
 
 def output_messages(choices: Iterable[Json]) -> list[Json]:
-    """Return what the model said in each choice."""
+    """Return the model's message of each choice."""
     found: list[Json] = []
     for choice in choices:
-        said = choice.get("message") or {"role": "assistant", "content": choice.get("text")}
-        found.append({**_message(said), "finish_reason": choice.get("finish_reason") or ""})
+        message = choice.get("message") or {"role": "assistant", "content": choice.get("text")}
+        found.append({**_message(message), "finish_reason": choice.get("finish_reason") or ""})
     return found
 
 
@@ -152,7 +152,7 @@ def message_parts(message: Json) -> list[Json]:
                 "type": "tool_call",
                 "id": call.get("id"),
                 "name": function.get("name"),
-                # As the model wrote them, which need not be JSON.
+                # The model's text, which may be invalid JSON.
                 "arguments": function.get("arguments", function.get("input")),
             }
         )

@@ -1,4 +1,4 @@
-"""The protocols that agents and backends speak, and which a path means."""
+"""Protocols of model APIs, and which one a path belongs to."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ ENDPOINTS: Final[dict[Protocol, str]] = {
     "messages": "/messages",
     "embeddings": "/embeddings",
 }
-"""Where each protocol's calls go, below the base URL that ends in ``/v1``."""
+"""Path of each protocol's calls, below the base URL that ends in ``/v1``."""
 
 _PROTOCOL_OF: Final[dict[str, Protocol]] = {path: name for name, path in ENDPOINTS.items()}
 _ROUTED: Final = re.compile(r"/rollout/([^/]+)/attempt/([^/]+)(/.*)?", re.DOTALL)
 
 
 class Route(NamedTuple):
-    """What a path asks for."""
+    """The parts of a path."""
 
     endpoint: str
     """Path below ``/v1``, e.g. ``/chat/completions``."""
     protocol: Protocol | None
-    """None: no model call that the proxy understands."""
+    """None if the path is not a model call in a known protocol."""
     rollout_id: str | None
     attempt_id: str | None
 
 
 def parse_path(path: str) -> Route:
-    """Take a path apart; ``/v1`` may be there, before the attempt or after it, or be left out."""
+    """Parse a path; ``/v1`` may precede or follow the attempt, or be absent."""
     rollout_id = attempt_id = None
     routed = _ROUTED.fullmatch(path)
     if routed is None and path.startswith("/v1/"):

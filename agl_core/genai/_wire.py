@@ -1,4 +1,4 @@
-"""Bytes in and bytes out: JSON, and server-sent events."""
+"""JSON and server-sent events as bytes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ Json = dict[str, Any]
 """A JSON object."""
 
 DONE: Final = b"data: [DONE]\n\n"
-"""What ends a stream of OpenAI's chat and completion protocols."""
+"""The last event of a stream in OpenAI's chat and completion protocols."""
 
 
 def loads(body: bytes) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: It is none.
+        ValueError: Not valid JSON.
     """
     try:
         return from_json(body)
     except ValueError:
-        # Lone surrogates are legal in JSON and come from models that stop inside a character.
+        # The fast parser refuses lone surrogates, which JSON allows and models that stop inside a
+        # character produce.
         return json.loads(body)
 
 
 def dumps(value: Any) -> bytes:
-    """Write JSON, compactly."""
+    """Write compact JSON."""
     try:
         return to_json(value, inf_nan_mode="constants")
     except ValueError:
@@ -50,20 +51,20 @@ class ServerSentEvent(NamedTuple):
     """One event of a stream."""
 
     raw: bytes
-    """The event as it came, its closing blank line included."""
+    """The bytes of the event, its closing blank line included."""
     name: str
-    """Its ``event`` field; empty if it has none."""
+    """The ``event`` field; empty without one."""
     data: bytes
-    """Its ``data`` lines, joined; empty for comments and pings."""
+    """The joined ``data`` lines; empty for comments and pings."""
 
 
 class SseSplitter:
-    """Cuts a byte stream into events, whatever pieces it arrives in.
+    """Splits a byte stream into events, regardless of how it is cut into chunks.
 
     Format: WHATWG HTML, section 9.2.6 "Interpreting an event stream".
 
     Args:
-        limit: Largest event taken, in bytes.
+        limit: Largest accepted event, in bytes.
     """
 
     def __init__(self, limit: int = 64 * 1024 * 1024) -> None:
@@ -78,7 +79,7 @@ class SseSplitter:
         """
         data = self._rest + data if self._rest else data
         if b"\r" in data:
-            # A pair may be torn apart between two pieces: its second half waits for the next one.
+            # A "\r\n" may be cut between two chunks, so a final "\r" waits for the next chunk.
             tail = data[-1:] if data.endswith(b"\r") else b""
             body = data[: len(data) - len(tail)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
             data = body + tail
@@ -93,13 +94,15 @@ class SseSplitter:
         return events
 
     def close(self) -> bytes:
-        """Return what came after the last whole event."""
+        """Return the bytes after the last complete event."""
         rest, self._rest = self._rest, b""
         return rest
 
 
 def _event(raw: bytes) -> ServerSentEvent:
-    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2:  # by far the most
+    if (
+        raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2
+    ):  # the fast path: nearly all events
         return ServerSentEvent(raw, "", raw[6:-2])
     name = ""
     data: list[bytes] = []
@@ -114,10 +117,10 @@ def _event(raw: bytes) -> ServerSentEvent:
 
 
 def event_bytes(value: Any) -> bytes:
-    """Return an unnamed event, as OpenAI's chat and completion streams have."""
+    """Return an unnamed event, as in OpenAI's chat and completion streams."""
     return b"data: " + dumps(value) + b"\n\n"
 
 
 def named_event(value: dict[str, Any]) -> bytes:
-    """Return an event named by its ``type``, as Responses and Messages streams have."""
+    """Return an event named by its ``type``, as in Responses and Messages streams."""
     return b"event: " + str(value["type"]).encode() + b"\n" + event_bytes(value)

@@ -1,4 +1,4 @@
-"""Streamed responses, put together while they are relayed."""
+"""Assembles the events of a streamed response into the response."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
 
 
 def assembler_for(protocol: Protocol, choices: int = 1) -> Assembler:
-    """Return an assembler of a protocol's streams.
+    """Return an assembler for a stream.
 
     Args:
-        protocol: Which; embeddings are not streamed.
-        choices: How many choices the request asked for.
+        protocol: Protocol of the stream; embeddings are not streamed.
+        choices: Number of choices that the request asked for.
     """
     if protocol == "messages":
         return MessagesAssembler()

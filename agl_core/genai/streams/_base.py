@@ -1,4 +1,4 @@
-"""What reads the events of one protocol's streams."""
+"""The base class of stream assemblers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Assembler", "error_of"]
 
 
 class Assembler(ABC):
-    """Puts a streamed response together, on the side of the relay that passes it on.
+    """Assembles a response from the events of its stream.
 
     Attributes:
-        finished: Whether the model has said its last word; what follows is bookkeeping.
-        started: Whether the model has said its first.
-        error: What the backend said went wrong, within the stream.
+        finished: Whether the model's output is complete; later events hold only usage and the like.
+        started: Whether the model's output has begun.
+        error: Message of an error event in the stream.
     """
 
     def __init__(self) -> None:
@@ -26,19 +26,19 @@ class Assembler(ABC):
 
     @abstractmethod
     def feed(self, event: Json) -> None:
-        """Take the next event."""
+        """Add the next event."""
 
     @abstractmethod
     def result(self) -> Json:
-        """Return the response as it would have come in one piece; partial before the end."""
+        """Return the response without streaming; partial before the end."""
 
 
 def error_of(event: Json) -> str | None:
-    """Return the message of an event that tells of an error, in any protocol."""
+    """Return the message of an error event, in any protocol; None for other events."""
     error = event.get("error")
     if error is None:
         return None
     if isinstance(error, dict):
-        told = cast("Json", error)
-        return str(told.get("message") or told)
+        details = cast("Json", error)
+        return str(details.get("message") or details)
     return str(error)

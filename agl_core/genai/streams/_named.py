@@ -1,4 +1,4 @@
-"""Streams whose events have a ``type``: Anthropic's Messages and OpenAI's Responses.
+"""Assemblers of streams with typed events: Anthropic's Messages and OpenAI's Responses.
 
 Formats: Anthropic API reference, "Streaming messages"; OpenAI API reference, "Responses streaming".
 """
@@ -14,7 +14,7 @@ __all__ = ["MessagesAssembler", "ResponsesAssembler"]
 
 
 class MessagesAssembler(Assembler):
-    """Messages events to a ``message``."""
+    """Assembles Messages events to a ``message``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class MessagesAssembler(Assembler):
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
 
     def block(self, index: int) -> Json:
-        """Return a block of content as far as it has come; an empty one if it has not begun."""
+        """Return the content block received so far; empty if it has not begun."""
         return self._blocks.get(index, {})
 
     def result(self) -> Json:
@@ -65,7 +65,7 @@ class MessagesAssembler(Assembler):
             try:
                 self._blocks[index]["input"] = loads(text.encode()) if text else {}
             except ValueError:
-                self._blocks[index]["input"] = {"partial_json": text}  # cut off in the middle
+                self._blocks[index]["input"] = {"partial_json": text}  # truncated
         content = [block for _, block in sorted(self._blocks.items())]
         return {"type": "message", "role": "assistant", **self._message, "content": content}
 
@@ -74,7 +74,7 @@ _LAST: Final = frozenset({"response.completed", "response.incomplete", "response
 
 
 class ResponsesAssembler(Assembler):
-    """Responses events to a ``response``."""
+    """Assembles Responses events to a ``response``."""
 
     def __init__(self) -> None:
         super().__init__()

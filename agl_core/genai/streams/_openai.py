@@ -1,4 +1,4 @@
-"""Chat and text completion streams.
+"""Assemblers of chat and text completion streams.
 
 Formats: OpenAI API reference, "Chat Completions streaming"; vLLM's ``return_token_ids``: the prompt
 once (chat: on the first chunk; completions: on the choice), ``token_ids`` on each choice.
@@ -15,7 +15,7 @@ __all__ = ["ChatAssembler", "CompletionAssembler"]
 
 
 class _Choice:
-    """What has come of one choice."""
+    """One choice, as received so far."""
 
     __slots__ = (
         "finish_reason",
@@ -36,8 +36,8 @@ class _Choice:
         self.finish_reason: str | None = None
         self.other: Json = {}
 
-    def add_ends(self, choice: Json) -> None:
-        """Take what chat and completions have in common."""
+    def add_shared(self, choice: Json) -> None:
+        """Add the fields that chat and completions share."""
         ids = choice.get("token_ids")
         if ids is not None:
             if self.token_ids is None:
@@ -57,7 +57,7 @@ class _Choice:
             if "stop_reason" in choice:
                 self.other["stop_reason"] = choice["stop_reason"]
 
-    def ends(self) -> Json:
+    def shared(self) -> Json:
         found: Json = {**self.other, "finish_reason": self.finish_reason, "logprobs": self.logprobs}
         if self.token_ids is not None:
             found["token_ids"] = self.token_ids
@@ -65,7 +65,7 @@ class _Choice:
 
 
 class _OpenAIAssembler(Assembler):
-    """Both protocols: a head, choices, and usage at the end."""
+    """Base of both: a head, choices, and usage at the end."""
 
     object_name = ""
 
@@ -96,7 +96,7 @@ class _OpenAIAssembler(Assembler):
             if known is None:
                 known = self._choices[index] = _Choice()
             self._add(known, choice)
-            known.add_ends(choice)
+            known.add_shared(choice)
             if known.finish_reason is not None:
                 done = sum(c.finish_reason is not None for c in self._choices.values())
                 self.finished = done >= self._expected
@@ -120,7 +120,7 @@ class _OpenAIAssembler(Assembler):
 
 
 class ChatAssembler(_OpenAIAssembler):
-    """``chat.completion.chunk`` events to a ``chat.completion``."""
+    """Assembles ``chat.completion.chunk`` events to a ``chat.completion``."""
 
     object_name = "chat.completion"
 
@@ -149,7 +149,7 @@ class ChatAssembler(_OpenAIAssembler):
         if known.tool_calls:
             message["content"] = message["content"] or None
             message["tool_calls"] = [call for _, call in sorted(known.tool_calls.items())]
-        return {"message": message, **known.ends()}
+        return {"message": message, **known.shared()}
 
 
 def _add_tool_call(calls: dict[int, Json], delta: Json) -> None:
@@ -165,7 +165,7 @@ def _add_tool_call(calls: dict[int, Json], delta: Json) -> None:
 
 
 class CompletionAssembler(_OpenAIAssembler):
-    """Chunks of ``text_completion`` to the whole of it."""
+    """Assembles ``text_completion`` chunks to a ``text_completion``."""
 
     object_name = "text_completion"
 
@@ -177,4 +177,4 @@ class CompletionAssembler(_OpenAIAssembler):
             known.other["prompt_token_ids"] = choice["prompt_token_ids"]
 
     def _choice(self, known: _Choice) -> Json:
-        return {"text": "".join(known.text.get("text", ())), **known.ends()}
+        return {"text": "".join(known.text.get("text", ())), **known.shared()}

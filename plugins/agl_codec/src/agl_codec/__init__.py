@@ -56,7 +56,7 @@ def translate_request(source: Protocol, target: Protocol, request: Json) -> Json
     """Return a request in another protocol; the original is not changed.
 
     Raises:
-        CodecError: The target cannot say it.
+        CodecError: The target has no equivalent.
     """
     return _translate(_REQUESTS, source, target, request)
 
@@ -65,7 +65,7 @@ def translate_response(source: Protocol, target: Protocol, response: Json) -> Js
     """Return a response in another protocol; the original is not changed.
 
     Raises:
-        CodecError: The target cannot say it.
+        CodecError: The target has no equivalent.
     """
     return _translate(_RESPONSES, source, target, response)
 
@@ -83,12 +83,15 @@ def lost_in_response(source: Protocol, target: Protocol, response: Json) -> list
 def stream_translator(
     source: Protocol, target: Protocol, *, usage: bool = False
 ) -> StreamTranslator:
-    """Return what turns the events of one protocol's stream into another's.
+    """Return a translator of a stream's events from one protocol to another.
 
     Args:
-        source: What comes in.
-        target: What goes out.
+        source: Protocol of the events to translate.
+        target: Protocol to translate to.
         usage: Whether a chat stream ends with a chunk of usage.
+
+    Raises:
+        CodecError: There is no translation between the two.
     """
     if source in TRANSLATABLE and target in TRANSLATABLE and "chat" not in (source, target):
         first = stream_translator(source, "chat", usage=True)

@@ -1,4 +1,4 @@
-"""What all translations share."""
+"""The error and the base class of translations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class CodecError(ValueError):
 
 
 class StreamTranslator(ABC):
-    """Turns the events of one protocol's stream into another's, one by one.
+    """Translates the events of a stream, one at a time.
 
     Args:
-        usage: Whether a chat stream, if that is what comes out, ends with a chunk of usage.
+        usage: Whether a chat stream that is the result ends with a chunk of usage.
     """
 
     def __init__(self, *, usage: bool = False) -> None:
@@ -25,8 +25,8 @@ class StreamTranslator(ABC):
 
     @abstractmethod
     def feed(self, event: Json) -> list[Json]:
-        """Return the events that this one becomes."""
+        """Return the translation of an event: any number of events."""
 
     @abstractmethod
     def close(self) -> list[Json]:
-        """Return what ends the stream."""
+        """Return the events that end the stream; none if the source was truncated."""

@@ -1,8 +1,8 @@
-"""What a translation leaves out.
+"""The names of what a translation leaves out.
 
-A request whose meaning would change is refused (:class:`~agl_codec.CodecError`). What is
-merely left out, since the other protocol has no word for it, is named here, and the call's span
-says it.
+A request whose meaning would change is refused (:class:`~agl_codec.CodecError`). A field without an
+equivalent in the other protocol is left out. These functions return the names of such fields, and
+the proxy records them in the call's span.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from agl_codec.messages_request import UNSAID_BY_CHAT as MESSAGES_UNSAID
-from agl_codec.messages_request import said_by_messages
-from agl_codec.parts import as_list, inner, signed_blocks
-from agl_codec.responses_request import UNSAID_BY_CHAT as RESPONSES_UNSAID
-from agl_codec.responses_request import said_by_responses
+from agl_codec.messages_request import UNSUPPORTED_BY_CHAT as NOT_FROM_MESSAGES
+from agl_codec.messages_request import messages_supports
+from agl_codec.parts import as_list, object_at, signed_blocks
+from agl_codec.responses_request import UNSUPPORTED_BY_CHAT as NOT_FROM_RESPONSES
+from agl_codec.responses_request import responses_supports
 from agl_core.genai import Json, Protocol
 
 __all__ = ["request_losses", "response_losses"]
 
-_BOOK_KEEPING: Final = frozenset({"metadata", "n", "service_tier", "store", "stream_options"})
-"""Changes no answer."""
+_WITHOUT_EFFECT: Final = frozenset({"metadata", "n", "service_tier", "store", "stream_options"})
+"""Fields that do not change a response; leaving them out is not reported."""
 
 
 def request_losses(source: Protocol, target: Protocol, request: Json) -> list[str]:
-    """Return the names of what a request says and its translation does not, sorted.
+    """Return the sorted names of what the translation of a request leaves out.
 
     Args:
-        source: What the request is written in.
-        target: What it is translated to; one step, from chat or to it.
-        request: It.
+        source: Protocol of the request.
+        target: Protocol to translate to. One of the two is chat.
+        request: The request.
     """
     return sorted(set(_REQUESTS[source, target](request)))
 
 
 def response_losses(source: Protocol, target: Protocol, response: Json) -> list[str]:
-    """Return the names of what a response says and its translation does not, sorted."""
+    """Return the sorted names of what the translation of a response leaves out."""
     return sorted(set(_RESPONSES[source, target](response)))
 
 
@@ -43,8 +43,8 @@ def response_losses(source: Protocol, target: Protocol, response: Json) -> list[
 
 
 def _messages_to_chat(request: Json) -> Iterator[str]:
-    yield from (key for key in MESSAGES_UNSAID if request.get(key) is not None)
-    if inner(request, "output_config").get("effort") is not None:
+    yield from (key for key in NOT_FROM_MESSAGES if request.get(key) is not None)
+    if object_at(request, "output_config").get("effort") is not None:
         yield "output_config.effort"
     for message in as_list(request.get("messages")):
         for block in _objects(message.get("content")):
@@ -58,41 +58,41 @@ def _messages_to_chat(request: Json) -> Iterator[str]:
 
 
 def _responses_to_chat(request: Json) -> Iterator[str]:
-    yield from (key for key in RESPONSES_UNSAID if request.get(key) is not None)
+    yield from (key for key in NOT_FROM_RESPONSES if request.get(key) is not None)
     for item in _objects(request.get("input")):
         if item.get("type") == "reasoning" and item.get("encrypted_content"):
             yield "reasoning.encrypted_content"
 
 
 def _chat_to_messages(request: Json) -> Iterator[str]:
-    yield from _unsaid(request, said_by_messages)
+    yield from _unsupported(request, messages_supports)
     for message in as_list(request.get("messages")):
         if message.get("reasoning_content") and not signed_blocks(message):
-            yield "reasoning_content"  # Anthropic takes back only what it has signed
+            yield "reasoning_content"  # Anthropic accepts only reasoning that it signed
 
 
 def _chat_to_responses(request: Json) -> Iterator[str]:
-    yield from _unsaid(request, said_by_responses)
+    yield from _unsupported(request, responses_supports)
     for message in as_list(request.get("messages")):
         if signed_blocks(message):
             yield "thinking.signature"
 
 
 def _objects(content: Any) -> list[Json]:
-    """Return the parts of content that is no mere text."""
+    """Return the parts of content that are objects, not text."""
     return [part for part in as_list(content) if isinstance(part, dict)]
 
 
-def _unsaid(request: Json, said: Callable[[str], bool]) -> Iterator[str]:
+def _unsupported(request: Json, supported: Callable[[str], bool]) -> Iterator[str]:
     for key, value in request.items():
-        if value not in (None, False) and key not in _BOOK_KEEPING and not said(key):
+        if value not in (None, False) and key not in _WITHOUT_EFFECT and not supported(key):
             yield key
 
 
 # -- responses -------------------------------------------------------------------------------------
 
 
-def _messages_said(response: Json) -> Iterator[str]:
+def _messages_response(response: Json) -> Iterator[str]:
     for block in as_list(response.get("content")):
         kind = block.get("type")
         if kind not in ("text", "thinking", "redacted_thinking", "tool_use"):
@@ -101,7 +101,7 @@ def _messages_said(response: Json) -> Iterator[str]:
             yield "citations"
 
 
-def _responses_said(response: Json) -> Iterator[str]:
+def _responses_response(response: Json) -> Iterator[str]:
     for item in as_list(response.get("output")):
         kind = item.get("type")
         if kind not in ("message", "function_call", "reasoning"):
@@ -113,15 +113,15 @@ def _responses_said(response: Json) -> Iterator[str]:
                 yield "annotations"
 
 
-def _chat_said(response: Json) -> Iterator[str]:
+def _chat_response(response: Json) -> Iterator[str]:
     if len(as_list(response.get("choices"))) > 1:
         yield "choices"
 
 
-def _chat_said_to_responses(response: Json) -> Iterator[str]:
-    yield from _chat_said(response)
+def _chat_response_to_responses(response: Json) -> Iterator[str]:
+    yield from _chat_response(response)
     for choice in as_list(response.get("choices")):
-        if signed_blocks(inner(choice, "message")):
+        if signed_blocks(object_at(choice, "message")):
             yield "thinking.signature"
 
 
@@ -133,8 +133,8 @@ _REQUESTS: Final[dict[tuple[Protocol, Protocol], _Names]] = {
     ("chat", "responses"): _chat_to_responses,
 }
 _RESPONSES: Final[dict[tuple[Protocol, Protocol], _Names]] = {
-    ("messages", "chat"): _messages_said,
-    ("responses", "chat"): _responses_said,
-    ("chat", "messages"): _chat_said,
-    ("chat", "responses"): _chat_said_to_responses,
+    ("messages", "chat"): _messages_response,
+    ("responses", "chat"): _responses_response,
+    ("chat", "messages"): _chat_response,
+    ("chat", "responses"): _chat_response_to_responses,
 }

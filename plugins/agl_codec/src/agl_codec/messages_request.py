@@ -1,9 +1,10 @@
-"""Requests between Anthropic's Messages and OpenAI's chat.
+"""Translation of requests between Anthropic's Messages and OpenAI's chat.
 
 Formats: Anthropic API reference, "Create a Message"; OpenAI API reference, "Create chat
 completion".
-Fields that neither knows (a server's own, as ``top_k`` or ``chat_template_kwargs`` of vLLM) pass on
-the way to chat, whose servers take such; Anthropic's API refuses what it does not know.
+Unknown fields, such as vLLM's ``top_k`` or ``chat_template_kwargs``, are kept on the way to chat,
+whose servers accept them. They are left out on the way to Messages, since Anthropic's API refuses
+unknown fields.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from agl_codec.parts import (
     as_part,
     copy_keys,
     data_url,
-    inner,
+    object_at,
     parse_arguments,
     signed_blocks,
-    simplest,
+    simplify_content,
     split_data_url,
     text_of,
     write_arguments,
@@ -27,10 +28,10 @@ from agl_codec.parts import (
 from agl_core.genai import Json
 
 __all__ = [
-    "UNSAID_BY_CHAT",
+    "UNSUPPORTED_BY_CHAT",
+    "messages_supports",
     "request_from_messages",
     "request_to_messages",
-    "said_by_messages",
 ]
 
 _DEFAULT_MAX_TOKENS: Final = 4096
@@ -59,10 +60,10 @@ _NOT_FOR_CHAT: Final = frozenset(
         "tools",
     }
 )
-UNSAID_BY_CHAT: Final = ("context_management", "thinking")
-"""Parameters that change answers and that chat has no word for."""
-_AT_ANTHROPIC: Final = ("container", "mcp_servers")
-_SAID_OTHERWISE: Final = frozenset(
+UNSUPPORTED_BY_CHAT: Final = ("context_management", "thinking")
+"""Parameters that change a response and have no equivalent in chat."""
+_ANTHROPIC_ONLY: Final = ("container", "mcp_servers")
+_CONVERTED: Final = frozenset(
     {
         "max_completion_tokens",
         "max_tokens",
@@ -86,11 +87,11 @@ def request_from_messages(request: Json) -> Json:
     """Return a Messages request as a chat request.
 
     Raises:
-        CodecError: It uses a tool that runs at Anthropic, or content that chat has no form of.
+        CodecError: It uses a tool that runs at Anthropic, or content without an equivalent in chat.
     """
-    for key in _AT_ANTHROPIC:
+    for key in _ANTHROPIC_ONLY:
         if request.get(key):
-            raise CodecError(f"{key!r} is what runs at Anthropic and nowhere else")
+            raise CodecError(f"{key!r} works only at Anthropic")
     chat = {
         key: value
         for key, value in request.items()
@@ -98,7 +99,7 @@ def request_from_messages(request: Json) -> Json:
     }
     chat |= copy_keys(request, _TO_CHAT)
     messages: list[Json] = []
-    system = simplest([_text(part) for part in as_list(request.get("system"))])
+    system = simplify_content([_text(part) for part in as_list(request.get("system"))])
     if system:
         messages.append({"role": "system", "content": system})
     for message in as_list(request.get("messages")):
@@ -116,15 +117,15 @@ def request_from_messages(request: Json) -> Json:
         )
         if choice.get("disable_parallel_tool_use"):
             chat["parallel_tool_calls"] = False
-    user = inner(request, "metadata").get("user_id")
+    user = object_at(request, "metadata").get("user_id")
     if user is not None:
         chat["user"] = user
-    schema = inner(request, "output_config").get("format") or request.get("output_format")
+    schema = object_at(request, "output_config").get("format") or request.get("output_format")
     if schema:
         named = {"name": "output", "schema": schema.get("schema"), "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": named}
     if request.get("stream"):
-        chat["stream_options"] = {"include_usage": True}  # a Messages stream always tells
+        chat["stream_options"] = {"include_usage": True}  # a Messages stream always contains usage
     return chat
 
 
@@ -145,7 +146,7 @@ def _message_to_chat(message: Json) -> list[Json]:
 
     def close() -> None:
         if parts:
-            messages.append({"role": "user", "content": simplest([*parts])})
+            messages.append({"role": "user", "content": simplify_content([*parts])})
             parts.clear()
 
     for block in as_list(content):
@@ -160,7 +161,7 @@ def _message_to_chat(message: Json) -> list[Json]:
 
 def _tool_result_to_chat(block: Json) -> Json:
     parts = [_part_to_chat(as_part(part)) for part in as_list(block.get("content"))]
-    content = simplest(parts)
+    content = simplify_content(parts)
     return {
         "role": "tool",
         "tool_call_id": block.get("tool_use_id"),
@@ -207,9 +208,9 @@ def _assistant_to_chat(content: Any) -> Json:
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "thinking":
             thoughts.append(block.get("thinking", ""))
-        elif kind != "redacted_thinking":  # which only Anthropic can read
+        elif kind != "redacted_thinking":  # encrypted: only Anthropic can read it
             raise CodecError(f"chat has no form of an assistant's block of type {kind!r}")
-    message: Json = {"role": "assistant", "content": simplest(parts)}
+    message: Json = {"role": "assistant", "content": simplify_content(parts)}
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
     if calls:
@@ -219,7 +220,7 @@ def _assistant_to_chat(content: Any) -> Json:
 
 def _tool_to_chat(tool: Json) -> Json:
     if tool.get("type") not in (None, "custom"):
-        raise CodecError(f"the tool {tool['type']!r} runs at Anthropic and nowhere else")
+        raise CodecError(f"the tool {tool['type']!r} runs only at Anthropic")
     names = {name: name for name in ("name", "description", "strict")}
     names["input_schema"] = "parameters"
     return {"type": "function", "function": copy_keys(tool, names)}
@@ -232,7 +233,7 @@ def request_to_messages(request: Json) -> Json:
     """Return a chat request as a Messages request.
 
     Raises:
-        CodecError: It asks for several choices, or has content that Messages has no form of.
+        CodecError: It asks for several choices, or has content without an equivalent in Messages.
     """
     if (request.get("n") or 1) != 1:
         raise CodecError("Messages gives one answer per call: n must be 1")
@@ -250,7 +251,7 @@ def request_to_messages(request: Json) -> Json:
         else:
             _append(messages, _message_from_chat(message))
     if system:
-        made["system"] = simplest(system)
+        made["system"] = simplify_content(system)
     made["messages"] = messages
     if request.get("tools"):
         made["tools"] = [_tool_from_chat(tool) for tool in request["tools"]]
@@ -268,13 +269,13 @@ def request_to_messages(request: Json) -> Json:
     return made
 
 
-def said_by_messages(key: str) -> bool:
-    """Whether Messages can say a parameter of a chat request."""
-    return key in _SAME or key in _SAID_OTHERWISE
+def messages_supports(key: str) -> bool:
+    """Return whether Messages has an equivalent of a chat parameter."""
+    return key in _SAME or key in _CONVERTED
 
 
 def _append(messages: list[Json], message: Json) -> None:
-    """Add a message; the answers of tools and what the user says after them are one message."""
+    """Add a message; tool results and the user's next message become one message."""
     last = messages[-1] if messages else None
     if last is None or last["role"] != "user" or message["role"] != "user" or not _answers(last):
         messages.append(message)

@@ -1,4 +1,4 @@
-"""Responses between Anthropic's Messages and OpenAI's chat."""
+"""Translation of responses between Anthropic's Messages and OpenAI's chat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FINISH_REASONS: Final = {
 
 
 def stop_of(choice: Json) -> Json:
-    """Return ``stop_reason`` and ``stop_sequence`` of a chat choice that is finished."""
+    """Return ``stop_reason`` and ``stop_sequence`` of a finished chat choice."""
     reason = choice.get("finish_reason")
     matched = choice.get("stop_reason")  # vLLM: the stop string that ended the text
     if reason == "stop" and isinstance(matched, str):
@@ -53,7 +53,7 @@ def stop_of(choice: Json) -> Json:
 
 
 def finish_reason_of(message: Json) -> Json:
-    """Return ``finish_reason`` (and vLLM's ``stop_reason``) of a message that is finished."""
+    """Return ``finish_reason`` (and vLLM's ``stop_reason``) of a finished message."""
     reason = message.get("stop_reason")
     found: Json = {"finish_reason": None if reason is None else _FINISH_REASONS.get(reason, "stop")}
     if reason == "stop_sequence" and message.get("stop_sequence") is not None:
@@ -62,7 +62,7 @@ def finish_reason_of(message: Json) -> Json:
 
 
 def usage_to_messages(usage: Json | None) -> Json:
-    """Return Messages usage, whose input tokens leave out those read from a cache."""
+    """Return usage for Messages, where input tokens do not include tokens read from a cache."""
     usage = usage or {}
     details: Json = usage.get("prompt_tokens_details") or {}
     cached: int = details.get("cached_tokens") or 0
@@ -76,7 +76,7 @@ def usage_to_messages(usage: Json | None) -> Json:
 
 
 def usage_from_messages(usage: Json | None) -> Json:
-    """Return chat usage, whose prompt tokens are all of them."""
+    """Return usage for chat, where prompt tokens include cached ones."""
     usage = usage or {}
     cached: int = usage.get("cache_read_input_tokens") or 0
     written: int = usage.get("cache_creation_input_tokens") or 0
@@ -93,20 +93,20 @@ def usage_from_messages(usage: Json | None) -> Json:
 
 
 def response_to_messages(response: Json) -> Json:
-    """Return a chat completion as a message; of several choices, the first."""
+    """Return the first choice of a chat completion as a message."""
     choice = first_choice(response)
-    said: Json = choice.get("message") or {}
+    chat_message: Json = choice.get("message") or {}
     content: list[Json] = []
-    thoughts = said.get("reasoning_content") or said.get("reasoning")
-    signed = signed_blocks(said)
+    thoughts = chat_message.get("reasoning_content") or chat_message.get("reasoning")
+    signed = signed_blocks(chat_message)
     if signed:
         content += signed
     elif thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
-    text = said.get("content") or said.get("refusal")
+    text = chat_message.get("content") or chat_message.get("refusal")
     if text:
         content.append({"type": "text", "text": text})
-    for call in as_list(said.get("tool_calls")):
+    for call in as_list(chat_message.get("tool_calls")):
         function = call["function"]
         content.append(
             {
@@ -144,15 +144,15 @@ def response_from_messages(message: Json) -> Json:
         elif kind == "tool_use":
             function = {"name": block["name"], "arguments": write_arguments(block.get("input"))}
             calls.append({"id": block["id"], "type": "function", "function": function})
-        # What Anthropic's own tools did is no part of what a model said.
-    said: Json = {"role": "assistant", "content": "".join(text) if text else None}
+        # Other blocks are of Anthropic's own tools and not the model's output.
+    chat_message: Json = {"role": "assistant", "content": "".join(text) if text else None}
     if thoughts:
-        said["reasoning_content"] = "".join(thoughts)
+        chat_message["reasoning_content"] = "".join(thoughts)
     if signed:
-        said["thinking_blocks"] = signed
+        chat_message["thinking_blocks"] = signed
     if calls:
-        said["tool_calls"] = calls
-    choice: dict[str, Any] = {"index": 0, "message": said, "logprobs": None}
+        chat_message["tool_calls"] = calls
+    choice: dict[str, Any] = {"index": 0, "message": chat_message, "logprobs": None}
     return {
         "id": message.get("id"),
         "object": "chat.completion",

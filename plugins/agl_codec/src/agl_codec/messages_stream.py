@@ -1,4 +1,4 @@
-"""Streams between Anthropic's Messages and OpenAI's chat."""
+"""Translation of streams between Anthropic's Messages and OpenAI's chat."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["ChatToMessages", "MessagesToChat"]
 
 
 class ChatToMessages(StreamTranslator):
-    """Chunks of the first choice of a chat stream to the events of a Messages stream.
+    """Translates the first choice of a chat stream to the events of a Messages stream.
 
-    Messages has one content block open at a time, chat may weave them: a block ends where another
-    kind of content begins.
+    Messages has one open content block at a time, while chat may interleave kinds of content. So a
+    block ends where another kind of content begins.
     """
 
     def __init__(self, *, usage: bool = False) -> None:
@@ -31,7 +31,7 @@ class ChatToMessages(StreamTranslator):
         self._begun = False
         self._index = -1
         self._open: Any = None
-        """What the open block is of: ``text``, ``thinking``, or the number of a tool call."""
+        """Kind of the open block: ``text``, ``thinking``, or the number of a tool call."""
         self._choice: Json = {}
         self._counted: Json | None = None
 
@@ -55,39 +55,41 @@ class ChatToMessages(StreamTranslator):
         events: list[Json] = []
         thoughts = delta.get("reasoning_content") or delta.get("reasoning")
         if thoughts:
-            events += self._into("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-            events.append(self._piece({"type": "thinking_delta", "thinking": thoughts}))
+            events += self._open_block(
+                "thinking", {"type": "thinking", "thinking": "", "signature": ""}
+            )
+            events.append(self._delta_event({"type": "thinking_delta", "thinking": thoughts}))
         for block in as_list(delta.get("thinking_blocks")):
             if is_signed(block):
                 events += self._sign(block)
         text = delta.get("content") or delta.get("refusal")
         if text:
-            events += self._into("text", {"type": "text", "text": ""})
-            events.append(self._piece({"type": "text_delta", "text": text}))
+            events += self._open_block("text", {"type": "text", "text": ""})
+            events.append(self._delta_event({"type": "text_delta", "text": text}))
         for call in as_list(delta.get("tool_calls")):
             function: Json = call.get("function") or {}
             head = {"type": "tool_use", "id": call.get("id"), "name": function.get("name")}
-            events += self._into(call.get("index", 0), {**head, "input": {}})
+            events += self._open_block(call.get("index", 0), {**head, "input": {}})
             if function.get("arguments"):
                 piece = {"type": "input_json_delta", "partial_json": function["arguments"]}
-                events.append(self._piece(piece))
+                events.append(self._delta_event(piece))
         return events
 
     def _sign(self, block: Json) -> list[Json]:
-        """Return the events of a signed block, whose text may have been streamed before."""
+        """Return the events of a signed block; its text may already have been streamed."""
         if block["type"] == "redacted_thinking":
-            return [*self._into("redacted", block), *self._close_block()]
+            return [*self._open_block("redacted", block), *self._close_block()]
         events: list[Json] = []
         if self._open != "thinking":
             empty = {"type": "thinking", "thinking": "", "signature": ""}
-            events += self._into("thinking", empty)
+            events += self._open_block("thinking", empty)
             thoughts = block.get("thinking") or ""
-            events.append(self._piece({"type": "thinking_delta", "thinking": thoughts}))
+            events.append(self._delta_event({"type": "thinking_delta", "thinking": thoughts}))
         signature = {"type": "signature_delta", "signature": block["signature"]}
-        return [*events, self._piece(signature), *self._close_block()]
+        return [*events, self._delta_event(signature), *self._close_block()]
 
-    def _into(self, kind: Any, block: Json) -> list[Json]:
-        """Return the events that make a block of this kind the open one."""
+    def _open_block(self, kind: Any, block: Json) -> list[Json]:
+        """Return the events that open a block of this kind, unless one is open."""
         if self._open == kind:
             return []
         events = self._close_block()
@@ -96,7 +98,7 @@ class ChatToMessages(StreamTranslator):
         start = {"type": "content_block_start", "index": self._index, "content_block": block}
         return [*events, start]
 
-    def _piece(self, delta: Json) -> Json:
+    def _delta_event(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
     def _close_block(self) -> list[Json]:
@@ -107,7 +109,7 @@ class ChatToMessages(StreamTranslator):
 
     def close(self) -> list[Json]:
         if not self._choice:
-            return []  # it broke off; nothing says that it is whole
+            return []  # truncated: the stream must not look complete
         return [
             *self._close_block(),
             {
@@ -134,7 +136,7 @@ def _message_start(chunk: Json) -> Json:
 
 
 class MessagesToChat(StreamTranslator):
-    """Events of a Messages stream to the chunks of a chat stream."""
+    """Translates the events of a Messages stream to chunks of a chat stream."""
 
     def __init__(self, *, usage: bool = False) -> None:
         super().__init__(usage=usage)
@@ -142,7 +144,7 @@ class MessagesToChat(StreamTranslator):
         self._calls: dict[int, int] = {}
         """Numbers of tool calls by the index of their block."""
         self._silent: set[int] = set()
-        """Tool calls without arguments so far."""
+        """Blocks of tool calls without arguments so far."""
         self._whole = MessagesAssembler()
 
     def feed(self, event: Json) -> list[Json]:
@@ -200,7 +202,7 @@ class MessagesToChat(StreamTranslator):
     def close(self) -> list[Json]:
         message = self._whole.result()
         if message.get("stop_reason") is None:
-            return []  # it broke off
+            return []  # truncated
         end = self._chunk({}, finish_reason_of(message))
         if not self._usage:
             return [end]

@@ -1,4 +1,4 @@
-"""Small things that the translations share."""
+"""Helpers for JSON values, message parts and tool arguments."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = [
     "copy_keys",
     "data_url",
     "first_choice",
-    "inner",
     "is_signed",
+    "object_at",
     "parse_arguments",
     "signed_blocks",
-    "simplest",
+    "simplify_content",
     "split_data_url",
     "text_of",
     "write_arguments",
@@ -26,40 +26,40 @@ __all__ = [
 
 _DATA_URL: Final = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 RAW_ARGUMENTS: Final = "__raw_arguments"
-"""Holds a tool call's arguments that are no JSON object, where the protocol takes only those."""
+"""Key that holds arguments that are not a JSON object, in a protocol that requires one."""
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list as it is, nothing as an empty one, and anything else in one."""
+    """Return a list unchanged, None as an empty list, and any other value in a list."""
     if value is None:
         return []
     return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def copy_keys(source: Json, names: dict[str, str]) -> Json:
-    """Return the values of some keys under their other names, without those that are null."""
+    """Return the values of some keys under new names, without nulls."""
     return {new: source[old] for old, new in names.items() if source.get(old) is not None}
 
 
-def inner(value: Json, key: str) -> Json:
-    """Return the object under a key; an empty one if there is none."""
+def object_at(value: Json, key: str) -> Json:
+    """Return the object under a key; empty if there is none."""
     found: Any = value.get(key)
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
 def first_choice(response: Json) -> Json:
-    """Return the first choice of a chat completion; an empty one if there is none."""
+    """Return the first choice of a chat completion; empty if there is none."""
     choices: list[Json] = response.get("choices") or [{}]
     return choices[0]
 
 
 def as_part(part: Any) -> Json:
-    """Return a part of a chat message's content; a string is one of text."""
+    """Return a part of a chat message's content; a string becomes a text part."""
     return {"type": "text", "text": part} if isinstance(part, str) else part
 
 
-def simplest(parts: list[Json]) -> str | list[Json] | None:
-    """Return the content of a chat message: a lone text as a string, nothing as null."""
+def simplify_content(parts: list[Json]) -> str | list[Json] | None:
+    """Return parts as the content of a chat message: one text as a string, no part as null."""
     if not parts:
         return None
     if len(parts) == 1 and parts[0].get("type") == "text" and len(parts[0]) == 2:
@@ -68,10 +68,10 @@ def simplest(parts: list[Json]) -> str | list[Json] | None:
 
 
 def text_of(content: Any, what: str) -> str:
-    """Return content that must be text.
+    """Return the text of content that must be text.
 
     Raises:
-        CodecError: It is not.
+        CodecError: The content is not text.
     """
     pieces: list[str] = []
     for part in as_list(content):
@@ -85,16 +85,18 @@ def text_of(content: Any, what: str) -> str:
 
 
 def is_signed(block: Json) -> bool:
-    """Whether Anthropic wants a block back as it is: thoughts that it has signed or hidden.
+    """Return whether a block is reasoning that Anthropic signed or encrypted.
 
-    A chat message carries these under ``thinking_blocks``, where LiteLLM has them, too.
+    Anthropic wants such blocks back unchanged.
+
+    A chat message carries such blocks under ``thinking_blocks``, as in LiteLLM.
     """
     kind = block.get("type")
     return kind == "redacted_thinking" or (kind == "thinking" and bool(block.get("signature")))
 
 
 def signed_blocks(message: Json) -> list[Json]:
-    """Return the thoughts of a chat message that Anthropic has signed or hidden."""
+    """Return the reasoning of a chat message that Anthropic signed or encrypted."""
     return [block for block in as_list(message.get("thinking_blocks")) if is_signed(block)]
 
 
@@ -109,7 +111,7 @@ def split_data_url(url: str) -> tuple[str, str] | None:
 
 
 def parse_arguments(arguments: Any) -> Json:
-    """Return a tool call's arguments as an object; what is none is kept under one key."""
+    """Return a tool call's arguments as an object; other text is kept under one key."""
     if isinstance(arguments, dict):
         return cast("Json", arguments)
     text = str(arguments or "")

@@ -1,8 +1,7 @@
-"""Requests between OpenAI's Responses and chat.
+"""Translation of requests between OpenAI's Responses and chat.
 
-Format: OpenAI API reference, "Create a model response" and "Create chat completion". Responses can
-keep the conversation at the server, and can run tools there; chat can do neither, and such requests
-are refused instead of being answered as if they had said less.
+Format: OpenAI API reference, "Create a model response" and "Create chat completion". A Responses
+server can store conversations and run tools. Chat has neither, so such requests are refused.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from agl_codec.base import CodecError
-from agl_codec.parts import as_list, as_part, copy_keys, inner, simplest
+from agl_codec.parts import as_list, as_part, copy_keys, object_at, simplify_content
 from agl_core.genai import Json
 
 __all__ = [
-    "UNSAID_BY_CHAT",
+    "UNSUPPORTED_BY_CHAT",
     "request_from_responses",
     "request_to_responses",
-    "said_by_responses",
+    "responses_supports",
 ]
 
 _SAME: Final = {
@@ -51,10 +50,10 @@ _NOT_FOR_CHAT: Final = frozenset(
         "truncation",
     }
 )
-_AT_THE_SERVER: Final = ("previous_response_id", "conversation", "prompt", "background")
-UNSAID_BY_CHAT: Final = ("max_tool_calls", "truncation")
-"""Parameters that change answers and that chat has no word for."""
-_SAID_OTHERWISE: Final = frozenset(
+_STATEFUL: Final = ("previous_response_id", "conversation", "prompt", "background")
+UNSUPPORTED_BY_CHAT: Final = ("max_tool_calls", "truncation")
+"""Parameters that change a response and have no equivalent in chat."""
+_CONVERTED: Final = frozenset(
     {
         "logprobs",
         "max_completion_tokens",
@@ -77,9 +76,11 @@ def request_from_responses(request: Json) -> Json:
     """Return a Responses request as a chat request.
 
     Raises:
-        CodecError: It relies on what a server keeps or runs, or on content chat has no form of.
+        CodecError: It needs a stored conversation or a tool of the server, or has content without
+        an
+            equivalent in chat.
     """
-    for key in _AT_THE_SERVER:
+    for key in _STATEFUL:
         if request.get(key):
             raise CodecError(
                 f"{key!r} needs a backend that speaks Responses itself; send the input"
@@ -89,7 +90,7 @@ def request_from_responses(request: Json) -> Json:
         for key, value in request.items()
         if key not in _NOT_FOR_CHAT
         and key not in _TO_CHAT
-        and key not in _AT_THE_SERVER
+        and key not in _STATEFUL
         and value is not None
     }
     chat |= copy_keys(request, _TO_CHAT)
@@ -106,7 +107,7 @@ def request_from_responses(request: Json) -> Json:
     choice = request.get("tool_choice")
     if choice is not None:
         chat["tool_choice"] = choice if isinstance(choice, str) else _choice_to_chat(choice)
-    effort = inner(request, "reasoning").get("effort")
+    effort = object_at(request, "reasoning").get("effort")
     if effort is not None:
         chat["reasoning_effort"] = effort
     text: Json = request.get("text") or {}
@@ -121,12 +122,12 @@ def request_from_responses(request: Json) -> Json:
     if _LOGPROBS in (request.get("include") or ()):
         chat["logprobs"] = True
     if request.get("stream"):
-        chat["stream_options"] = {"include_usage": True}  # a Responses stream always tells
+        chat["stream_options"] = {"include_usage": True}  # a Responses stream always contains usage
     return chat
 
 
 def _add_item(messages: list[Json], item: Json) -> None:
-    """Add an item of the input; what one turn of the model consists of becomes one message."""
+    """Add an item of the input; the items of one turn of the model become one message."""
     kind = item.get("type", "message")
     if kind == "message":
         message = {"role": item.get("role"), "content": _content_to_chat(item.get("content"))}
@@ -147,7 +148,7 @@ def _add_item(messages: list[Json], item: Json) -> None:
         messages.append(answer)
     elif kind == "reasoning":
         thoughts = "".join(part.get("text", "") for part in _thoughts(item))
-        if thoughts:  # what is encrypted only OpenAI can read
+        if thoughts:  # encrypted reasoning is readable only by OpenAI
             messages.append({"role": "assistant", "content": None, "reasoning_content": thoughts})
     else:
         raise CodecError(f"chat has no form of an input item of type {kind!r}")
@@ -171,7 +172,7 @@ def _thoughts(item: Json) -> list[Json]:
 def _content_to_chat(content: Any) -> Any:
     if isinstance(content, str) or content is None:
         return content
-    return simplest([_part_to_chat(as_part(part)) for part in as_list(content)])
+    return simplify_content([_part_to_chat(as_part(part)) for part in as_list(content)])
 
 
 def _part_to_chat(part: Json) -> Json:
@@ -252,9 +253,9 @@ def request_to_responses(request: Json) -> Json:
     return made
 
 
-def said_by_responses(key: str) -> bool:
-    """Whether Responses can say a parameter of a chat request."""
-    return key in _SAME or key in _SAID_OTHERWISE
+def responses_supports(key: str) -> bool:
+    """Return whether Responses has an equivalent of a chat parameter."""
+    return key in _SAME or key in _CONVERTED
 
 
 def _items(message: Json) -> list[Json]:
@@ -293,7 +294,7 @@ def _content_from_chat(content: Any, text: str) -> list[Json]:
         elif kind == "refusal":
             parts.append({"type": "refusal", "refusal": part["refusal"]})
         elif kind == "image_url":
-            image = inner(part, "image_url") or {"url": part["image_url"]}
+            image = object_at(part, "image_url") or {"url": part["image_url"]}
             names = {"url": "image_url", "detail": "detail"}
             parts.append({"type": "input_image", **copy_keys(image, names)})
         elif kind == "file":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from agl_codec.parts import as_list, first_choice, inner
+from agl_codec.parts import as_list, first_choice, object_at
 from agl_core.genai import Json
 
 __all__ = [
@@ -46,10 +46,10 @@ def usage_from_responses(usage: Json | None) -> Json | None:
         "completion_tokens": usage.get("output_tokens") or 0,
         "total_tokens": usage.get("total_tokens") or 0,
     }
-    cached = inner(usage, "input_tokens_details").get("cached_tokens")
+    cached = object_at(usage, "input_tokens_details").get("cached_tokens")
     if cached:
         made["prompt_tokens_details"] = {"cached_tokens": cached}
-    reasoning = inner(usage, "output_tokens_details").get("reasoning_tokens")
+    reasoning = object_at(usage, "output_tokens_details").get("reasoning_tokens")
     if reasoning:
         made["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return made
@@ -92,10 +92,10 @@ def response_to_responses(response: Json) -> Json:
 
 def output_items(response: Json, choice: Json) -> list[Json]:
     """Return what a chat choice says as output items; their ids follow from the response's."""
-    said: Json = choice.get("message") or {}
+    message: Json = choice.get("message") or {}
     name = response.get("id")
     items: list[Json] = []
-    thoughts = said.get("reasoning_content") or said.get("reasoning")
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
     if thoughts:
         items.append(
             {
@@ -106,19 +106,19 @@ def output_items(response: Json, choice: Json) -> list[Json]:
             }
         )
     content: list[Json] = []
-    if said.get("content"):
+    if message.get("content"):
         logprobs: Json = choice.get("logprobs") or {}
         content.append(
             {
                 "type": "output_text",
-                "text": said["content"],
+                "text": message["content"],
                 "annotations": [],
                 "logprobs": logprobs.get("content") or [],
             }
         )
-    if said.get("refusal"):
-        content.append({"type": "refusal", "refusal": said["refusal"]})
-    calls = as_list(said.get("tool_calls"))
+    if message.get("refusal"):
+        content.append({"type": "refusal", "refusal": message["refusal"]})
+    calls = as_list(message.get("tool_calls"))
     if content or not calls:
         items.append(
             {
@@ -144,7 +144,7 @@ def output_items(response: Json, choice: Json) -> list[Json]:
 
 
 def finish_of(response: Json) -> str | None:
-    """Return the finish reason of a response that is over; None for one that is not."""
+    """Return the finish reason of a finished response; None for another."""
     if response.get("status") not in ("completed", "incomplete"):
         return None
     details: Json = response.get("incomplete_details") or {}
@@ -176,17 +176,17 @@ def response_from_responses(response: Json) -> Json:
         elif kind == "reasoning":
             parts = as_list(item.get("content")) or as_list(item.get("summary"))
             thoughts += [part.get("text", "") for part in parts]
-        # What OpenAI's own tools did is no part of what a model said.
-    said: Json = {"role": "assistant", "content": "".join(text) if text else None}
+        # Other items are of OpenAI's own tools and not the model's output.
+    message: Json = {"role": "assistant", "content": "".join(text) if text else None}
     if refusals:
-        said["refusal"] = "".join(refusals)
+        message["refusal"] = "".join(refusals)
     if thoughts:
-        said["reasoning_content"] = "".join(thoughts)
+        message["reasoning_content"] = "".join(thoughts)
     if calls:
-        said["tool_calls"] = calls
+        message["tool_calls"] = calls
     choice = {
         "index": 0,
-        "message": said,
+        "message": message,
         "finish_reason": finish_of(response),
         "logprobs": {"content": logprobs} if logprobs else None,
     }

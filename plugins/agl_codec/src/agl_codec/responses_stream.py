@@ -1,4 +1,4 @@
-"""Streams between OpenAI's Responses and chat."""
+"""Translation of streams between OpenAI's Responses and chat."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["ChatToResponses", "ResponsesToChat"]
 
 
 class ChatToResponses(StreamTranslator):
-    """Chunks of the first choice of a chat stream to the events of a Responses stream.
+    """Translates the first choice of a chat stream to the events of a Responses stream.
 
-    Items open as their first content comes and are closed at the end, when what they amount to is
-    known; the protocol allows several to be open at a time.
+    An item opens with its first content. All items are closed at the end, when their whole content
+    is known; the protocol allows several open items.
     """
 
     def __init__(self, *, usage: bool = False) -> None:
@@ -32,19 +32,19 @@ class ChatToResponses(StreamTranslator):
         self._whole = ChatAssembler()
         self._head: Json = {}
         self._places: dict[Any, Json] = {}
-        """Where each open item is: ``output_index`` and ``item_id``."""
+        """``output_index`` and ``item_id`` of each open item."""
 
     def feed(self, event: Json) -> list[Json]:
         if event.get("error") is not None:
             told = {"message": error_of(event), "code": "server_error", "param": None}
-            return [self._made("error", **told, error=event["error"])]
+            return [self._event("error", **told, error=event["error"])]
         first = {**event, "choices": [c for c in event.get("choices") or () if not c.get("index")]}
         self._whole.feed(first)
         events: list[Json] = []
         if not self._head:
             self._head = response_head(event, "in_progress")
-            events.append(self._made("response.created", response=self._head))
-            events.append(self._made("response.in_progress", response=self._head))
+            events.append(self._event("response.created", response=self._head))
+            events.append(self._event("response.in_progress", response=self._head))
         for choice in first["choices"]:
             events += self._delta(choice.get("delta") or {}, choice.get("logprobs"))
         return events
@@ -55,7 +55,7 @@ class ChatToResponses(StreamTranslator):
         if thoughts:
             item: Json = {"type": "reasoning", "summary": [], "content": []}
             events += self._open("rs", f"rs_{self._head['id']}", item)
-            events.append(self._piece("response.reasoning_text.delta", "rs", thoughts))
+            events.append(self._delta_event("response.reasoning_text.delta", "rs", thoughts))
         for key, kind in (("content", "output_text"), ("refusal", "refusal")):
             if delta.get(key):
                 events += self._open_text(kind)
@@ -63,7 +63,7 @@ class ChatToResponses(StreamTranslator):
                 if kind == "output_text":
                     more["logprobs"] = (logprobs or {}).get("content") or []
                 name = f"response.{kind}.delta"
-                events.append(self._piece(name, "msg", delta[key], content_index=0, **more))
+                events.append(self._delta_event(name, "msg", delta[key], content_index=0, **more))
         for call in as_list(delta.get("tool_calls")):
             number = call.get("index", 0)
             function: Json = call.get("function") or {}
@@ -77,7 +77,7 @@ class ChatToResponses(StreamTranslator):
             events += self._open(number, f"fc_{self._head['id']}_{number}", item)
             if function.get("arguments"):
                 name = "response.function_call_arguments.delta"
-                events.append(self._piece(name, number, function["arguments"]))
+                events.append(self._delta_event(name, number, function["arguments"]))
         return events
 
     def _open(self, key: Any, item_id: str, item: Json) -> list[Json]:
@@ -86,7 +86,7 @@ class ChatToResponses(StreamTranslator):
         index = len(self._places)
         self._places[key] = {"output_index": index, "item_id": item_id}
         item = {"id": item_id, **item}
-        return [self._made("response.output_item.added", output_index=index, item=item)]
+        return [self._event("response.output_item.added", output_index=index, item=item)]
 
     def _open_text(self, kind: str) -> list[Json]:
         item: Json = {"type": "message", "role": "assistant", "content": []}
@@ -98,25 +98,25 @@ class ChatToResponses(StreamTranslator):
                 part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             where = self._places["msg"]
             events.append(
-                self._made("response.content_part.added", **where, content_index=0, part=part)
+                self._event("response.content_part.added", **where, content_index=0, part=part)
             )
         return events
 
-    def _piece(self, name: str, key: Any, delta: str, **more: Any) -> Json:
-        return self._made(name, **self._places[key], delta=delta, **more)
+    def _delta_event(self, name: str, key: Any, delta: str, **more: Any) -> Json:
+        return self._event(name, **self._places[key], delta=delta, **more)
 
     def close(self) -> list[Json]:
         whole = self._whole.result()
         choice = first_choice(whole)
         if choice.get("finish_reason") is None:
-            return []  # it broke off; nothing says that it is whole
+            return []  # truncated: the stream must not look complete
         events: list[Json] = []
         for item in output_items(whole, choice):
             events += self._close_item(item)
         response = response_to_responses({**whole, "created": self._head.get("created_at")})
         in_order = sorted(response["output"], key=self._position)
         name = f"response.{response['status']}"
-        return [*events, self._made(name, response={**response, "output": in_order})]
+        return [*events, self._event(name, response={**response, "output": in_order})]
 
     def _position(self, item: Json) -> int:
         key = item["id"]
@@ -125,21 +125,21 @@ class ChatToResponses(StreamTranslator):
 
     def _close_item(self, item: Json) -> list[Json]:
         where = next((p for p in self._places.values() if p["item_id"] == item["id"]), None)
-        if where is None:  # an empty answer: its item never opened
+        if where is None:  # an empty response, whose item never opened
             events = self._open("msg", item["id"], {**item, "status": "in_progress"})
-            done = self._made("response.output_item.done", output_index=0, item=item)
+            done = self._event("response.output_item.done", output_index=0, item=item)
             return [*events, done]
-        events = [self._made(*named, **where, **fields) for *named, fields in _dones(item)]
+        events = [self._event(*named, **where, **fields) for *named, fields in _done_events(item)]
         index = where["output_index"]
-        return [*events, self._made("response.output_item.done", output_index=index, item=item)]
+        return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 
-    def _made(self, kind: str, **fields: Any) -> Json:
+    def _event(self, kind: str, **fields: Any) -> Json:
         number, self._number = self._number, self._number + 1
         return {"type": kind, "sequence_number": number, **fields}
 
 
-def _dones(item: Json) -> list[tuple[str, Json]]:
-    """Return the events that close what is in an item, and their fields."""
+def _done_events(item: Json) -> list[tuple[str, Json]]:
+    """Return the events that close the parts of an item, and their fields."""
     if item["type"] == "function_call":
         fields = {"name": item["name"], "arguments": item["arguments"]}
         return [("response.function_call_arguments.done", fields)]
@@ -159,7 +159,7 @@ def _dones(item: Json) -> list[tuple[str, Json]]:
 
 
 class ResponsesToChat(StreamTranslator):
-    """Events of a Responses stream to the chunks of a chat stream."""
+    """Translates the events of a Responses stream to chunks of a chat stream."""
 
     def __init__(self, *, usage: bool = False) -> None:
         super().__init__(usage=usage)
@@ -205,7 +205,7 @@ class ResponsesToChat(StreamTranslator):
         response = self._whole.result()
         finish = finish_of(response)
         if finish is None:
-            return []  # it broke off, or failed
+            return []  # truncated or failed
         end = self._chunk({})
         end["choices"][0]["finish_reason"] = finish
         if not self._usage:

@@ -1,4 +1,4 @@
-"""Who may call the proxy: tokens, the Host header, and what each scope allows."""
+"""Access control of the proxy: tokens, the Host header, and what each scope allows."""
 
 from __future__ import annotations
 

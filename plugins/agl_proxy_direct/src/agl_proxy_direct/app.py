@@ -62,7 +62,7 @@ class ProxyApp:
         store: Where spans go.
         backends: The backends to start with.
         config: Options of the proxy; those of its server are not used here.
-        upstream_spec: What sends requests; HTTP by default.
+        upstream_spec: The upstream that sends requests; HTTP by default.
 
     Attributes:
         upstream: Sends requests to backends; made when the server starts.

@@ -41,7 +41,7 @@ class CallRecord:
     model: str = ""
     """The model's name for agents."""
     request: Json = field(default_factory=dict[str, Any])
-    """In the chat protocol; completions and embeddings as they came."""
+    """In the chat protocol; completions and embeddings unchanged."""
     response: Json | None = None
     """In the same protocol as the request; partial if the call ended early."""
     streamed: bool = False

@@ -32,7 +32,7 @@ class ExtraFields:
         """Remove these fields from a response or from a chunk of a stream, in place.
 
         Returns:
-            Whether the chunk held nothing else, so that it should not be sent.
+            Whether the chunk is empty now, so that it should not be sent.
         """
         choices: list[Json] = body.get("choices") or []
         if self.usage and "usage" in body:

@@ -20,7 +20,7 @@ class UpstreamError(Exception):
 
     Args:
         status: HTTP status for the caller.
-        message: What happened.
+        message: The failure, for the caller.
         code: Machine-readable code.
         backend_fault: Whether this counts as a failure of the backend.
     """
@@ -59,7 +59,7 @@ class UpstreamRequest:
 
 
 class UpstreamResponse(ABC):
-    """A backend's HTTP response. Its body is read once; whoever reads it closes it.
+    """A backend's HTTP response. Its body is read once; its reader closes it.
 
     Attributes:
         status: HTTP status.

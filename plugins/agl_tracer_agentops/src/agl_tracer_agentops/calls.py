@@ -147,7 +147,7 @@ class _Call:
         return result
 
     def answered(self, response: Json) -> None:
-        """Record the whole response, which nothing else changes from here on."""
+        """Record the whole response; it is not changed after this call."""
         chat = self._as_chat(response)
         set_attributes_later(self._span, lambda: response_attributes(chat))
         context = trace.set_span_in_context(self._span)

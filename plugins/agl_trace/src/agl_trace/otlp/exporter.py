@@ -33,7 +33,7 @@ class LightningStoreOTLPExporter(SpanExporter):
     In *store mode*, between :meth:`enable_store_otlp` and :meth:`disable_store_otlp`, each span's
     resource gets the attempt's routing attributes and the spans go to the store. Outside of it they
     go nowhere, and the export counts as done, unless a subclass's :meth:`should_bypass` says
-    otherwise: then they go to ``endpoint`` as they are.
+    otherwise: then they go to ``endpoint`` unchanged.
 
     Thread-safe. A failed export is logged and returned as failed, never raised.
 

@@ -41,7 +41,7 @@ _SHOWN: Final = 200  # characters of a backend's complaint
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """What a backend did with the spans it was sent.
+    """The backend's result for the spans it was sent.
 
     Attributes:
         sent: How many it was sent.
@@ -70,7 +70,7 @@ def traces_url(url: str) -> str:
     parts = urllib.parse.urlsplit(url)
     try:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         usable = False
     if not usable:
         raise ConfigError(f"{url!r} is no URL of an OTLP backend, e.g. http://127.0.0.1:4318")

@@ -16,24 +16,32 @@ from agl_core.lazy import lazy_names
 if TYPE_CHECKING:
     from agl_serving import mint_token
     from agl_store_http.client import LightningStoreClient
+    from agl_store_http.client.config import ClientConfig
+    from agl_store_http.client.transport import Reply, Transport
     from agl_store_http.server.app import StoreApp, StoreAppOptions
     from agl_store_http.server.store_server import LightningStoreServer
 
 __all__ = [
+    "ClientConfig",
     "LightningStoreClient",
     "LightningStoreServer",
+    "Reply",
     "StoreApp",
     "StoreAppOptions",
+    "Transport",
     "mint_token",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "ClientConfig": "agl_store_http.client.config",
         "LightningStoreClient": "agl_store_http.client",
         "LightningStoreServer": "agl_store_http.server.store_server",
+        "Reply": "agl_store_http.client.transport",
         "StoreApp": "agl_store_http.server.app",
         "StoreAppOptions": "agl_store_http.server.app",
+        "Transport": "agl_store_http.client.transport",
         "mint_token": "agl_serving",
     },
 )

@@ -5,19 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import warnings
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from agl_core.env import LightningEnvVar
+from agl_core.plugins import configured_by
 from agl_core.store import (
     UNSET,
+    AttemptQuery,
+    BatchingStore,
+    EncodedSpan,
     LightningStoreCapabilities,
+    LightningStoreStatistics,
+    Query,
+    ResourcesQuery,
+    RolloutQuery,
+    SpanQuery,
     StoreEvent,
     Unset,
+    WorkerQuery,
     attempt_changes,
+    construct,
+    encode_span,
     rollout_changes,
     worker_changes,
 )
@@ -28,20 +41,41 @@ from agl_core.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
+    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
+    Span,
     TaskInput,
     Worker,
 )
+from agl_store_http.client.codecs import (
+    ATTEMPT,
+    ATTEMPTS,
+    CLAIMS,
+    NAMED_RESOURCES,
+    RESOURCES,
+    RESOURCES_PAGE,
+    ROLLOUT,
+    ROLLOUT_PAGE,
+    ROLLOUTS,
+    SPANS,
+    WORKER,
+    WORKERS,
+    path_of,
+    query_fields,
+    read_page,
+)
+from agl_store_http.client.config import ClientConfig
 from agl_store_http.client.events import listen
-from agl_store_http.client.queries import ClientQueries, path_of
-from agl_store_http.client.spans import ClientSpans
-from agl_store_http.client.transport import Reply, Transport
+from agl_store_http.client.spans import SpanSender
+from agl_store_http.client.transport import Reply, RequestFailed, Transport
 
 __all__ = ["LightningStoreClient"]
+
+T = TypeVar("T")
 
 _SLICE_SECONDS: Final = 20.0
 """Longest single wait: shorter than the request timeout, and than what middleboxes tolerate."""
@@ -51,48 +85,28 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _TOKENS_KEPT: Final = 4096
 
-_rollouts: Final = TypeAdapter(list[Rollout])
-_claims: Final = TypeAdapter(list[AttemptedRollout])
-_named_resources: Final = TypeAdapter(NamedResources)
 
-
-class LightningStoreClient(ClientSpans, ClientQueries):
+class LightningStoreClient(BatchingStore):
     """Talks to a store server, this framework's or the reference's.
 
     Safe for any number of tasks, threads and processes: each event loop has its own connections,
     a fork starts with none, and a pickled copy takes only the settings along. Raises what a local
     store raises; when the server cannot be reached, StoreUnavailableError after the retries.
 
-    Args:
-        server_address: URL of the server, e.g. ``http://127.0.0.1:4747``.
-        retry_delays: Seconds to wait before each further try of a failed request.
-        health_retry_delays: Seconds between the health probes that precede a further try; when all
-            fail there is none. Give many to sit out a server's restart.
-        request_timeout: Seconds that one request may take, not counting what it asks to wait.
-        connection_timeout: Seconds that connecting may take.
-        auth_token: Token to show; None takes AGL_AUTH_TOKEN, if that is set.
+    Options: :class:`ClientConfig`.
     """
 
-    def __init__(
-        self,
-        server_address: str,
-        *,
-        retry_delays: Sequence[float] = (1.0, 2.0, 5.0),
-        health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
-        request_timeout: float = 30.0,
-        connection_timeout: float = 5.0,
-        auth_token: str | None = None,
-    ) -> None:
-        super().__init__(
-            Transport(
-                server_address,
-                retry_delays=retry_delays,
-                health_retry_delays=health_retry_delays,
-                request_timeout=request_timeout,
-                connection_timeout=connection_timeout,
-                auth_token=auth_token or os.environ.get(LightningEnvVar.AGL_AUTH_TOKEN) or None,
-            )
+    @configured_by(ClientConfig)
+    def __init__(self, config: ClientConfig) -> None:
+        self._transport = Transport(
+            config.server_address,
+            retry_delays=config.retry_delays,
+            health_retry_delays=config.health_retry_delays,
+            request_timeout=config.request_timeout,
+            connection_timeout=config.connection_timeout,
+            auth_token=config.auth_token or os.environ.get(LightningEnvVar.AGL_AUTH_TOKEN) or None,
         )
+        self._spans = SpanSender(self)
         self._attempt_tokens: dict[tuple[str, str], str] = {}
 
     # -- about the store -------------------------------------------------------------------------
@@ -113,11 +127,36 @@ class LightningStoreClient(ClientSpans, ClientQueries):
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
         return self._attempt_tokens.get((rollout_id, attempt_id))
 
+    async def statistics(self) -> LightningStoreStatistics:
+        return from_json((await self.call("GET", "/statistics")).body)
+
     async def close(self) -> None:
         await self._transport.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_attempt_tokens": {}}
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def call(self, method: str, path: str, body: bytes | None = None, **more: Any) -> Reply:
+        """Send a request; failures become the errors that a local store raises.
+
+        Args:
+            method: HTTP method.
+            path: Path below ``/v1/agl``, percent-encoded.
+            body: JSON.
+            more: ``params``, ``key`` and ``extra_seconds`` of the transport's call.
+        """
+        try:
+            return await self.request(method, path, body, **more)
+        except RequestFailed as error:
+            raise error.as_store_error() from None
+
+    async def request(
+        self, method: str, path: str, body: bytes | None = None, **more: Any
+    ) -> Reply:
+        """Send a request; a refusal is raised as :class:`RequestFailed`, as the server wrote it."""
+        return await self._transport.call(method, path, body, **more)
 
     # -- creating work ---------------------------------------------------------------------------
 
@@ -148,7 +187,7 @@ class LightningStoreClient(ClientSpans, ClientQueries):
             return []
         body = to_json({"rollouts": list(rollouts)})
         reply = await self._create("/queues/rollouts/enqueue", body)
-        return _rollouts.validate_json(reply.body)
+        return ROLLOUTS.validate_json(reply.body)
 
     async def _create(self, path: str, body: bytes | None) -> Reply:
         return await self.call("POST", path, body, key=self._transport.new_key(path))
@@ -204,7 +243,7 @@ class LightningStoreClient(ClientSpans, ClientQueries):
         await self.call("POST", path, None)
 
     def _claimed(self, body: bytes) -> list[AttemptedRollout]:
-        claims = _claims.validate_json(body)
+        claims = CLAIMS.validate_json(body)
         if b'"attempt_token"' in body:
             for claim, sent in zip(claims, from_json(body), strict=True):
                 token = sent.get("attempt_token")
@@ -217,14 +256,14 @@ class LightningStoreClient(ClientSpans, ClientQueries):
     # -- resources -------------------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        body = _named_resources.dump_json(resources)
+        body = NAMED_RESOURCES.dump_json(resources)
         reply = await self._create("/resources", body)
         return ResourcesUpdate.model_validate_json(reply.body)
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources
     ) -> ResourcesUpdate:
-        body = _named_resources.dump_json(resources)
+        body = NAMED_RESOURCES.dump_json(resources)
         reply = await self._create(path_of("resources", resources_id), body)
         return ResourcesUpdate.model_validate_json(reply.body)
 
@@ -279,6 +318,102 @@ class LightningStoreClient(ClientSpans, ClientQueries):
         reply = await self.call("POST", path_of("workers", worker_id), body)
         return Worker.model_validate_json(reply.body)
 
+    # -- spans -----------------------------------------------------------------------------------
+
+    async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
+        """Store spans; a batch of more than 16 MiB is several steps instead of one."""
+        return await self._spans.store(spans)
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        return await self._spans.draw_sequence_ids(rollout_attempt_ids)
+
+    # -- reading one record ----------------------------------------------------------------------
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
+        try:
+            reply = await self.request("GET", path_of("rollouts", rollout_id))
+        except RequestFailed as error:
+            if error.error_type == "ResponseValidationError":
+                return None  # the reference's server fails this way for an unknown rollout
+            raise error.as_store_error() from None
+        return ROLLOUT.validate_json(reply.body)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        reply = await self.call("GET", path_of("rollouts", rollout_id, "attempts", "latest"))
+        return ATTEMPT.validate_json(reply.body)
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        reply = await self.call("GET", path_of("resources", resources_id))
+        return RESOURCES.validate_json(reply.body)
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        return RESOURCES.validate_json((await self.call("GET", "/resources/latest")).body)
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        return WORKER.validate_json((await self.call("GET", path_of("workers", worker_id))).body)
+
+    # -- reading pages ---------------------------------------------------------------------------
+
+    async def query_rollouts(
+        self,
+        *,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+        **filters: Any,
+    ) -> PaginatedResult[Rollout | AttemptedRollout]:
+        for old, new, given in (
+            ("status", "status_in", status),
+            ("rollout_ids", "rollout_id_in", rollout_ids),
+        ):
+            if given is not None:
+                warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=2)
+                if filters.get(new) is None:
+                    filters[new] = given
+        return await self._search("/rollouts/search", ROLLOUT_PAGE, RolloutQuery(**filters))
+
+    async def query_attempts(
+        self, rollout_id: str, *, sort_by: str | None = "sequence_id", **page: Any
+    ) -> PaginatedResult[Attempt]:
+        path = path_of("rollouts", rollout_id, "attempts", "search")
+        query = AttemptQuery(rollout_id=rollout_id, sort_by=sort_by, **page)
+        return await self._search(path, ATTEMPTS, query)
+
+    async def query_resources(self, **filters: Any) -> PaginatedResult[ResourcesUpdate]:
+        query = ResourcesQuery(**filters)
+        values = query_fields(query).items()
+        params = {name: str(value) for name, value in values if value is not None}
+        reply = await self.call("GET", "/resources", params=params)
+        return read_page(RESOURCES_PAGE, reply.body, query)
+
+    async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
+        return await self._search("/workers/search", WORKERS, WorkerQuery(**filters))
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        sort_by: str | None = "sequence_id",
+        **filters: Any,
+    ) -> PaginatedResult[Span]:
+        query = SpanQuery(rollout_id=rollout_id, attempt_id=attempt_id, sort_by=sort_by, **filters)
+        return await self._search("/spans/search", SPANS, query)
+
+    async def query_encoded_spans(
+        self, rollout_id: str, attempt_id: str | Literal["latest"] | None = None, **filters: Any
+    ) -> PaginatedResult[EncodedSpan]:
+        page = await self.query_spans(rollout_id, attempt_id, **filters)
+        values = {**page.__dict__, "items": [encode_span(span) for span in page.items]}
+        return construct(PaginatedResult[Any], values)
+
+    async def _search(
+        self, path: str, page: TypeAdapter[PaginatedResult[T]], query: Query
+    ) -> PaginatedResult[T]:
+        reply = await self.call("POST", path, to_json(query_fields(query)))
+        return read_page(page, reply.body, query)
+
     # -- waiting ---------------------------------------------------------------------------------
 
     async def wait_for_rollouts(
@@ -297,7 +432,7 @@ class LightningStoreClient(ClientSpans, ClientQueries):
                 to_json({"rollout_ids": names, "timeout": patience}),
                 extra_seconds=patience,
             )
-            finished = _rollouts.validate_json(reply.body)
+            finished = ROLLOUTS.validate_json(reply.body)
             now = time.monotonic()
             if len(finished) == len(names) or (deadline is not None and now >= deadline):
                 return finished

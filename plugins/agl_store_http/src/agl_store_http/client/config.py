@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from agl_core.plugins import ComponentConfig
 
 __all__ = ["ClientConfig"]
 
 
-class ClientConfig(BaseModel):
-    """Options of :class:`~agl_store_http.LightningStoreClient`; durations are seconds."""
+class ClientConfig(ComponentConfig):
+    """Options of :class:`~agl_store_http.LightningStoreClient`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    server_address: str = Field(description="URL of the server, e.g. http://127.0.0.1:4747")
-    retry_delays: tuple[float, ...] = Field(
-        default=(1.0, 2.0, 5.0), description="Pauses before a request is sent again"
-    )
-    health_retry_delays: tuple[float, ...] = Field(
-        default=(0.1, 0.2, 0.5), description="Pauses between looks for a server that was lost"
-    )
-    request_timeout: float = Field(default=30.0, gt=0, description="Longest wait for an answer")
-    connection_timeout: float = Field(default=5.0, gt=0, description="Longest wait to connect")
-    auth_token: str | None = Field(
-        default=None, description="Access token; AGL_AUTH_TOKEN by default"
-    )
+    server_address: str = Field(kw_only=False)
+    """URL of the server, e.g. ``http://127.0.0.1:4747``."""
+    retry_delays: Sequence[float] = (1.0, 2.0, 5.0)
+    """Seconds to wait before each further try of a failed request."""
+    health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5)
+    """Seconds between the health probes that precede a further try. When all probes fail there is
+    no further try. Many of them outlast a server's restart."""
+    request_timeout: float = Field(default=30.0, gt=0)
+    """Seconds that one request may take, besides the time that it asks the server to wait."""
+    connection_timeout: float = Field(default=5.0, gt=0)
+    """Seconds that connecting may take."""
+    auth_token: str | None = None
+    """Access token; AGL_AUTH_TOKEN by default."""

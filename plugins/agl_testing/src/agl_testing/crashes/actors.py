@@ -24,8 +24,7 @@ import agl_core as agl
 from agl_core.algorithm import Run, run_batch
 from agl_core.emitter import emit_message
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
-from agl_store_http import LightningStoreClient, StoreApp, StoreAppOptions
-from agl_store_http.client.transport import Transport
+from agl_store_http import LightningStoreClient, StoreApp, StoreAppOptions, Transport
 from agl_testing.crashes.stores import StoreSpec
 
 ROUNDS = 3

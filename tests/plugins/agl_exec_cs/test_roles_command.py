@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -64,15 +65,20 @@ def test_a_run_of_two_programs(project: Path, port: str) -> None:
     assert runner.returncode == 0, err
 
 
+def count_rollouts(port: str) -> int:
+    """Ask the algorithm's store server; 0 while it does not answer yet."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/agl/rollouts") as reply:
+            return json.load(reply)["total"]
+    except OSError:
+        return 0
+
+
 def test_sigterm_stops_a_waiting_algorithm(project: Path, port: str) -> None:
     algorithm = agl("algorithm", "train.toml", "--port", port, cwd=project)
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", int(port))) == 0:
-                break
+    while time.monotonic() < deadline and not count_rollouts(port):
         time.sleep(0.05)
-    time.sleep(0.3)
     algorithm.send_signal(signal.SIGTERM)
     out, err = algorithm.communicate(timeout=30)
     assert algorithm.returncode == 130, err

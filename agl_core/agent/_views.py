@@ -1,4 +1,4 @@
-"""What an agent or an algorithm sees of the trainer and the runner that use it."""
+"""The trainer and the runner as agents and algorithms see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be configured about the built-in algorithms."""
+"""Options of the built-in algorithms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer gives an algorithm."""
+"""The context in which an algorithm runs."""
 
 from __future__ import annotations
 

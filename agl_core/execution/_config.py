@@ -1,4 +1,4 @@
-"""What can be configured about the built-in strategies."""
+"""Options of the built-in strategies."""
 
 from __future__ import annotations
 

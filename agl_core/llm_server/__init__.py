@@ -1,4 +1,4 @@
-"""LLM servers: what serves the model that is being trained."""
+"""LLM servers: they serve the model that is being trained."""
 
 from agl_core.llm_server._base import LLMServer
 from agl_core.llm_server._behind import put_behind, serving_behind

@@ -43,7 +43,7 @@ class LLMServer(ABC):
     @property
     @abstractmethod
     def base_url(self) -> str:
-        """What an OpenAI client takes as its base URL; ends in ``/v1``.
+        """Base URL for OpenAI clients; ends in ``/v1``.
 
         Raises:
             LLMServerError: The server does not run.

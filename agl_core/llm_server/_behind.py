@@ -1,4 +1,4 @@
-"""A server behind a proxy: what the proxy has to know of it."""
+"""Putting an LLM server behind a proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy contract: what stands between agents and models, and writes down what passes."""
+"""The proxy contract: it serves models to agents and stores every call as a span."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LLMProxy"]
 
 
 class LLMProxy(ABC):
-    """Serves the endpoints of models under URLs that say whose calls they are.
+    """Serves models under URLs that name the attempt that calls.
 
     A call to ``/rollout/<id>/attempt/<id>/v1/…`` becomes one span of that attempt, with the prompt,
     the answer, token ids and log-probabilities. Every span of a call that an agent has the whole
@@ -64,7 +64,7 @@ class LLMProxy(ABC):
     @property
     @abstractmethod
     def base_url(self) -> str:
-        """What an OpenAI client takes as its base URL; calls to it belong to no rollout.
+        """Base URL for OpenAI clients; calls to it belong to no rollout.
 
         Raises:
             LaunchError: The port is not known before the start.
@@ -106,7 +106,7 @@ class LLMProxy(ABC):
             rollout_id: With ``attempt_id``: bake both into the URL.
             attempt_id: See ``rollout_id``.
             model: Name of the model; None takes the only one there is.
-            sampling_parameters: What agents should pass with each call.
+            sampling_parameters: Parameters that agents should pass with each call.
 
         Returns:
             A :class:`ProxyLLM`, or a plain :class:`LLM` for one attempt if the ids are given.

@@ -44,7 +44,7 @@ _GRACE_PERIODS: Final = 2
 
 
 class LitAgentRunner(Runner[T]):
-    """Runs rollouts one after another, each traced, watched and written down.
+    """Runs rollouts one after another; each is traced, supervised, and its result stored.
 
     Async agents run on the event loop, sync agents in a worker thread that sees the same context
     variables. A sync agent that is stopped is left behind in its thread, since Python cannot end a
@@ -62,7 +62,7 @@ class LitAgentRunner(Runner[T]):
         tracer: Records the agents' traces; shared by all workers of the process.
         max_rollouts: How many rollouts :meth:`iter` runs before it ends; None: no limit.
         poll_interval: Longest time in seconds that one call to the store waits for work, and the
-            pause after a failed one. New work is taken up at once, not at the next poll.
+            pause after a failed one. New work is claimed at once, not at the next poll.
         heartbeat_interval: Seconds between heartbeats; 0 or less: none, and then a runner does not
             learn that its rollout was cancelled.
         interval_jitter: Seconds by which those two vary at random.
@@ -108,7 +108,7 @@ class LitAgentRunner(Runner[T]):
         self._agent: LitAgent[T] | None = None
         self._hooks = Hooks()
         self._llm_proxy: LLMProxy | None = None
-        self._desk: _Desk | None = None
+        self._parts: _WorkerParts | None = None
 
     # -- life cycle ------------------------------------------------------------------------------
 
@@ -154,13 +154,13 @@ class LitAgentRunner(Runner[T]):
             mode=self.heartbeat_launch_mode,
             include_gpu=self.heartbeat_include_gpu,
         )
-        self._desk = _Desk(place, oversight, heartbeat)
+        self._parts = _WorkerParts(place, oversight, heartbeat)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            desk.place.sync_calls.close()
-            desk.heartbeat.close()
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.workplace.sync_calls.close()
+            parts.heartbeat.close()
         self.worker_id = None
         self.tracer.teardown_worker(worker_id)
 
@@ -179,12 +179,12 @@ class LitAgentRunner(Runner[T]):
             RuntimeError: The worker is not initialised.
             KeyboardInterrupt: The agent raised it; its attempt is ``failed``.
         """
-        desk = self._worker()
-        progress = Progress(desk.place.worker_id, self.max_rollouts)
-        async with _held(desk.heartbeat), _stopper(event) as stopped:
+        parts = self._worker()
+        progress = Progress(parts.workplace.worker_id, self.max_rollouts)
+        async with _held(parts.heartbeat), _stopper(event) as stopped:
             claims = Claims(
-                desk.place.store,
-                desk.place.worker_id,
+                parts.workplace.store,
+                parts.workplace.worker_id,
                 stopped,
                 wait=self.poll_interval,
                 jitter=self.interval_jitter,
@@ -195,7 +195,7 @@ class LitAgentRunner(Runner[T]):
                     rollout = await claims.next()
                     if rollout is None:
                         return
-                    run = await self._run(desk, rollout)
+                    run = await self._run(parts, rollout)
                     await report_end(run)
                     if isinstance(run.error, KeyboardInterrupt):
                         raise run.error
@@ -212,17 +212,17 @@ class LitAgentRunner(Runner[T]):
         event: ExecutionEvent | None = None,
     ) -> Rollout:
         """See :meth:`Runner.step`."""
-        desk = self._worker()
-        store = desk.place.store
+        parts = self._worker()
+        store = parts.workplace.store
         resources_id = None
         if resources is not None:
             resources_id = (await store.add_resources(resources)).resources_id
         rollout = await store.start_rollout(
-            input, mode=mode, resources_id=resources_id, worker_id=desk.place.worker_id
+            input, mode=mode, resources_id=resources_id, worker_id=parts.workplace.worker_id
         )
         # A step shorter than a heartbeat's period costs no heartbeat.
-        async with _held(desk.heartbeat, after=self.heartbeat_interval):
-            run = await self._run(desk, rollout, event)
+        async with _held(parts.heartbeat, after=self.heartbeat_interval):
+            run = await self._run(parts, rollout, event)
         await report_end(run, raised=True)
         if run.error is not None:
             raise run.error
@@ -231,21 +231,21 @@ class LitAgentRunner(Runner[T]):
             raise RuntimeError(f"rollout {rollout.rollout_id} is gone from the store")
         return finished
 
-    def _worker(self) -> _Desk:
-        if self._desk is None:
+    def _worker(self) -> _WorkerParts:
+        if self._parts is None:
             raise RuntimeError(
                 "the runner has no worker: call init and init_worker, or use run_context"
             )
-        return self._desk
+        return self._parts
 
     async def _run(
-        self, desk: _Desk, rollout: AttemptedRollout, event: ExecutionEvent | None = None
+        self, parts: _WorkerParts, rollout: AttemptedRollout, event: ExecutionEvent | None = None
     ) -> AttemptRun:
         """Run one attempt in a task of its own, so that it ends properly if we are cancelled."""
-        run = AttemptRun(desk.place, rollout)
+        run = AttemptRun(parts.workplace, rollout)
         report_start(run)
         task = asyncio.create_task(run.run())
-        with desk.oversight.over(run):
+        with parts.oversight.over(run):
             try:
                 if event is None:
                     await asyncio.wait((task,))
@@ -268,10 +268,10 @@ class LitAgentRunner(Runner[T]):
                 await asyncio.wait((task,), timeout=CANCELLED_TIMEOUT)
 
 
-class _Desk(NamedTuple):
-    """What belongs to one worker, made in init_worker."""
+class _WorkerParts(NamedTuple):
+    """The parts of one worker, made in init_worker."""
 
-    place: Workplace
+    workplace: Workplace
     oversight: Oversight
     heartbeat: Heartbeat
 

@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What a worker's attempts work with.
+    """The parts that all attempts of a worker share.
 
     Attributes:
         runner: The runner, for hooks.
-        agent: What runs the tasks.
+        agent: The agent that runs the tasks.
         hooks: Users' callbacks.
         tracer: Records the agents' traces.
         store: Where everything goes.
@@ -82,10 +82,10 @@ class AttemptRun:
     Attributes:
         place: What it works with.
         rollout: The rollout and attempt as they were claimed.
-        spans: What was recorded and stored, complete when the run has ended.
-        status: What was written at the end; None if nothing could be, or the watchdog's verdict
-            was left as it was.
-        error: What made the attempt fail.
+        spans: The stored spans; complete when the run has ended.
+        status: The final status that was written; None if the write failed, or if the watchdog had
+            already ended the attempt.
+        error: The error that failed the attempt.
         duration: Seconds from start to end of the agent.
     """
 

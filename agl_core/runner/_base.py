@@ -45,7 +45,7 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
         """Take the agent and the hooks; called once before any worker starts.
 
         Args:
-            agent: What runs the tasks.
+            agent: The agent that runs the tasks.
             hooks: Callbacks around each rollout, called in this order.
             kwargs: For subclasses; a trainer with a proxy passes it as ``llm_proxy``.
 
@@ -122,7 +122,7 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
         What was set up is torn down, also when the block raises; errors of the teardown are logged.
 
         Args:
-            agent: What runs the tasks.
+            agent: The agent that runs the tasks.
             store: Where rollouts come from and spans go to.
             hooks: Callbacks around each rollout.
             worker_id: Number of the worker; None means 0.

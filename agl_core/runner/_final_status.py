@@ -39,7 +39,7 @@ async def write_final_status(
     Args:
         store: Where the attempt is.
         rollout: The rollout and attempt as they were claimed.
-        error: What made the attempt fail; None if it succeeded.
+        error: The error that failed the attempt; None if it succeeded.
         timeout: Seconds until it gives up; after a cancellation 5 s at most.
 
     Returns:

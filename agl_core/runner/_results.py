@@ -1,11 +1,11 @@
-"""What an agent returned, stored as spans.
+"""Storing the result of an agent as spans.
 
 | result | effect |
 | --- | --- |
 | ``None`` | nothing |
 | a number | one annotation span with the reward dimension ``primary`` |
 | OpenTelemetry spans | converted and stored |
-| :class:`~agl_core.types.Span` | stored as they are; the agent chose their ids |
+| :class:`~agl_core.types.Span` | stored unchanged; the agent chose their ids |
 | :class:`~agl_core.types.SpanCoreFields` | tied to the attempt and stored, in order |
 
 A list holds one type of span only; an empty one is allowed and warned about.
@@ -35,7 +35,7 @@ async def store_result(result: Any, rollout: AttemptedRollout, store: LightningS
     """Store the spans that an agent's result stands for, and return those that were new.
 
     Args:
-        result: What the agent returned.
+        result: The value that the agent returned.
         rollout: The rollout and attempt it returned it for.
         store: Where the spans go.
 

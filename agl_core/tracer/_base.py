@@ -1,4 +1,4 @@
-"""The tracer contract: what turns the running of an agent into spans.
+"""The tracer contract: it records the run of an agent as spans.
 
 A runner uses a tracer like this, once per worker and once per attempt::
 
@@ -49,7 +49,7 @@ R = TypeVar("R")
 
 
 class Tracer(ParallelWorkerBase, ABC):
-    """Records what happens within its trace contexts, and brings it to the store."""
+    """Records spans within its trace contexts and sends them to the store."""
 
     _store: LightningStore | None = None
 
@@ -100,7 +100,7 @@ class Tracer(ParallelWorkerBase, ABC):
         On leaving it, every span is in the store.
 
         Args:
-            name: What the trace is called where the backend shows names.
+            name: Name of the trace, for backends that show names.
             store: Deprecated; ``init_worker`` takes the store.
             rollout_id: Rollout that the spans belong to; without ids they stay in memory.
             attempt_id: Attempt that the spans belong to; given with ``rollout_id`` or not at all.

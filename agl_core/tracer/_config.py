@@ -1,4 +1,4 @@
-"""What can be configured about the built-in tracers."""
+"""Options of the built-in tracers."""
 
 from __future__ import annotations
 

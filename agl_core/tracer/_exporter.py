@@ -52,7 +52,7 @@ class Export(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Bring what there is to the store."""
+        """Send the waiting spans to the store."""
         ...
 
 

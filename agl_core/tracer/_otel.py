@@ -126,7 +126,7 @@ class OtelTracer(Tracer):
         otel_tracer = self._initialised()
         recording = self._new_recording(store, rollout_id, attempt_id)
         outer = otel_context.get_current()
-        # A trace starts afresh: a span that is open around the runner is no part of the attempt.
+        # A trace starts without a parent: a span around the runner is not part of the attempt.
         rootless = otel_trace.set_span_in_context(otel_trace.INVALID_SPAN, outer)
         otel_context.attach(with_recording(recording, rootless))
         try:

@@ -13,7 +13,7 @@ __all__ = ["PACKAGES", "known_names", "package_of"]
 PACKAGES: Final[dict[str, str]] = {
     "agl-algo-apo": "algorithm.apo",
     "agl-algo-gepa": "algorithm.gepa",
-    "agl-algo-grpo": "algorithm.grpo llm_server.hf",
+    "agl-algo-grpo": "algorithm.grpo",
     "agl-algo-verl": "algorithm.verl check.verl",
     "agl-exec-cs": "execution.cs command.algorithm command.runner",
     "agl-export": "command.export",
@@ -21,6 +21,7 @@ PACKAGES: Final[dict[str, str]] = {
         "proxy.direct provider.anthropic provider.hosted_vllm provider.openai command.proxy"
     ),
     "agl-proxy-litellm": "proxy.litellm dialect.litellm",
+    "agl-server-hf": "llm_server.hf",
     "agl-server-vllm": "llm_server.vllm check.vllm command.vllm",
     "agl-store-http": "store.http command.store",
     "agl-store-mongo": "store.mongo",

@@ -1,7 +1,6 @@
-"""A training run in a process of its own, for tests that kill it or its runners.
+"""A training run in its own process, for tests that kill it or its runners.
 
-Agents run in other processes, the store is a file, and the run has a name: started again after it
-was killed, it goes on.
+Runners are processes, the store is a file, and the run is named, so a second start resumes it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("model")
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--deadly", default="", help="file; a runner that finds none is killed")
+    parser.add_argument(
+        "--deadly",
+        default="",
+        help="file; a runner that does not find it creates it and kills itself",
+    )
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
     store = SqliteLightningStore(str(options.folder / "store.db"))

@@ -1,4 +1,4 @@
-"""GRPO in NumPy and plain loops, float64: written from the papers, to compare with."""
+"""Reference implementation of GRPO in NumPy and plain loops, float64, after the papers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def advantages(rewards: list[float], groups: list[int], how: str) -> list[float]
 
 
 def logprobs(logits: np.ndarray, tokens: list[int], temperature: float) -> list[float]:
-    """Of one row: ``logits`` [T, V]; the first token's is 0."""
+    """Return the log-probabilities of one row; ``logits`` is [T, V], the first result 0."""
     found = [0.0]
     for t in range(1, len(tokens)):
         row = logits[t - 1].astype(np.float64) / temperature
@@ -60,12 +60,12 @@ def kl(new: list[float], reference: list[float]) -> list[float]:
 
 
 def loss(rows: list[tuple[list[float], list[int], int]], how: str, constant: int) -> float:
-    """The loss of a batch.
+    """Return the loss of a batch.
 
     Args:
         rows: Per row: the loss of each token, the mask, and the number of its rollout.
-        how: As in the configuration.
-        constant: Of ``how == "constant"``.
+        how: See ``GRPOConfig.loss``.
+        constant: Divisor of ``how == "constant"``.
     """
     by_rollout: dict[int, list[float]] = {}
     for losses, mask, rollout in rows:

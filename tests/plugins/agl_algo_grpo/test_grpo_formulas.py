@@ -1,4 +1,4 @@
-"""The formulas agree with a reference in NumPy, and do what they are for."""
+"""The formulas equal a NumPy reference and have the properties they promise."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_algo_grpo import grpo
+from agl_algo_grpo.batches import Row, micro_batches, pad_rows, token_logprobs
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.grpo import Row
 
 _spec = importlib.util.spec_from_file_location(
     "numpy_grpo", Path(__file__).with_name("numpy_grpo.py")
@@ -36,17 +36,17 @@ HOWS = ["group", "group-mean", "rloo"]
         max_size=24,
     )
 )
-def test_advantages_are_those_of_the_reference(how: Any, drawn: list[tuple[int, float]]):
+def test_advantages_equal_the_reference(how: Any, drawn: list[tuple[int, float]]):
     groups, rewards = [g for g, _ in drawn], [r for _, r in drawn]
     mine = grpo.group_advantages(
         torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups), how
     )
-    # Equal rewards leave a rounding error over an epsilon of 1e-6, in both.
+    # With nearly equal rewards both divide a rounding error by an epsilon of 1e-6.
     assert mine.tolist() == pytest.approx(reference.advantages(rewards, groups, how), abs=1e-6)
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_group_of_equals_teaches_nothing(how: Any):
+def test_a_group_of_equal_rewards_has_no_advantages(how: Any):
     advantages = grpo.group_advantages(torch.full((8,), 0.7), torch.zeros(8, dtype=torch.long), how)
     assert advantages.abs().max() == 0
 
@@ -59,19 +59,19 @@ def test_advantages_of_a_known_group():
     assert grpo.group_advantages(rewards, groups, "rloo").tolist() == [1.0, -0.5, -0.5, -2.0, 2.0]
 
 
-def test_token_logprobs_are_those_of_the_reference():
+def test_token_logprobs_equal_the_reference():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(3, 7, 11)).astype(np.float32) * 5
     tokens = rng.integers(0, 11, size=(3, 7))
     for temperature in (1.0, 0.6):
-        mine = grpo.token_logprobs(torch.tensor(logits), torch.tensor(tokens), temperature)
+        mine = token_logprobs(torch.tensor(logits), torch.tensor(tokens), temperature)
         for row in range(3):
             theirs = reference.logprobs(logits[row], tokens[row].tolist(), temperature)
             assert mine[row].tolist() == pytest.approx(theirs, abs=5e-6)
 
 
 def random_rows(seed: int, rollouts: int = 6) -> list[Row]:
-    """Rows as trajectories have them: several to a rollout, gaps in the mask."""
+    """Return rows like those of trajectories: several per rollout, gaps in the mask."""
     rng = random.Random(seed)
     rows: list[Row] = []
     for rollout in range(rollouts):
@@ -94,19 +94,19 @@ def random_rows(seed: int, rollouts: int = 6) -> list[Row]:
 @pytest.mark.parametrize("how", ["token", "rollout", "constant"])
 @pytest.mark.parametrize("dual", [None, 3.0])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_loss_of_a_batch_is_that_of_the_reference(how: Any, dual: float | None, seed: int):
+def test_the_loss_of_a_batch_equals_the_reference(how: Any, dual: float | None, seed: int):
     rows, rng = random_rows(seed), random.Random(seed + 100)
     new = [[-rng.random() * 3 for _ in row.token_ids] for row in rows]
     there = [[-rng.random() * 3 for _ in row.token_ids] for row in rows]
     lengths = torch.tensor([int(row.mask.sum()) for row in rows])
     weights = grpo.row_weights(lengths, torch.tensor([row.rollout for row in rows]), how, 50)
 
-    # In micro-batches of every size, the sum is the same.
+    # The sum is the same for micro-batches of every size.
     for most in (1, 40, 10_000):
         total, seen = 0.0, []
-        for some in grpo.micro_batches(rows, most):
+        for some in micro_batches(rows, most):
             seen += some
-            batch = grpo.pad_rows([rows[i] for i in some], weights[some])
+            batch = pad_rows([rows[i] for i in some], weights[some])
             assert batch.token_ids.numel() <= most or len(some) == 1
             now, far = (
                 torch.nn.utils.rnn.pad_sequence(
@@ -142,7 +142,7 @@ def test_the_loss_of_a_batch_is_that_of_the_reference(how: Any, dual: float | No
         assert total == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-def test_weights_add_up_to_one_and_favour_as_they_say():
+def test_row_weights_add_up_to_one():
     lengths, rollouts = torch.tensor([10, 30, 40]), torch.tensor([0, 0, 1])
     token = grpo.row_weights(lengths, rollouts, "token")
     assert token.tolist() == pytest.approx([1 / 80] * 3)
@@ -156,18 +156,18 @@ def test_weights_add_up_to_one_and_favour_as_they_say():
     assert constant.tolist() == pytest.approx([1 / 200] * 3)
 
 
-def test_clipping_stops_the_gradient_where_it_should():
+def test_clipping_stops_the_gradient_outside_of_the_bounds():
     old = torch.zeros(1, 4)
     new = torch.log(torch.tensor([[1.5, 0.5, 1.5, 0.5]])).requires_grad_()
     advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
     grpo.policy_loss(new, old, advantages).sum().backward()
-    # Better and likelier already, or worse and less likely already: enough.
+    # No gradient where a good token is likelier already, or a bad one less likely.
     assert new.grad is not None
     assert new.grad[0].tolist() == pytest.approx([0.0, -0.5, 1.5, 0.0])
 
 
 @given(st.lists(st.tuples(st.floats(-20, 0), st.floats(-20, 0)), min_size=1, max_size=20))
-def test_kl_is_never_negative_and_zero_for_equals(pairs: list[tuple[float, float]]):
+def test_kl_is_never_negative_and_zero_for_equal_policies(pairs: list[tuple[float, float]]):
     now, there = (torch.tensor([side], dtype=torch.float64) for side in zip(*pairs, strict=True))
     estimate = grpo.kl_to_reference(now, there)
     assert (estimate >= -1e-12).all()
@@ -187,7 +187,7 @@ def test_kl_estimates_the_divergence():
 
 def test_rows_are_padded_on_the_right_and_masked():
     rows = random_rows(3)[:3]
-    batch = grpo.pad_rows(rows, torch.tensor([0.1, 0.2, 0.3]))
+    batch = pad_rows(rows, torch.tensor([0.1, 0.2, 0.3]))
     for i, row in enumerate(rows):
         size = len(row.token_ids)
         assert batch.token_ids[i, :size].tolist() == row.token_ids.tolist()
@@ -197,7 +197,7 @@ def test_rows_are_padded_on_the_right_and_masked():
     assert batch.weights[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_minibatches_hold_every_rollout_once_and_whole():
+def test_minibatches_hold_every_rollout_once():
     rows = random_rows(5, rollouts=7)
     config = GRPOConfig(model="m", epochs=2, minibatches=3, tasks_per_step=7, group_size=2)
 

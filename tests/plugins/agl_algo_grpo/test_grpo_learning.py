@@ -1,4 +1,4 @@
-"""It learns: agents in other processes, a real server, on a CPU. Slow, so run by `dev.py heavy`."""
+"""Training improves the reward, on a CPU with real servers. Slow; run by `dev.py heavy`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 pytestmark = [
     pytest.mark.heavy,
     pytest.mark.timeout(700),
-    # Of Transformers, which PEFT asks about it.
+    # Transformers raises this warning when PEFT reads the attribute.
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning"),
 ]
 
@@ -28,7 +28,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "rl_digits" / "main.py"
 
 
 def test_a_tiny_model_learns_to_use_a_tool(tmp_path: Path):
-    """One seed; `python examples/rl_digits/main.py --seeds 0 1 2` is the command for three."""
+    """Run one seed; `python examples/rl_digits/main.py --seeds 0 1 2` runs three."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), "--steps", "14", "--json", "--output", str(tmp_path)],
         capture_output=True,
@@ -47,7 +47,7 @@ def test_a_tiny_model_learns_to_use_a_tool(tmp_path: Path):
 
 @agl.rollout
 def talk(task: int, llm: agl.LLM) -> float:
-    """Ask twice, in one conversation; the more kinds of letters come back, the better."""
+    """Call the model twice; the reward grows with the number of distinct characters."""
     messages: Any = [{"role": "user", "content": "How are you?"}]
     text = ""
     with OpenAI(base_url=llm.endpoint, api_key="-", timeout=120) as client:
@@ -64,14 +64,14 @@ def vllm_python() -> str:
     python = os.environ.get("AGL_TEST_VLLM_PYTHON", "")
     if not Path(python).is_file():
         pytest.fail(
-            f"AGL_TEST_VLLM_PYTHON is {python!r} and no Python that has vLLM; "
+            f"AGL_TEST_VLLM_PYTHON is {python!r}, which is not a Python that has vLLM; "
             "run `python3 dev.py heavy agl_algo_grpo`"
         )
     return python
 
 
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
-def test_vllm_samples_from_the_very_model_that_is_trained(
+def test_vllm_samples_from_the_model_in_training(
     taught: Path, tmp_path: Path, vllm_python: str, lora: bool
 ):
     server = {
@@ -101,6 +101,6 @@ def test_vllm_samples_from_the_very_model_that_is_trained(
         print({key: row[key] for key in ("step", "reward", "logprob_delta", "rows", "seconds")})
     assert [int(row["rollouts"]) for row in rows] == [16] * 4
     assert all(float(row["logprob_delta"]) <= 1e-4 for row in rows)
-    # The weights did change: what is sampled later is not what the first model would have said.
+    # The weights changed: later answers come from another distribution.
     assert any(float(row["grad_norm"]) > 0 for row in rows)
     assert rows[0]["entropy"] != rows[-1]["entropy"]

@@ -1,4 +1,4 @@
-"""The loop, with real servers, proxies and stores; and what goes wrong in the middle of it."""
+"""Training runs with real servers, proxies and stores, and their recovery from failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agl_algo_grpo import GRPO
 from agl_core.errors import ConfigError, LLMServerError
 from agl_testing.algorithm import AlgorithmSuite
 
-# Of Transformers, which PEFT asks about it.
+# Transformers raises this warning when PEFT reads the attribute.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
 
 ACTOR = Path(__file__).with_name("grpo_actor.py")
@@ -40,7 +40,7 @@ TINY: dict[str, Any] = {
 
 
 def talk(llm: agl.LLM) -> float:
-    """Ask twice; the more kinds of letters come back, the better."""
+    """Call the model twice; the reward grows with the number of distinct characters."""
     messages: Any = [{"role": "user", "content": "Go."}]
     with OpenAI(base_url=llm.endpoint, api_key="-", max_retries=0, timeout=60) as client:
         for _ in range(2):
@@ -78,11 +78,11 @@ def read(folder: Path) -> list[dict[str, str]]:
 
 
 def servers(parent: int | None = None) -> list[psutil.Process]:
-    """The LLM servers that a process (this one, if none is named) has started."""
+    """Return the LLM servers among a process's descendants; None is this process."""
     found: list[psutil.Process] = []
     for child in psutil.Process(parent).children(recursive=True):
         try:
-            if "agl_algo_grpo.hf.worker" in child.cmdline():
+            if "agl_server_hf.worker" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue
@@ -105,18 +105,18 @@ class TestGRPOConformance(AlgorithmSuite):
         return "trajectory"
 
 
-def test_steps_change_the_weights_that_answer(taught: Path, tmp_path: Path):
+def test_each_step_publishes_the_weights_it_trained(taught: Path, tmp_path: Path):
     algorithm, rows = train(
         tmp_path, taught, steps=3, kl=0.1, epochs=2, minibatches=2, val=[1, 2, 3]
     )
     assert [row["step"] for row in rows] == ["0", "1", "2"]
     for row in rows:
-        # The trainer's model is the server's, before every step: also after weights were sent.
+        # Trainer and server hold the same model before every step, also after an update.
         assert float(row["logprob_delta"]) <= 1e-4
         assert row["version"] == f"step-{row['step']}"
         assert int(row["rollouts"]) == 8
         assert int(row["dropped_rollouts"]) == 0
-    # The two samples of "step 0" are on-policy; only later minibatches move the ratio.
+    # The first minibatch is on-policy; the later ones have a ratio other than 1.
     assert all(float(row["ratio_max"]) > 1.0 for row in rows)
     assert float(rows[-1]["val_reward"]) > 0
     assert rows[0]["val_reward"] == ""
@@ -131,31 +131,29 @@ def test_steps_change_the_weights_that_answer(taught: Path, tmp_path: Path):
     assert servers() == []
 
 
-def test_an_adapter_is_trained_and_the_model_is_not(taught: Path, tmp_path: Path):
+def test_with_lora_only_the_adapter_is_trained(taught: Path, tmp_path: Path):
     _, rows = train(tmp_path, taught, steps=2, lora={"r": 4, "alpha": 8}, kl=0.01)
     assert max(float(row["logprob_delta"]) for row in rows) <= 1e-4
-    assert float(rows[0]["kl"]) == 0.0  # an adapter begins as nothing
+    assert float(rows[0]["kl"]) == 0.0  # a new adapter changes nothing
     assert sorted(p.name for p in (tmp_path / "model").glob("*.safetensors")) == [
         "adapter_model.safetensors"
     ]
 
 
-def test_a_temperature_is_that_of_the_rollouts_and_of_the_ratio(taught: Path, tmp_path: Path):
+def test_the_temperature_applies_to_rollouts_and_ratio(taught: Path, tmp_path: Path):
     _, rows = train(tmp_path, taught, steps=1, temperature=0.7)
     assert float(rows[0]["logprob_delta"]) <= 1e-4
     assert float(rows[0]["ratio_max"]) == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("how", ["kill", pytest.param("hang", marks=pytest.mark.heavy)])
-def test_a_server_that_goes_away_in_the_middle_of_a_step_is_replaced(
-    taught: Path, tmp_path: Path, how: str
-):
+def test_a_server_lost_during_a_step_is_restarted(taught: Path, tmp_path: Path, how: str):
     done: list[int] = []
 
     @agl.rollout
     def saboteur(task: int, llm: agl.LLM) -> float:
         done.append(task)
-        if len(done) == 10:  # in the second step, with weights of its own
+        if len(done) == 10:  # in the second step, when the weights are no longer the initial ones
             (server,) = servers()
             server.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
         return talk(llm)
@@ -165,13 +163,13 @@ def test_a_server_that_goes_away_in_the_middle_of_a_step_is_replaced(
     )
     assert [int(row["server_restarts"]) for row in rows] == [0, 1, 0]
     for row in rows:
-        assert float(row["logprob_delta"]) <= 1e-4  # it came back with the weights it had
+        assert float(row["logprob_delta"]) <= 1e-4  # it restarted with the weights it had
         assert int(row["rollouts"]) == 8
         assert int(row["dropped_groups"]) == 0
     assert servers() == []
 
 
-def test_a_server_that_keeps_dying_ends_the_run_with_a_reason(taught: Path, tmp_path: Path):
+def test_a_server_that_keeps_dying_ends_the_run_with_an_error(taught: Path, tmp_path: Path):
     @agl.rollout
     def saboteur(task: int, llm: agl.LLM) -> float:
         for server in servers():
@@ -183,7 +181,7 @@ def test_a_server_that_keeps_dying_ends_the_run_with_a_reason(taught: Path, tmp_
     assert servers() == []
 
 
-def test_rollouts_that_cannot_be_used_are_made_anew_then_counted(taught: Path, tmp_path: Path):
+def test_unusable_rollouts_are_repeated_then_counted(taught: Path, tmp_path: Path):
     tries = {task: itertools.count() for task in range(6)}
 
     @agl.rollout
@@ -207,7 +205,7 @@ def test_rollouts_that_cannot_be_used_are_made_anew_then_counted(taught: Path, t
     assert int(row["partial_groups"]) == 0
 
 
-def test_half_a_group_is_trained_on_only_if_told_to(
+def test_incomplete_groups_are_trained_on_only_if_configured(
     taught: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     tries: Counter[int] = Counter()
@@ -224,7 +222,7 @@ def test_half_a_group_is_trained_on_only_if_told_to(
     assert int(strict["rollouts"]) == 0
     assert int(strict["dropped_groups"]) == 2
     assert strict["dropped"] == "4 (rollout failed), 4 (its group is too small)"
-    assert "nothing to train on" in caplog.text
+    assert "no usable rollouts" in caplog.text
     caplog.clear()
     tries.clear()
     _, (lax,) = train(tmp_path / "lax", taught, half, runners=1, min_group_size=2, **options)
@@ -242,57 +240,57 @@ def start_actor(folder: Path, model: Path, *options: str) -> subprocess.Popen[by
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
-def said(folder: Path) -> str:
+def log_of(folder: Path) -> str:
     return (folder / "log.txt").read_text()[-3000:]
 
 
 @pytest.mark.heavy
-def test_a_killed_trainer_goes_on_from_its_checkpoint(taught: Path, tmp_path: Path):
+def test_a_killed_trainer_resumes_from_its_checkpoint(taught: Path, tmp_path: Path):
     first = start_actor(tmp_path, taught)
     deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:  # until it is in the middle of the fourth and last step
-        assert first.poll() is None, said(tmp_path)
+    while time.monotonic() < deadline:  # until the fourth and last step has started
+        assert first.poll() is None, log_of(tmp_path)
         if (tmp_path / "metrics.csv").is_file() and len(read(tmp_path)) >= 3:
             break
         time.sleep(0.05)
     started = servers(first.pid)
-    assert started, said(tmp_path)
+    assert started, log_of(tmp_path)
     first.kill()
     first.wait()
     _, alive = psutil.wait_procs(started, timeout=20)
-    # Of an orphan that has ended a zombie stays until the system's first process looks at it.
+    # An orphan that ended stays a zombie until process 1 reaps it.
     alive = [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert not alive, "the LLM server outlived its trainer"
     before = read(tmp_path)
     assert len(before) == 3
 
     second = start_actor(tmp_path, taught)
-    assert second.wait(280) == 0, said(tmp_path)
+    assert second.wait(280) == 0, log_of(tmp_path)
     rows = read(tmp_path)
     assert [int(row["step"]) for row in rows] == list(range(4))
     for row in rows:
         assert float(row["logprob_delta"]) <= 1e-4, row
         assert int(row["rollouts"]) == 8
-    # Steps since the checkpoint are computed again, of the same rollouts.
+    # Steps since the checkpoint are computed again from the same rollouts.
     assert rows[:2] == before[:2]
     assert rows[2]["reward"] == before[2]["reward"]
-    # Four steps of eight. Only those are made twice that lost their proxy with the first trainer.
+    # Four steps of eight rollouts; only those in flight at the kill are repeated.
     again = sum(int(row["retried_rollouts"]) for row in rows)
     assert again <= 8
     assert f"rollouts: {32 + again}" in (tmp_path / "log.txt").read_text().splitlines()
 
 
 @pytest.mark.heavy
-def test_a_runner_that_dies_costs_no_group(taught: Path, tmp_path: Path):
+def test_a_killed_runner_loses_no_group(taught: Path, tmp_path: Path):
     actor = start_actor(tmp_path, taught, "--steps", "2", "--deadly", str(tmp_path / "killed"))
-    assert actor.wait(280) == 0, said(tmp_path)
+    assert actor.wait(280) == 0, log_of(tmp_path)
     assert (tmp_path / "killed").is_file()
     rows = read(tmp_path)
     assert [int(row["rollouts"]) for row in rows] == [8, 8]
     assert [int(row["dropped_groups"]) for row in rows] == [0, 0]
 
 
-# -- what is said of mistakes ----------------------------------------------------------------------
+# -- configuration errors -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,12 +302,12 @@ def test_a_runner_that_dies_costs_no_group(taught: Path, tmp_path: Path):
         ({"learning_rat": 1}, "algorithm.learning_rat"),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, Any], path: str):
+def test_an_invalid_option_is_named(options: dict[str, Any], path: str):
     with pytest.raises(ConfigError, match=f"^{path}"):
         GRPO(model="m", **options)
 
 
-def test_what_a_run_needs_is_said_before_it_begins(tmp_path: Path, taught: Path):
+def test_missing_requirements_are_reported_before_the_run_starts(tmp_path: Path, taught: Path):
     def fit(algorithm: GRPO, adapter: str = "trajectory", tasks: Any = (1, 2)) -> None:
         agl.Trainer(algorithm=algorithm, adapter=adapter, strategy="shm").fit(agent, list(tasks))
 
@@ -323,10 +321,9 @@ def test_what_a_run_needs_is_said_before_it_begins(tmp_path: Path, taught: Path)
         fit(GRPO(model=tmp_path / "nowhere", output_dir=str(tmp_path)))
 
 
-def test_nothing_heavy_is_imported_to_list_or_check():
+def test_building_the_algorithm_imports_nothing_heavy():
     code = (
         "import sys\n"
-        "from agl_core.plugins._registry import get_registry\n"
         "from agl_core.plugins import build_component\n"
         "made = build_component('algorithm', {'type': 'grpo', 'model': 'm'})\n"
         "assert type(made).__name__ == 'GRPO'\n"
@@ -336,7 +333,7 @@ def test_nothing_heavy_is_imported_to_list_or_check():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, taught: Path):
+def test_a_missing_library_names_its_pip_command(monkeypatch: pytest.MonkeyPatch, taught: Path):
     import importlib.util
 
     find = importlib.util.find_spec
@@ -349,7 +346,7 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, taught: 
         )
 
 
-def test_the_example_s_train_file_is_right():
+def test_the_train_file_of_the_example_is_valid():
     file = Path(__file__).parents[3] / "examples" / "rl_digits" / "train.toml"
     command = [sys.executable, "-m", "agl_core.cli"]
     done = subprocess.run([*command, "train", "--check", str(file)], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A step of a real model: its loss is the reference's, and what is kept is the whole state."""
+"""Training steps of a real model: losses equal a NumPy reference, checkpoints hold all state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from agl_algo_grpo.batches import Row
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.grpo import Row, update
+from agl_algo_grpo.grpo import update
 from agl_algo_grpo.policy import Policy
 from agl_core.errors import ConfigError, LLMServerError
 
-# Of Transformers, which PEFT asks about it.
+# Transformers raises this warning when PEFT reads the attribute.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
 
 _NUMPY = Path(__file__).with_name("numpy_grpo.py")
@@ -27,7 +28,7 @@ _spec.loader.exec_module(reference)
 
 
 def rows(seed: int = 0, noise: float = 0.3) -> list[Row]:
-    """Six rollouts of one or two rows, with log-probabilities of some other policy."""
+    """Return six rollouts of one or two rows, with log-probabilities of another policy."""
     rng = random.Random(seed)
     made: list[Row] = []
     for rollout in range(6):
@@ -60,7 +61,7 @@ def weights(one: Policy) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("how", ["token", "rollout", "constant"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_loss_of_a_step_is_that_of_the_reference(models: Path, how: Any, temperature: float):
+def test_the_loss_of_a_step_equals_the_reference(models: Path, how: Any, temperature: float):
     one, config = policy(models, loss=how, kl=0.1, temperature=temperature, clip_high=0.3)
     batch = rows()
     with torch.no_grad():
@@ -69,7 +70,7 @@ def test_the_loss_of_a_step_is_that_of_the_reference(models: Path, how: Any, tem
         reference.logprobs(logit, row.token_ids.tolist(), temperature)
         for logit, row in zip(logits, batch, strict=True)
     ]
-    # At another temperature the trainer's own are the old ones, so every ratio is 1.
+    # At other temperatures the trainer's own values are the old ones, so every ratio is 1.
     old = [row.logprobs.tolist() for row in batch] if temperature == 1 else now
     expected = reference.loss(
         [
@@ -85,14 +86,14 @@ def test_the_loss_of_a_step_is_that_of_the_reference(models: Path, how: Any, tem
     )
     figures = update(one, batch, config, step=0)
     assert figures["loss"] == pytest.approx(expected, abs=1e-6)
-    assert figures["kl"] == 0.0  # the starting model is the reference, and nothing was trained yet
+    assert figures["kl"] == 0.0  # the starting model is the reference, and this is the first update
     raw = [
         reference.logprobs(g, r.token_ids.tolist(), 1.0) for g, r in zip(logits, batch, strict=True)
     ]
     delta = max(
-        abs(said - then)
-        for mine, row in zip(raw, batch, strict=True)
-        for said, then, m in zip(mine, row.logprobs.tolist(), row.mask.tolist(), strict=True)
+        abs(now - then)
+        for own, row in zip(raw, batch, strict=True)
+        for now, then, m in zip(own, row.logprobs.tolist(), row.mask.tolist(), strict=True)
         if m
     )
     assert figures["logprob_delta"] == pytest.approx(delta, abs=1e-5)
@@ -101,7 +102,7 @@ def test_the_loss_of_a_step_is_that_of_the_reference(models: Path, how: Any, tem
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_tokens": 1}, {"gradient_checkpointing": True}])
-def test_how_memory_is_saved_changes_nothing(models: Path, options: dict[str, Any]):
+def test_saving_memory_does_not_change_the_weights(models: Path, options: dict[str, Any]):
     plain, config = policy(models)
     other, sparing = policy(models, **options)
     for step in range(2):
@@ -113,7 +114,7 @@ def test_how_memory_is_saved_changes_nothing(models: Path, options: dict[str, An
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8}])
-def test_a_checkpoint_goes_on_bit_by_bit(models: Path, tmp_path: Path, lora: Any):
+def test_training_resumes_from_a_checkpoint_bit_by_bit(models: Path, tmp_path: Path, lora: Any):
     first, config = policy(models, lora=lora, warmup_steps=5, epochs=2, minibatches=2)
     for step in range(2):
         update(first, rows(step), config, step)
@@ -123,29 +124,29 @@ def test_a_checkpoint_goes_on_bit_by_bit(models: Path, tmp_path: Path, lora: Any
 
     second, _ = policy(models, lora=lora, warmup_steps=5, epochs=2, minibatches=2)
     assert second.restore(tmp_path / "checkpoint") == 2
-    assert torch.equal(torch.rand(3), drawn)  # the random generator, too
+    assert torch.equal(torch.rand(3), drawn)  # the random generator's state is restored
     update(second, rows(2), config, 2)
     theirs = weights(second)
     assert all(torch.equal(mine, theirs[name]) for name, mine in weights(first).items())
     fresh = weights(policy(models, lora=lora)[0])
     assert any(not torch.equal(theirs[name], fresh[name]) for name in fresh)
-    # The file is there whole or not at all: no part of one is left.
+    # No partial folder is left.
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_checkpoints_that_do_not_fit_are_refused(models: Path, tmp_path: Path):
+def test_checkpoints_of_another_model_are_refused(models: Path, tmp_path: Path):
     one, _ = policy(models)
     one.save(tmp_path / "full", 1)
     adapted, _ = policy(models, lora={"r": 4})
     with pytest.raises(ConfigError, match="another model"):
         adapted.restore(tmp_path / "full")
-    with pytest.raises(ConfigError, match="no checkpoint"):
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
         one.restore(tmp_path)
     with pytest.raises(LLMServerError, match=r"config\.json"):
         Policy(GRPOConfig(model="m"), tmp_path)
 
 
-def test_gradients_that_are_no_numbers_are_not_applied(models: Path):
+def test_gradients_that_are_not_finite_are_not_applied(models: Path):
     one, config = policy(models)
     before = weights(one)
     batch = rows()
@@ -158,8 +159,8 @@ def test_gradients_that_are_no_numbers_are_not_applied(models: Path):
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
-def test_a_group_is_followed_where_it_does_well(models: Path):
-    """What has a positive advantage becomes likelier, what has a negative one less likely."""
+def test_an_update_follows_the_sign_of_the_advantage(models: Path):
+    """A token with a positive advantage becomes likelier; with a negative one, less likely."""
     one, config = policy(models, learning_rate=1e-4, epochs=3)
     batch = [
         Row(
@@ -171,13 +172,13 @@ def test_a_group_is_followed_where_it_does_well(models: Path):
         )
         for number, (token, advantage) in enumerate([(10, 1.0), (20, -1.0)])
     ]
-    known = {i: k.raw for i, k in one.logprobs_of(batch, [0, 1]).items()}
+    known = {i: k.raw for i, k in one.evaluate(batch, [0, 1]).items()}
     batch = [
         Row(row.token_ids, row.mask, known[i] * row.mask, row.advantage, row.rollout)
         for i, row in enumerate(batch)
     ]
     figures = update(one, batch, config, 0)
     assert figures["logprob_delta"] == 0
-    after = {i: k.raw for i, k in one.logprobs_of(batch, [0, 1]).items()}
+    after = {i: k.raw for i, k in one.evaluate(batch, [0, 1]).items()}
     assert after[0][2] > known[0][2]
     assert after[1][2] < known[1][2]

@@ -1,4 +1,4 @@
-"""Rows made of spans are rows made of the server's raw answers, token for token."""
+"""Rows made from spans equal rows made from the server's raw responses, token for token."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from agl_algo_grpo import HFServer
 from agl_core.adapter import TraceToTrajectory
 from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
+from agl_server_hf import HFServer
 from agl_testing.tiny_model import WEATHER_TOOL
 
 
 @dataclass
-class Raw:
-    """One answer as it left the server."""
+class RawResponse:
+    """One response as the server sent it."""
 
     body: bytes = b""
     status: int = 0
@@ -42,7 +42,7 @@ class Raw:
         logprobs: list[float] = []
         for event in self.body.split(b"\n\n"):
             if not event.startswith(b"data: {") or not event.endswith(b"}"):
-                continue  # the end, or a piece of an event that was cut
+                continue  # the end marker, or a truncated event
             chunk = json.loads(event[6:])
             prompt = chunk.get("prompt_token_ids") or prompt
             for choice in chunk["choices"]:
@@ -53,23 +53,23 @@ class Raw:
 
 
 def _logprobs(choice: dict[str, Any]) -> list[float]:
-    said = choice.get("logprobs") or {}
-    if "token_logprobs" in said:
-        return said["token_logprobs"]
-    return [entry["logprob"] for entry in said.get("content") or ()]
+    logprobs = choice.get("logprobs") or {}
+    if "token_logprobs" in logprobs:
+        return logprobs["token_logprobs"]
+    return [entry["logprob"] for entry in logprobs.get("content") or ()]
 
 
 @dataclass
-class Wire:
-    """Between proxy and server: passes everything on, and keeps a copy."""
+class Recorder:
+    """A relay between proxy and server that records every response."""
 
     target: str = ""
-    seen: list[Raw] = field(default_factory=list[Raw])
+    seen: list[RawResponse] = field(default_factory=list[RawResponse])
     cut_after: int | None = None
-    """Break the connection after so many pieces of the next answer."""
+    """Abort the connection after so many chunks of the next response."""
 
     async def relay(self, request: web.Request) -> web.StreamResponse:
-        raw = Raw()
+        raw = RawResponse()
         self.seen.append(raw)
         cut, self.cut_after = self.cut_after, None
         async with (
@@ -83,12 +83,12 @@ class Wire:
             response = web.StreamResponse(status=answer.status)
             response.content_type = answer.content_type
             await response.prepare(request)
-            pieces = 0
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
-                raw.body += piece
-                pieces += 1
-                if pieces == cut:
+            chunks = 0
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+                raw.body += chunk
+                chunks += 1
+                if chunks == cut:
                     assert request.transport is not None
                     request.transport.abort()
                     break
@@ -99,14 +99,14 @@ class Wire:
 class Setting:
     store: InMemoryLightningStore
     proxy: DirectProxy
-    wire: Wire
+    recorder: Recorder
     model: str
 
     async def rollout(
         self, agent: Callable[[AsyncOpenAI, str], Awaitable[Any]]
-    ) -> tuple[list[Raw], list[Any], Any]:
-        """Run an agent; return the raw answers, the rows, and the adapter's report."""
-        self.wire.seen.clear()
+    ) -> tuple[list[RawResponse], list[Any], Any]:
+        """Run an agent; return the raw responses, the rows, and the adapter's report."""
+        self.recorder.seen.clear()
         rollout = await self.store.start_rollout(input="-")
         llm = self.proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
         async with AsyncOpenAI(base_url=llm.endpoint, api_key="-", max_retries=0) as client:
@@ -114,35 +114,35 @@ class Setting:
         await self.proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
         spans = (await self.store.query_spans(rollout.rollout_id)).items
         rows, report = TraceToTrajectory().adapt_with_report(spans) if spans else ([], None)
-        return list(self.wire.seen), rows, report
+        return list(self.recorder.seen), rows, report
 
 
 @asynccontextmanager
 async def setting(model: Path) -> AsyncGenerator[Setting]:
-    wire, store = Wire(), InMemoryLightningStore()
+    recorder, store = Recorder(), InMemoryLightningStore()
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", wire.relay)
+    app.router.add_route("*", "/{path:.*}", recorder.relay)
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     async with HFServer(model, threads=1, seed=4) as server:
-        wire.target = server.base_url.removesuffix("/v1")
+        recorder.target = server.base_url.removesuffix("/v1")
         parameters = {"model": f"hosted_vllm/{server.model}", "api_base": url}
         entry = {"model_name": server.model, "litellm_params": parameters}
         proxy = DirectProxy(store=store, model_list=[entry], num_retries=0)
         await proxy.start()
         proxy.set_model_version("step-7")
         try:
-            yield Setting(store, proxy, wire, server.model)
+            yield Setting(store, proxy, recorder, server.model)
         finally:
             await proxy.stop()
             await runner.cleanup()
 
 
-def rows_of(raws: list[Raw]) -> list[tuple[list[int], list[int], list[float]]]:
-    """What the rows should be: answers strung together where a prompt holds all tokens before."""
+def rows_of(raws: list[RawResponse]) -> list[tuple[list[int], list[int], list[float]]]:
+    """Return the expected rows; a prompt that starts with a row's tokens continues that row."""
     rows: list[tuple[list[int], list[int], list[float]]] = []
     for prompt, ids, logprobs in (raw.read() for raw in raws if raw.status == 200):
         if not ids:
@@ -161,12 +161,12 @@ def rows_of(raws: list[Raw]) -> list[tuple[list[int], list[int], list[float]]]:
     return rows
 
 
-def check(raws: list[Raw], rows: list[Any]) -> None:
+def check(raws: list[RawResponse], rows: list[Any]) -> None:
     expected = rows_of(raws)
     assert [row.token_ids for row in rows] == [ids for ids, _, _ in expected]
     assert [row.mask for row in rows] == [mask for _, mask, _ in expected]
     for row, (_, _, logprobs) in zip(rows, expected, strict=True):
-        assert row.logprobs == logprobs  # not nearly: the very numbers
+        assert row.logprobs == logprobs  # exact equality
         assert row.certificate.model_versions == ["step-7"]
         assert row.certificate.ids_present
         assert row.certificate.logprobs_present
@@ -179,7 +179,7 @@ TOOLS: Any = [WEATHER_TOOL]
 async def converse(
     client: AsyncOpenAI, model: str, *, stream: bool, temperature: float = 0.0
 ) -> list[Any]:
-    """Ask for the weather, let the tool be called, and go on asking."""
+    """Ask for the weather, answer the tool call, and continue the conversation."""
     messages: list[Any] = [PARIS]
     for turn in range(3):
         options: Any = {
@@ -214,10 +214,10 @@ async def converse(
 
 
 async def test_every_kind_of_rollout(taught: Path):
-    """One server for all of them, because it takes seconds to start."""
+    """Run every kind with one server, because its start takes seconds."""
     async with setting(taught) as s:
         for stream in (False, True):
-            # Several turns and a tool, in one row: nothing is tokenised twice.
+            # Several turns and a tool make one row: no text is tokenised twice.
             raws, rows, _ = await s.rollout(partial(converse, stream=stream))
             assert len(raws) == 3
             check(raws, rows)
@@ -225,7 +225,7 @@ async def test_every_kind_of_rollout(taught: Path):
             assert len(rows[0].responses) == 3
             assert sum(rows[0].mask) < len(rows[0].mask)
 
-        # At a high temperature answers are no text that would be tokenised the same again.
+        # At a high temperature, answers decode to text that tokenises differently.
         broken = 0
         for _ in range(6):
             raws, rows, _ = await s.rollout(partial(converse, stream=False, temperature=1.8))
@@ -294,8 +294,8 @@ async def test_every_kind_of_rollout(taught: Path):
         assert row.logprobs == [0.0] * len(prompt) + logprobs[:got]
 
         async def breaks(client: AsyncOpenAI, model: str) -> None:
-            s.wire.cut_after = 4
-            with pytest.raises(Exception):  # noqa: B017 -- whatever the client makes of it
+            s.recorder.cut_after = 4
+            with pytest.raises(Exception):  # noqa: B017 -- the client's exception varies
                 async for _ in await client.chat.completions.create(
                     model=model, messages=[PARIS], max_tokens=600, stream=True,
                     extra_body={"ignore_eos": True},
@@ -304,6 +304,6 @@ async def test_every_kind_of_rollout(taught: Path):
 
         raws, rows, _ = await s.rollout(breaks)
         prompt, ids, _ = raws[0].read()
-        for row in rows:  # one, if the pieces that came had a token in them
+        for row in rows:  # one row, if the received chunks held a token
             got = len(row.token_ids) - len(prompt)
             assert row.token_ids == prompt + ids[:got]

@@ -1,4 +1,4 @@
-"""Which rollouts are trained on: of spans that a real proxy wrote."""
+"""The selection of rollouts to train on, with spans recorded by a real proxy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from openai import APIError, AsyncOpenAI
 
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.samples import Reason, Sample, Step, Verdict, judge
-from agl_core.adapter import TraceToTrajectory
-from agl_core.adapter._trajectory import TrajectoryRow
+from agl_core.adapter import TraceToTrajectory, TrajectoryRow
 from agl_core.algorithm import RolloutOutcome
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutStatus
@@ -24,7 +23,7 @@ Agent = Callable[[AsyncOpenAI], Awaitable[None]]
 
 
 async def ask(client: AsyncOpenAI, text: str = "Hello", **options: Any) -> None:
-    """Call the model; an agent that swallows its errors is the worst case."""
+    """Call the model and ignore its errors, as the worst agents do."""
     with contextlib.suppress(APIError):
         answer: Any = await client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": text}], **options
@@ -97,21 +96,25 @@ async def test_a_good_rollout_is_a_sample():
     [
         ([Reply(error_status=500)], once, Reason.BROKEN_CALL),
         ([Reply(drop_after=0)], once, Reason.BROKEN_CALL),
-        ([GOOD, Reply(error_status=503)], twice, Reason.BROKEN_CALL),  # the answer came before
-        ([Reply(error_status=503), GOOD], twice, ""),  # asked again, and answered
+        (
+            [GOOD, Reply(error_status=503)],
+            twice,
+            Reason.BROKEN_CALL,
+        ),  # too late
+        ([Reply(error_status=503), GOOD], twice, ""),  # the same call succeeds later
         ([Reply(drop_after=0), GOOD], twice_streamed, ""),
         ([Reply(error_status=400)], once, Reason.NO_TOKENS),  # the agent's own mistake
         ([Reply(error_status=400), GOOD], twice, ""),
         ([Reply("one two three four", drop_after=3), GOOD], twice_streamed, Reason.BROKEN_CALL),
     ],
 )
-async def test_calls_that_break_off(script: list[Reply], agent: Agent, reason: str):
+async def test_failed_calls(script: list[Reply], agent: Agent, reason: str):
     verdict = verdict_on(await outcome_of(script, agent))
     assert verdict.reason == reason
     assert (verdict.sample is None) == bool(reason)
 
 
-async def test_an_agent_that_asks_for_nothing_teaches_nothing():
+async def test_a_rollout_without_model_calls_is_unusable():
     async def idle(client: AsyncOpenAI) -> None:
         return
 
@@ -122,27 +125,27 @@ async def test_an_agent_that_asks_for_nothing_teaches_nothing():
     ("reward", "reason"),
     [(None, Reason.NO_REWARD), (math.nan, Reason.BAD_REWARD), (math.inf, Reason.BAD_REWARD)],
 )
-async def test_rewards_that_are_none(reward: float | None, reason: str):
+async def test_missing_and_non_finite_rewards_are_unusable(reward: float | None, reason: str):
     verdict = verdict_on(await outcome_of([GOOD], once, reward=reward))
     assert (verdict.sample, verdict.reason, verdict.rows) == (None, reason, 1)
     certificates = verdict.certificates
     assert (certificates.rows, certificates.with_ids, certificates.with_logprobs) == (1, 1, 1)
 
 
-async def test_failed_rollouts_by_policy():
+async def test_failed_rollouts_follow_on_failure():
     outcome = await outcome_of([GOOD], once, reward=None, status="failed")
     dropped = verdict_on(outcome)
     assert (dropped.sample, dropped.reason, dropped.failed) == (None, "rollout failed", True)
     penalised = verdict_on(outcome, on_failure="penalise", failure_reward=-1.0)
     assert penalised.sample is not None
     assert penalised.sample.reward == -1.0
-    assert penalised.failed  # it is made anew before it is punished
-    # Not the agent's doing: nobody is punished for it.
+    assert penalised.failed  # it is repeated before the penalty applies
+    # The server failed, not the agent, so the penalty does not apply.
     broken = await outcome_of([Reply(error_status=500)], once, reward=None, status="failed")
     assert verdict_on(broken, on_failure="penalise").sample is None
 
 
-async def test_answers_that_were_cut_off_by_policy():
+async def test_truncated_answers_follow_on_overlong():
     outcome = await outcome_of([Reply("one two", finish_reason="length")], once)
     assert verdict_on(outcome).sample is not None
     dropped = verdict_on(outcome, on_overlong="drop")
@@ -152,7 +155,7 @@ async def test_answers_that_were_cut_off_by_policy():
     assert penalised.sample.reward == -0.25
 
 
-async def test_tokens_of_another_policy_are_left_out():
+async def test_tokens_of_another_policy_are_dropped():
     stale = await outcome_of([GOOD], once, version="step-2")
     assert verdict_on(stale).reason == Reason.OTHER_WEIGHTS
 
@@ -168,7 +171,7 @@ async def test_tokens_of_another_policy_are_left_out():
     assert verdict_on(await outcome_of([GOOD], narrow)).reason == Reason.OTHER_SAMPLING
 
 
-async def test_rows_that_are_too_long_are_left_out():
+async def test_rows_that_are_too_long_are_dropped():
     verdict = verdict_on(await outcome_of([GOOD], once), max_row_tokens=5)
     assert verdict.reason == Reason.TOO_LONG
 
@@ -177,7 +180,7 @@ def sample(reward: float) -> Verdict:
     return Verdict(Sample("r", reward, [TrajectoryRow(agent="*")]), rows=1)
 
 
-def test_a_step_counts_everything_it_leaves_out():
+def test_a_step_counts_everything_it_drops():
     lost = Verdict(None, "rollout failed", 2)
     config = GRPOConfig(model="m", group_size=3)
     step = Step.of([[sample(1), sample(0), sample(1)], [sample(1), lost, sample(0)]], config)
@@ -186,7 +189,7 @@ def test_a_step_counts_everything_it_leaves_out():
     assert step.dropped == {"rollout failed": 1, "its group is too small": 2}
     assert (step.dropped_rows, step.dropped_groups, step.partial) == (4, 1, 0)
     assert step.rewards == [1, 0, 1, 1, 0]
-    assert step.describe_losses() == "2 (its group is too small), 1 (rollout failed)"
+    assert step.describe_dropped() == "2 (its group is too small), 1 (rollout failed)"
 
     lax = Step.of(
         [[sample(1), lost, sample(0)]], GRPOConfig(model="m", group_size=3, min_group_size=2)

@@ -1,30 +1,25 @@
-"""Reinforcement learning on one machine: GRPO in PyTorch, and a Hugging Face LLM server.
+"""Reinforcement learning on one machine: GRPO in PyTorch.
 
-Public names are imported when they are first used; PyTorch only when something runs.
+Public names are imported on first use; PyTorch is imported when training starts.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_algo_grpo.algorithm import GRPO
-    from agl_algo_grpo.config import GRPOConfig, HFServerConfig, LoRAConfig
-    from agl_algo_grpo.hf.server import HFServer
+    from agl_algo_grpo.config import GRPOConfig, LoRAConfig
 
-__all__ = ["GRPO", "GRPOConfig", "HFServer", "HFServerConfig", "LoRAConfig"]
+__all__ = ["GRPO", "GRPOConfig", "LoRAConfig"]
 
-_HOMES = {
-    "GRPO": "agl_algo_grpo.algorithm",
-    "GRPOConfig": "agl_algo_grpo.config",
-    "HFServer": "agl_algo_grpo.hf.server",
-    "HFServerConfig": "agl_algo_grpo.config",
-    "LoRAConfig": "agl_algo_grpo.config",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "GRPO": "agl_algo_grpo.algorithm",
+        "GRPOConfig": "agl_algo_grpo.config",
+        "LoRAConfig": "agl_algo_grpo.config",
+    },
+)

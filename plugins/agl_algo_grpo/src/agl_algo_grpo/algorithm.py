@@ -1,4 +1,4 @@
-"""GRPO as an algorithm: tasks out, rollouts back, a step, new weights, and again.
+"""The algorithm ``grpo``: collect rollouts of some tasks, train on them, publish weights, repeat.
 
 ::
 
@@ -9,7 +9,7 @@
     )
     trainer.fit(agent, train_tasks, val_dataset=val_tasks)
 
-What is computed is in :mod:`agl_algo_grpo.grpo`.
+The formulas are in :mod:`agl_algo_grpo.grpo`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from agl_core.proxy import LLMProxy
 from agl_core.types import Dataset, RolloutConfig, RolloutMode
 
 if TYPE_CHECKING:
-    from agl_algo_grpo.grpo import Row
+    from agl_algo_grpo.batches import Row
     from agl_algo_grpo.policy import Policy
 
 __all__ = ["GRPO"]
@@ -56,23 +56,22 @@ logger = logging.getLogger(__name__)
 
 
 class GRPO(Algorithm):
-    """Trains a language model on what agents did with it, in one process.
+    """Trains a language model on its agents' rollouts, in one process.
 
-    In each step, ``tasks_per_step`` tasks are given out ``group_size`` times each. Agents anywhere
-    find the model among their resources, behind a proxy that records every token. Rollouts that
-    cannot be used are made anew, then left out and counted; a group with rollouts missing is not
-    trained on, unless ``min_group_size`` says so. After the step, calls wait at the proxy until the
-    server has the new weights.
+    Each step enqueues ``tasks_per_step`` tasks, ``group_size`` times each. Agents find the model
+    among their resources, behind a proxy that records every token. Unusable rollouts are repeated,
+    then dropped and counted; an incomplete group is dropped too unless ``min_group_size`` allows
+    it. After the step, calls wait in the proxy until the server has loaded the new weights.
 
-    A run with a name (``Trainer(run=…)``, ``agl train --resume``) goes on from its last checkpoint,
-    whatever was killed; rollouts that were made since are used and not made again.
+    A named run (``Trainer(run=…)``, ``agl train --resume``) resumes from its last checkpoint after
+    any process was killed. Rollouts finished since that checkpoint are reused.
 
     Args:
         model: Folder of the model to start from.
         **options: See :class:`~agl_algo_grpo.config.GRPOConfig`.
 
     Raises:
-        ConfigError: An option is wrong (a ``ValueError``).
+        ConfigError: An option is invalid (a ``ValueError``).
     """
 
     def __init__(self, model: str | Path, **options: Any) -> None:
@@ -91,8 +90,8 @@ class GRPO(Algorithm):
         """Train.
 
         Raises:
-            ConfigError: There are no tasks, the adapter makes no trajectories, or the model cannot
-                be found.
+            ConfigError: There are no tasks, the adapter does not make trajectories, or the model
+                cannot be found.
             LLMServerError: The server does not start, refuses weights, or dies too often.
             MissingDependencyError: PyTorch, Transformers or PEFT is not installed.
         """
@@ -106,36 +105,36 @@ class GRPO(Algorithm):
                 f"not a {type(adapter).__qualname__}",
                 path="adapter",
             )
-        loop = _Loop(self, adapter, train_dataset, val_dataset)
-        self.metrics, self.output_dir = None, loop.folder
-        await loop.run()
+        training = _TrainingRun(self, adapter, train_dataset, val_dataset)
+        self.metrics, self.output_dir = None, training.folder
+        await training.run()
 
     def server(self, folder: Path) -> LLMServer:
-        """Return the server of the configuration or of the trainer, or one for the model's folder.
+        """Return the trainer's LLM server, or one made from the option ``server``.
 
         Raises:
-            ConfigError: There is one too many, or the options are wrong.
+            ConfigError: Both are set, or the option is invalid.
         """
-        given = self.get_llm_server()
-        if given is None:
+        server = self.get_llm_server()
+        if server is None:
             return build_server(self.config.server, folder)
         if self.config.server is not None:
-            raise ConfigError("the trainer has an llm_server already", path="algorithm.server")
-        return given
+            raise ConfigError("the trainer already has an llm_server", path="algorithm.server")
+        return server
 
     def proxy(self) -> LLMProxy:
-        """Return the trainer's proxy, or one made for this run."""
-        given = self.get_llm_proxy()
-        if given is None:
+        """Return the trainer's proxy, or a new one for this run."""
+        proxy = self.get_llm_proxy()
+        if proxy is None:
             from agl_proxy_direct import DirectProxy
 
             return DirectProxy(store=self.get_store())
-        if not isinstance(given, LLMProxy):
-            raise ConfigError(f"{type(given).__qualname__} is no LLMProxy", path="llm_proxy")
-        return given
+        if not isinstance(proxy, LLMProxy):
+            raise ConfigError(f"{type(proxy).__qualname__} is not an LLMProxy", path="llm_proxy")
+        return proxy
 
 
-class _Loop:
+class _TrainingRun:
     """One call of :meth:`GRPO.run`."""
 
     def __init__(
@@ -173,7 +172,7 @@ class _Loop:
                     progress.update(step + 1, f"reward {row.get('reward', float('nan')):.3f}")
                     figures = _finite(row)
                     self._algorithm.report_step(step, figures)
-                    await self._keep(policy, step + 1, figures)
+                    await self._checkpoint(policy, step + 1, figures)
         curves = {"train": metrics.column("reward"), "val": metrics.column("val_reward")}
         draw_curve(self.folder / "curve.png", curves)
         logger.info("the trained model is in %s", self.folder / "model")
@@ -186,18 +185,19 @@ class _Loop:
         began = time.monotonic()
         restarts = serving.restarts
         async with serving.guarded():
-            found = await self._collect(step, tasks, serving)
+            selected = await self._collect(step, tasks, serving)
         collected = time.monotonic()
         row: dict[str, Any] = {"step": step, "version": serving.version}
-        logger.info("step %d: %s", step, found.certificates)
-        if lost := found.describe_losses():
-            logger.warning("step %d leaves out rollouts: %s", step, lost)
-        if found.partial:
-            logger.warning("step %d trains on %d incomplete groups", step, found.partial)
-        if found.samples:
-            row |= await anyio.to_thread.run_sync(self._train_on, policy, found, step)
+        logger.info("step %d: %s", step, selected.certificates)
+        dropped = selected.describe_dropped()
+        if dropped:
+            logger.warning("step %d drops rollouts: %s", step, dropped)
+        if selected.partial:
+            logger.warning("step %d trains on %d incomplete groups", step, selected.partial)
+        if selected.samples:
+            row |= await anyio.to_thread.run_sync(self._train_on, policy, selected, step)
         else:
-            logger.warning("step %d has nothing to train on; the weights stay", step)
+            logger.warning("step %d has no usable rollouts; the weights stay", step)
         trained = time.monotonic()
         published = await self._publish(serving, policy, step + 1)
         last = step + 1 == self._config.steps
@@ -206,28 +206,28 @@ class _Loop:
             async with serving.guarded():
                 row["val_reward"] = await self._validate(step + 1, serving)
         return row | {
-            "reward": fmean(found.rewards) if found.rewards else float("nan"),
-            "reward_std": pstdev(found.rewards) if found.rewards else float("nan"),
-            "rollouts": len(found.samples),
-            "rows": sum(len(sample.rows) for sample in found.samples),
-            "tokens": sum(len(r.token_ids) for sample in found.samples for r in sample.rows),
-            "dropped_rollouts": sum(found.dropped.values()),
-            "dropped_rows": found.dropped_rows,
-            "dropped_groups": found.dropped_groups,
-            "rows_after_a_break": found.certificates.breaks.total(),
-            "partial_groups": found.partial,
-            "uniform_groups": sum(len({s.reward for s in g.samples}) == 1 for g in found.groups),
-            "retried_rollouts": sum(found.retried.values()),
+            "reward": fmean(selected.rewards) if selected.rewards else float("nan"),
+            "reward_std": pstdev(selected.rewards) if selected.rewards else float("nan"),
+            "rollouts": len(selected.samples),
+            "rows": sum(len(sample.rows) for sample in selected.samples),
+            "tokens": sum(len(r.token_ids) for sample in selected.samples for r in sample.rows),
+            "dropped_rollouts": sum(selected.dropped.values()),
+            "dropped_rows": selected.dropped_rows,
+            "dropped_groups": selected.dropped_groups,
+            "rows_after_a_break": selected.certificates.breaks.total(),
+            "partial_groups": selected.partial,
+            "uniform_groups": sum(len({s.reward for s in g.samples}) == 1 for g in selected.groups),
+            "retried_rollouts": sum(selected.retried.values()),
             "server_restarts": serving.restarts - restarts,
             "seconds": time.monotonic() - began,
             "rollout_seconds": collected - began,
             "train_seconds": trained - collected,
             "publish_seconds": published,
-            "dropped": found.describe_losses(),
+            "dropped": dropped,
         }
 
     async def _collect(self, step: int, tasks: Sequence[Any], serving: Serving) -> Step:
-        """Make the rollouts of a step; make those anew that cannot be used, within limits."""
+        """Run the rollouts of a step; repeat unusable ones, up to ``retries`` times."""
         size = self._config.group_size
         verdicts: dict[tuple[int, int], Verdict] = {}
         missing = [(group, member) for group in range(len(tasks)) for member in range(size)]
@@ -242,19 +242,19 @@ class _Loop:
             missing = [s for s in missing if verdicts[s].reason and verdicts[s].failed]
             if missing:
                 await serving.ensure()
-            # A server that died is no fault of theirs; how often it may is limited elsewhere.
+            # Rollouts lost to a server's death do not count as retries: `Serving` limits restarts.
             tries += serving.restarts == restarts
             if not missing or tries > self._config.retries:
                 break
             retried += [verdicts[slot] for slot in missing]
-            # The name says which they are, so that a resumed run finds the same again.
+            # The name identifies these rollouts, so that a resumed run finds them in the store.
             name = f"step-{step}-again-{zlib.crc32(repr((name, missing)).encode()):08x}"
-        found = Step.of(
+        selected = Step.of(
             [[verdicts[group, member] for member in range(size)] for group in range(len(tasks))],
             self._config,
         )
-        found.retried.update(verdict.reason for verdict in retried)
-        return found
+        selected.retried.update(verdict.reason for verdict in retried)
+        return selected
 
     async def _rollouts(
         self, name: str, tasks: Dataset[Any], serving: Serving, mode: RolloutMode
@@ -279,7 +279,7 @@ class _Loop:
     # -- in a thread: PyTorch --------------------------------------------------------------------
 
     def _prepare(self, base: Path) -> tuple[Policy, int]:
-        """Load the model, and the checkpoint that there may be; return the step to go on with."""
+        """Load the model and the last checkpoint, if any; return the policy and its next step."""
         from agl_algo_grpo.policy import Policy
 
         policy = Policy(self._config, base)
@@ -288,31 +288,31 @@ class _Loop:
         if folder is None:
             return policy, 0
         first = policy.restore(folder)
-        logger.info("going on with step %d, from %s", first, folder)
+        logger.info("resuming at step %d from %s", first, folder)
         return policy, first
 
-    def _train_on(self, policy: Policy, found: Step, step: int) -> dict[str, float]:
+    def _train_on(self, policy: Policy, selected: Step, step: int) -> dict[str, float]:
         from agl_algo_grpo.grpo import update
 
         config = self._config
-        figures = update(policy, _to_rows(found, config), config, step)
+        figures = update(policy, _to_rows(selected, config), config, step)
         tolerance = config.logprob_tolerance or policy.default_tolerance
         if figures["logprob_delta"] > tolerance:
-            said = (
+            message = (
                 f"step {step}: the server's log-probabilities differ from the trainer's by "
                 f"{figures['logprob_delta']:.2g}, more than {tolerance:g}"
             )
             if config.on_mismatch == "raise":
-                raise ArithmeticError(said)
-            logger.warning("%s", said)
+                raise ArithmeticError(message)
+            logger.warning("%s", message)
         return figures
 
     # -- weights ---------------------------------------------------------------------------------
 
     async def _publish(self, serving: Serving, policy: Policy, step: int) -> float:
-        """Give the weights after ``step`` steps to the server."""
+        """Load the weights after ``step`` steps into the server; return the seconds it took."""
         if step == 0 and self._config.lora is None:
-            return await serving.publish(None, "step-0")  # it starts with them
+            return await serving.publish(None, "step-0")  # the server starts with these weights
         folder = self.folder / "weights" / f"step-{step}"
         await anyio.to_thread.run_sync(policy.export, folder)
         seconds = await serving.publish(folder, f"step-{step}")
@@ -321,8 +321,8 @@ class _Loop:
                 await anyio.to_thread.run_sync(shutil.rmtree, old)
         return seconds
 
-    async def _keep(self, policy: Policy, done: int, figures: Mapping[str, float]) -> None:
-        """Write a checkpoint if it is time to; remove old ones; at the end write the model."""
+    async def _checkpoint(self, policy: Policy, done: int, figures: Mapping[str, float]) -> None:
+        """Write a checkpoint if one is due, and the model after the last step."""
         config = self._config
         last = done == config.steps
         if last:
@@ -338,18 +338,19 @@ class _Loop:
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a step that are numbers, which is what stores and listeners take."""
+    """Return the figures that are finite numbers; stores and listeners take no others."""
     return {k: v for k, v in row.items() if isinstance(v, (int, float)) and math.isfinite(v)}
 
 
-def _to_rows(found: Step, config: GRPOConfig) -> list[Row]:
-    """Return the rows of a step as tensors, each with the advantage of its rollout."""
+def _to_rows(selected: Step, config: GRPOConfig) -> list[Row]:
+    """Return the rows of a step as tensors, with the advantages of their rollouts."""
     import torch
 
-    from agl_algo_grpo.grpo import Row, group_advantages
+    from agl_algo_grpo.batches import Row
+    from agl_algo_grpo.grpo import group_advantages
 
-    samples = found.samples
-    groups = [group.index for group in found.groups for _ in group.samples]
+    samples = selected.samples
+    groups = [group.index for group in selected.groups for _ in group.samples]
     advantages = group_advantages(
         torch.tensor([sample.reward for sample in samples], dtype=torch.float64),
         torch.tensor(groups),
@@ -369,10 +370,10 @@ def _to_rows(found: Step, config: GRPOConfig) -> list[Row]:
 
 
 def _check_libraries(*, lora: bool) -> None:
-    """Name the package that is missing, before anything is begun.
+    """Check before the run starts that the heavy packages are installed.
 
     Raises:
-        MissingDependencyError: One is.
+        MissingDependencyError: One of them is not.
     """
     from importlib.util import find_spec
 
@@ -382,10 +383,10 @@ def _check_libraries(*, lora: bool) -> None:
 
 
 def _find_model(name: str) -> Path:
-    """Return the folder of a model; one that is none is looked up at the Hugging Face hub.
+    """Return the folder of a model; a name that is not a folder is downloaded from the hub.
 
     Raises:
-        ConfigError: There is no such model.
+        ConfigError: The model cannot be found.
     """
     folder = Path(name)
     if (folder / "config.json").is_file():
@@ -394,8 +395,8 @@ def _find_model(name: str) -> Path:
 
     try:
         return Path(snapshot_download(name))
-    except Exception as error:  # of many kinds: no such name, no network, no permission
+    except Exception as error:  # many types: unknown name, no network, no permission
         raise ConfigError(
-            f"{name} is neither the folder of a model nor to be had from the hub: {error}",
+            f"{name} is not a model's folder and cannot be downloaded from the hub: {error}",
             path="algorithm.model",
         ) from error

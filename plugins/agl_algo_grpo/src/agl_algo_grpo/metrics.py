@@ -1,4 +1,4 @@
-"""What a run tells: a line per step, a table in a file, a curve."""
+"""Metrics of a run: a log line per step, a CSV file, a learning curve."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ COLUMNS: Final[tuple[str, ...]] = (
     "version",
     "dropped",
 )
-"""Of ``metrics.csv``. Seconds are wall clock; ``dropped`` says in words what was left out."""
+"""Columns of ``metrics.csv``. Seconds are wall clock; ``dropped`` lists the reasons in words."""
 
 
 class Metrics:
-    """Keeps what is known of each step, in a file too.
+    """Metrics of each step, in memory and in a file.
 
     Args:
-        folder: Where ``metrics.csv`` is; the steps it has from before are kept.
-        first: The step that comes next: later ones in the file are made again, and removed.
+        folder: Folder of ``metrics.csv``; rows of an earlier process are kept.
+        first: Number of the next step. Rows of that step and later ones are removed from the file,
+            because a resumed run repeats those steps.
     """
 
     def __init__(self, folder: Path, first: int) -> None:
@@ -63,7 +64,7 @@ class Metrics:
         self._write()
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Take the metrics of a step; tell and write them."""
+        """Log the metrics of a step and write them to the file."""
         self.steps.append({key: metrics.get(key, "") for key in COLUMNS})
         self._write()
         logger.info(
@@ -75,11 +76,11 @@ class Metrics:
             metrics.get("loss", 0.0),
             metrics.get("logprob_delta", 0.0),
             metrics["seconds"],
-            f"; left out: {metrics['dropped']}" if metrics.get("dropped") else "",
+            f"; dropped: {metrics['dropped']}" if metrics.get("dropped") else "",
         )
 
     def column(self, name: str) -> list[tuple[int, float]]:
-        """Return step and value of each step that has one."""
+        """Return (step, value) of each step that has a value."""
         return [(int(row["step"]), float(row[name])) for row in self.steps if row[name] != ""]
 
     def _write(self) -> None:
@@ -93,11 +94,11 @@ class Metrics:
 
 
 def draw_curve(path: Path, curves: Mapping[str, Sequence[tuple[int, float]]]) -> bool:
-    """Draw learning curves, if matplotlib is installed; return whether it is.
+    """Draw learning curves; return False if matplotlib is not installed.
 
     Args:
-        path: Of the image.
-        curves: Steps and rewards by name.
+        path: File of the image.
+        curves: (step, reward) points by name.
     """
     try:
         import matplotlib

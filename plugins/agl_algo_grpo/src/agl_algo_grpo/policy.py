@@ -1,4 +1,4 @@
-"""The policy: a language model, its optimiser, and what is kept of them."""
+"""The policy: a language model with its optimiser, its checkpoints and its exports."""
 
 from __future__ import annotations
 
@@ -15,44 +15,45 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from agl_algo_grpo.batches import Batch, Row, micro_batches, pad_rows, token_logprobs
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.grpo import Batch, Row, pad_rows, token_logprobs
-from agl_algo_grpo.hf.weights import choose_device, choose_dtype, load_model
 from agl_core.errors import ConfigError, MissingDependencyError
+from agl_server_hf import choose_device, choose_dtype, load_model
 
-__all__ = ["Known", "Policy"]
+__all__ = ["Policy", "RowLogprobs"]
 
 _STATE: Final = "trainer.pt"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a policy says of one row; all float32 ``[T]``, on the CPU.
+class RowLogprobs:
+    """The policy's values for one row; all float32 ``[T]``, on the CPU.
 
     Attributes:
-        raw: Log-probability of each token.
-        heated: The same at the temperature of the rollouts.
-        entropy: Of the distribution that each token is drawn from, at that temperature.
+        raw: Log-probability of each token at temperature 1.
+        tempered: Log-probability of each token at the rollouts' temperature.
+        entropy: Entropy of the distribution of each token at the rollouts' temperature.
     """
 
     raw: Tensor
-    heated: Tensor
+    tempered: Tensor
     entropy: Tensor
 
 
 class Policy:
     """A model in training. Not thread-safe; may be used from one thread after another.
 
-    Weights are held in float32 and computed with in ``config.dtype``; of a model with LoRA only the
-    adapter is. There is no dropout: a ratio of probabilities needs one and the same policy.
+    Trained weights are float32 and the computation is in ``config.dtype``. With LoRA only the
+    adapter is trained; the model's own weights are in ``config.dtype``. There is no dropout: both
+    probabilities of a ratio must come from the same policy.
 
     Args:
         config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
-        folder: Of the model to start from.
+        folder: Folder of the model to start from.
 
     Raises:
-        LLMServerError: It cannot be loaded.
-        MissingDependencyError: LoRA without PEFT.
+        LLMServerError: The model cannot be loaded.
+        MissingDependencyError: LoRA needs PEFT, which is not installed.
     """
 
     def __init__(self, config: GRPOConfig, folder: str | Path) -> None:
@@ -79,48 +80,48 @@ class Policy:
 
     @property
     def default_tolerance(self) -> float:
-        """Largest difference of log-probabilities between two engines that rounding explains."""
+        """Largest difference of log-probabilities that rounding explains."""
         return 1e-4 if self.dtype == torch.float32 else 0.5
 
     # -- forward ---------------------------------------------------------------------------------
 
     def logprobs(self, batch: Batch) -> Tensor:
-        """Return the log-probabilities of a batch's tokens, ``[N, T]``, with their gradient."""
+        """Return the log-probabilities of a batch's tokens, ``[N, T]``, with gradient."""
         logits = self._logits(self.model, batch)
         return token_logprobs(logits, batch.token_ids, self._config.temperature)
 
-    def logprobs_of(self, rows: Sequence[Row], some: Sequence[int]) -> dict[int, Known]:
-        """Return what the policy says of some rows, by their index, without gradient."""
-        batch = pad_rows([rows[i] for i in some], torch.ones(len(some)), self.device)
-        heat = self._config.temperature
+    def evaluate(self, rows: Sequence[Row], chosen: Sequence[int]) -> dict[int, RowLogprobs]:
+        """Return the policy's values for the chosen rows, by index, without gradient."""
+        batch = pad_rows([rows[i] for i in chosen], torch.ones(len(chosen)), self.device)
+        temperature = self._config.temperature
         with torch.no_grad():
             logits = self._logits(self.model, batch)
             raw = token_logprobs(logits, batch.token_ids)
-            heated = raw if heat == 1 else token_logprobs(logits, batch.token_ids, heat)
-            # The entropy of token t is that of the logits before it.
-            spread = (logits[:, :-1].float() / heat).log_softmax(-1)
+            tempered = raw
+            if temperature != 1:
+                tempered = token_logprobs(logits, batch.token_ids, temperature)
+            # Token t is drawn from the distribution of the logits at t - 1.
+            spread = (logits[:, :-1].float() / temperature).log_softmax(-1)
             entropy = torch.nn.functional.pad(-(spread.exp() * spread).sum(-1), (1, 0))
-        found: dict[int, Known] = {}
-        for place, i in enumerate(some):
+        values: dict[int, RowLogprobs] = {}
+        for place, i in enumerate(chosen):
             size = len(rows[i].token_ids)
-            parts = [part[place, :size].cpu() for part in (raw, heated, entropy)]
-            found[i] = Known(*parts)
-        return found
+            parts = [part[place, :size].cpu() for part in (raw, tempered, entropy)]
+            values[i] = RowLogprobs(*parts)
+        return values
 
     def reference_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Return what the starting model says of each row's tokens, ``[T]`` each, on the CPU."""
-        from agl_algo_grpo.grpo import micro_batches
-
+        """Return the starting model's log-probabilities of each row, ``[T]`` each, on the CPU."""
         found: dict[int, Tensor] = {}
         lora = self._config.lora is not None
         if not lora and self._reference is None:
             self._reference = load_model(self._folder, dtype=self.dtype, device=self.device)
         with torch.no_grad(), self.model.disable_adapter() if lora else nullcontext():
-            for some in micro_batches(rows, self._config.micro_batch_tokens):
-                batch = pad_rows([rows[i] for i in some], torch.ones(len(some)), self.device)
+            for chosen in micro_batches(rows, self._config.micro_batch_tokens):
+                batch = pad_rows([rows[i] for i in chosen], torch.ones(len(chosen)), self.device)
                 logits = self._logits(self.model if lora else self._reference, batch)
                 logprobs = token_logprobs(logits, batch.token_ids, self._config.temperature)
-                for place, i in enumerate(some):
+                for place, i in enumerate(chosen):
                     found[i] = logprobs[place, : len(rows[i].token_ids)].cpu()
         return [found[i] for i in range(len(rows))]
 
@@ -134,7 +135,7 @@ class Policy:
     # -- backward --------------------------------------------------------------------------------
 
     def set_learning_rate(self, step: int) -> float:
-        """Set and return the learning rate of a step: it rises linearly, then stays."""
+        """Set and return the learning rate of a step: linear warm-up, then constant."""
         warmup = self._config.warmup_steps
         rate = self._config.learning_rate * (min(1.0, (step + 1) / warmup) if warmup else 1.0)
         for group in self._optimizer.param_groups:
@@ -142,10 +143,10 @@ class Policy:
         return rate
 
     def step(self) -> float:
-        """Apply the gradients and forget them; return their norm before it was clipped.
+        """Apply the gradients and clear them; return their norm before clipping.
 
         Raises:
-            FloatingPointError: It is not finite; nothing was applied.
+            FloatingPointError: The norm is not finite; nothing was applied.
         """
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self._config.max_grad_norm))
         if norm != norm or norm in (float("inf"), float("-inf")):
@@ -157,59 +158,60 @@ class Policy:
         self._optimizer.zero_grad()
         return norm
 
-    # -- what is kept ----------------------------------------------------------------------------
+    # -- files -----------------------------------------------------------------------------------
 
     def export(self, folder: Path) -> None:
-        """Write the weights as a server takes them: a whole model, or a LoRA adapter.
+        """Write the weights in the form that a server loads: a whole model, or a LoRA adapter.
 
-        The folder is there whole or not at all.
+        The folder appears complete or not at all.
         """
-        part = _fresh(folder)
+        part = _make_part(folder)
         if self._config.lora is not None:
             self.model.save_pretrained(str(part))
         else:
             weights = {k: v.to(self.dtype) for k, v in self.model.state_dict().items()}
             self.model.save_pretrained(str(part), state_dict=weights)
             AutoTokenizer.from_pretrained(self._folder, local_files_only=True).save_pretrained(part)
-        _put(part, folder)
+        _rename(part, folder)
 
     def save(self, folder: Path, step: int) -> None:
         """Write a checkpoint: trained weights, optimiser, random generators, number of steps.
 
-        The folder is there whole or not at all.
+        The folder appears complete or not at all.
         """
-        part = _fresh(folder)
+        part = _make_part(folder)
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         state = {
             "step": step,
-            "weights": {n: p.detach() for n, p in self._named()},
+            "weights": {n: p.detach() for n, p in self._trained_parameters()},
             "optimizer": self._optimizer.state_dict(),
             "torch": torch.get_rng_state(),
             "cuda": cuda,
             "python": list(random.getstate()[1]),
         }
         torch.save(state, part / _STATE)
-        _put(part, folder)
+        _rename(part, folder)
 
     def restore(self, folder: str | Path) -> int:
-        """Go on from a checkpoint; return how many steps had been done.
+        """Load a checkpoint; return the number of steps done before it.
 
         Raises:
-            ConfigError: There is none, or it is of another model.
+            ConfigError: The folder holds no checkpoint, or one of another model.
         """
         path = Path(folder, _STATE)
         if not path.is_file():
-            raise ConfigError(f"there is no checkpoint in {folder}", path="algorithm.resume_from")
+            raise ConfigError(f"{folder} holds no checkpoint", path="algorithm.resume_from")
         state = torch.load(path, map_location="cpu", weights_only=True)
-        mine = dict(self._named())
-        theirs = state["weights"]
-        if {n: p.shape for n, p in mine.items()} != {n: p.shape for n, p in theirs.items()}:
+        parameters = dict(self._trained_parameters())
+        saved = state["weights"]
+        if {n: p.shape for n, p in parameters.items()} != {n: p.shape for n, p in saved.items()}:
             raise ConfigError(
-                f"the checkpoint in {folder} is of another model", path="algorithm.resume_from"
+                f"the checkpoint in {folder} belongs to another model",
+                path="algorithm.resume_from",
             )
         with torch.no_grad():
-            for name, parameter in mine.items():
-                parameter.copy_(theirs[name])
+            for name, parameter in parameters.items():
+                parameter.copy_(saved[name])
         self._optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["torch"])
         if state["cuda"] and torch.cuda.is_available():
@@ -218,7 +220,7 @@ class Policy:
         random.setstate((version, tuple(state["python"]), gauss))
         return int(state["step"])
 
-    def _named(self) -> list[tuple[str, Any]]:
+    def _trained_parameters(self) -> list[tuple[str, Any]]:
         return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
 
 
@@ -239,8 +241,11 @@ def _with_lora(model: Any, config: GRPOConfig) -> Any:
 
 
 def _checkpoint_gradients(model: Any) -> None:
-    """Compute activations again in the backward pass, which Transformers does in training only."""
-    name = "activation_checkpointing_enable"  # of Transformers since 5.20 or so
+    """Recompute activations in the backward pass, to save memory.
+
+    Transformers does so in training mode only, so the dropout of that mode is set to 0.
+    """
+    name = "activation_checkpointing_enable"  # Transformers renamed it around 5.20
     enable = getattr(model, name, None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     model.train()
@@ -251,14 +256,15 @@ def _checkpoint_gradients(model: Any) -> None:
             module.attention_dropout = 0.0
 
 
-def _fresh(folder: Path) -> Path:
+def _make_part(folder: Path) -> Path:
+    """Make the empty folder that is renamed once it is complete."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     return part
 
 
-def _put(part: Path, folder: Path) -> None:
+def _rename(part: Path, folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     os.replace(part, folder)  # noqa: PTH105

@@ -1,4 +1,4 @@
-"""From what came of rollouts to what is trained on; everything left out is counted. No tensors."""
+"""Select the rollouts to train on, and count the dropped ones by reason. No tensors here."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Group", "Reason", "Sample", "Step", "Verdict", "judge"]
 
 
 class Reason:
-    """Why a rollout cannot be trained on; people read them."""
+    """Why a rollout cannot be trained on, in words for logs and metrics."""
 
     NO_REWARD: Final = "no reward"
-    BAD_REWARD: Final = "its reward is no finite number"
+    BAD_REWARD: Final = "its reward is not a finite number"
     NO_TOKENS: Final = "no model call with token ids"
     NO_LOGPROBS: Final = "a call without log-probabilities"
     GAP: Final = "a call in the middle without token ids"
-    BROKEN_CALL: Final = "a model call failed for want of the server"
-    OTHER_WEIGHTS: Final = "sampled by other weights"
-    OTHER_SAMPLING: Final = "sampled at another temperature, or cut by top_p or top_k"
+    BROKEN_CALL: Final = "a model call failed on the server's side"
+    OTHER_WEIGHTS: Final = "sampled with other weights"
+    OTHER_SAMPLING: Final = "sampled at another temperature, or with top_p or top_k"
     TOO_LONG: Final = "a row is longer than max_row_tokens"
-    CUT_OFF: Final = "an answer was cut off"
+    CUT_OFF: Final = "an answer was truncated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Sample:
     """A rollout to train on.
 
     Attributes:
-        rollout_id: Which.
-        reward: What it is trained with.
-        rows: Its tokens.
+        rollout_id: Id of the rollout.
+        reward: Reward to train with.
+        rows: The rollout's tokens.
     """
 
     rollout_id: str
@@ -49,14 +49,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is made of a rollout: a sample, or the reason why not.
+    """The decision on one rollout: a sample, or the reason against it.
 
     Attributes:
-        sample: None if it cannot be used.
-        reason: Empty if it can.
-        rows: How many rows it has in any case.
-        failed: Whether it is the rollout that failed, and not a choice of the configuration.
-        certificates: What is certified of its rows, in any case.
+        sample: The sample; None if the rollout cannot be used.
+        reason: Reason against it; empty if there is none.
+        rows: Number of rows of the rollout, used or not.
+        failed: True if a repetition may help; False if the configuration excludes the rollout.
+        certificates: Certificates of the rollout's rows, used or not.
     """
 
     sample: Sample | None
@@ -68,12 +68,12 @@ class Verdict:
 
 @dataclass(slots=True)
 class Group:
-    """What came of one task.
+    """The rollouts of one task.
 
     Attributes:
-        index: Its place in the step.
-        samples: Its usable rollouts.
-        missing: How many are not.
+        index: Position of the task in the step.
+        samples: The usable rollouts.
+        missing: Number of unusable rollouts.
     """
 
     index: int
@@ -83,17 +83,17 @@ class Group:
 
 @dataclass(slots=True)
 class Step:
-    """All that a step is trained on, and the count of what it is not.
+    """The groups to train on in one step, and counts of the dropped rollouts.
 
     Attributes:
-        groups: Those that are trained on.
-        partial: How many of them lack rollouts.
-        dropped: Rollouts left out, by reason; those of groups left out, too.
-        dropped_rows: Rows of those.
-        dropped_groups: Groups left out.
-        retried: Rollouts that were made anew, by the reason.
-        rewards: Of all rollouts that have one, also of those left out.
-        certificates: What is certified of all rows, also of those left out.
+        groups: Groups to train on.
+        partial: Number of those groups that are incomplete.
+        dropped: Number of dropped rollouts by reason, including those of dropped groups.
+        dropped_rows: Number of rows of the dropped rollouts.
+        dropped_groups: Number of dropped groups.
+        retried: Number of repeated rollouts by reason.
+        rewards: Rewards of all usable rollouts, including those of dropped groups.
+        certificates: Certificates of all rows, including dropped ones.
     """
 
     groups: list[Group] = field(default_factory=list[Group])
@@ -107,12 +107,12 @@ class Step:
 
     @property
     def samples(self) -> list[Sample]:
-        """All rollouts that are trained on."""
+        """All rollouts to train on."""
         return [sample for group in self.groups for sample in group.samples]
 
     @classmethod
     def of(cls, verdicts: Sequence[Sequence[Verdict]], config: GRPOConfig) -> Step:
-        """Sum up the verdicts on each group's rollouts."""
+        """Return the step for the verdicts on each group's rollouts."""
         step = cls()
         fewest = config.min_group_size or config.group_size
         for index, members in enumerate(verdicts):
@@ -132,24 +132,24 @@ class Step:
             group = Group(index, samples, len(members) - len(samples))
             step.partial += group.missing > 0
             step.groups.append(group)
-        step.dropped += Counter()  # without zeros
+        step.dropped += Counter()  # removes reasons that count 0
         return step
 
-    def describe_losses(self) -> str:
-        """Say what was left out; empty if nothing was."""
+    def describe_dropped(self) -> str:
+        """Return the counts of dropped rollouts in words; empty if there are none."""
         return ", ".join(f"{count} ({reason})" for reason, count in self.dropped.most_common())
 
 
 def judge(
     outcome: RolloutOutcome, adapter: TraceToTrajectory, config: GRPOConfig, version: str
 ) -> Verdict:
-    """Say whether a rollout can be trained on.
+    """Decide whether a rollout can be trained on.
 
     Args:
-        outcome: What came of it.
+        outcome: The rollout's outcome.
         adapter: Makes rows of its spans.
-        config: What to do with what failed, and what was cut off.
-        version: The weights it has to be sampled by.
+        config: Says how to treat failed rollouts and truncated answers.
+        version: Version of the weights that must have sampled it.
     """
     rows, calls = _rows(outcome.spans, adapter)
     verdict = _judge(outcome, rows, calls, config, version)
@@ -176,7 +176,7 @@ def _judge(
         penalised = Sample(outcome.rollout.rollout_id, config.failure_reward, rows)
         return Verdict(penalised if usable else None, reason or flaw, len(rows))
     assert reward is not None
-    if any("length" in _reasons(call) for call in calls):
+    if any("length" in _finish_reasons(call) for call in calls):
         if config.on_overlong == "drop":
             return Verdict(None, Reason.CUT_OFF, len(rows), failed=False)
         if config.on_overlong == "penalise":
@@ -197,12 +197,12 @@ def _rows(
 def _flaw(
     rows: Sequence[TrajectoryRow], calls: Sequence[Span], config: GRPOConfig, version: str
 ) -> str:
-    """Say what is wrong with a rollout's tokens; empty if nothing is."""
+    """Return what is wrong with a rollout's tokens; empty if nothing is."""
     broken = {call.span_id for call in calls if _is_broken(call)}
     if any(not _was_repeated(call, calls) for call in calls if call.span_id in broken):
         return Reason.BROKEN_CALL
     if broken.intersection(span_id for row in rows for span_id in row.span_ids):
-        return Reason.BROKEN_CALL  # what came of it before it broke is in the tokens
+        return Reason.BROKEN_CALL  # tokens of a truncated stream are in a row
     if not rows:
         return Reason.NO_TOKENS
     for row in rows:
@@ -221,7 +221,7 @@ def _flaw(
 
 
 def _is_broken(call: Span) -> bool:
-    """Whether a call ended early, and neither by what the agent sent nor because it went away."""
+    """Return whether a call failed through no fault of the agent: not a 4xx, not a disconnect."""
     if call.status.status_code != "ERROR":
         return False
     if call.attributes.get("error.type") == "client_disconnected":
@@ -231,26 +231,26 @@ def _is_broken(call: Span) -> bool:
 
 
 def _was_repeated(call: Span, calls: Sequence[Span]) -> bool:
-    """Whether the agent asked the same again, and was answered."""
-    asked = call.attributes.get("gen_ai.input.messages")
+    """Return whether a later call with the same messages succeeded."""
+    messages = call.attributes.get("gen_ai.input.messages")
     return any(
         later.sequence_id > call.sequence_id
         and later.status.status_code != "ERROR"
-        and later.attributes.get("gen_ai.input.messages") == asked
+        and later.attributes.get("gen_ai.input.messages") == messages
         for later in calls
     )
 
 
 def _is_sampled_otherwise(call: Span, config: GRPOConfig) -> bool:
-    def said(key: str, default: float) -> float:
+    def requested(key: str, default: float) -> float:
         value: Any = call.attributes.get(f"gen_ai.request.{key}")
         return float(value) if isinstance(value, (int, float)) else default
 
-    if said("temperature", config.temperature) != config.temperature:
+    if requested("temperature", config.temperature) != config.temperature:
         return True
-    return said("top_p", 1.0) < 1 or said("top_k", 0) > 0
+    return requested("top_p", 1.0) < 1 or requested("top_k", 0) > 0
 
 
-def _reasons(call: Span) -> Sequence[Any]:
+def _finish_reasons(call: Span) -> Sequence[Any]:
     value: Any = call.attributes.get("gen_ai.response.finish_reasons")
     return value if isinstance(value, (list, tuple)) else ()

@@ -1,7 +1,7 @@
-"""The model as agents reach it: a server that is kept alive behind a proxy, and its weights.
+"""The served model: an LLM server behind a proxy, its weights, and its restarts.
 
-What may go wrong in the middle of a step, the server's death, a hang, goes wrong here and is mended
-here: the server is started again with the weights it had, while the proxy lets calls wait.
+If the server dies or hangs during a step, it is restarted here with the weights it had. Calls wait
+in the proxy meanwhile.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ __all__ = ["Serving", "build_server"]
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 0.5
-"""Between two looks whether the server lives: its contract has no event for a death."""
+_POLL_SECONDS: Final = 0.5
+"""Interval of the checks for a dead server; the contract of LLM servers has no event for it."""
 _DRAIN_SECONDS: Final = 60.0
+"""Time for calls in flight to finish before new weights are loaded."""
 
 
 def build_server(spec: Any, folder: Path) -> LLMServer:
-    """Return the LLM server that a configuration describes, for the model in a folder.
+    """Return the LLM server that the option ``server`` describes, for the model in a folder.
 
     Raises:
-        ConfigError: The options are wrong.
-        PluginError: There is no such server.
+        ConfigError: The options are invalid.
+        PluginError: The server is not installed.
     """
     if spec is None or isinstance(spec, str):
         spec = {"type": spec or "hf"}
@@ -47,41 +48,42 @@ def build_server(spec: Any, folder: Path) -> LLMServer:
 
 
 class Serving:
-    """A server, the proxy in front of it, and the weights that both are at.
+    """An LLM server, the proxy in front of it, and their current weights.
 
     Args:
-        server: Started here unless it runs already; then it is left running.
-        proxy: Its backends of the server's model are replaced; others stay.
+        server: The server. It is started and stopped here unless it is already running.
+        proxy: The proxy. Its backends for the server's model are replaced; others stay. It is
+            started and stopped here unless it is already running.
         config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
 
     Attributes:
-        restarts: How often the server was started again, in all.
+        restarts: Number of restarts of the server so far.
     """
 
     def __init__(self, server: LLMServer, proxy: LLMProxy, config: GRPOConfig) -> None:
         self._server = server
         self._proxy = proxy
         self._config = config
-        self._others = list(proxy.get_model_list())
+        self._other_models = list(proxy.get_model_list())
         self._weights: Path | None = None
         self._version = "step-0"
-        self._mending = anyio.Lock()
+        self._restarting = anyio.Lock()
         self.restarts = 0
         self._restarts_before = 0
 
     @property
     def version(self) -> str:
-        """Version of the weights that answer."""
+        """Version of the served weights."""
         return self._version
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Serving]:
-        """Serve while the context is open; afterwards everything started here has ended."""
+        """Run server and proxy while the context is open; stop what was started here."""
         server_ran, proxy_ran = self._server.is_running(), self._proxy.is_running()
         try:
             if not server_ran:
                 await self._server.start()
-            self._announce()
+            self._update_proxy()
             if not proxy_ran:
                 await self._proxy.start()
             yield self
@@ -93,7 +95,7 @@ class Serving:
                     await self._server.stop()
 
     def as_resources(self) -> NamedResources:
-        """Return what agents get: the model behind the proxy."""
+        """Return the resources for agents: the model behind the proxy."""
         sampling: dict[str, Any] = {"temperature": self._config.temperature}
         if self._config.max_tokens is not None:
             sampling["max_tokens"] = self._config.max_tokens
@@ -101,17 +103,17 @@ class Serving:
         return {self._config.resource: model}
 
     async def publish(self, weights: Path | None, version: str) -> float:
-        """Answer with other weights from now on; no call sees both.
+        """Serve other weights; no call is answered by both.
 
         Args:
-            weights: Folder of them; None are those that the server starts with.
-            version: What spans say of them.
+            weights: Folder of the weights; None is the model that the server starts with.
+            version: Version that spans record.
 
         Returns:
-            How many seconds it took, the wait for calls in flight included.
+            Seconds taken, including the wait for calls in flight.
 
         Raises:
-            LLMServerError: The server refuses them, or dies too often.
+            LLMServerError: The server refuses the weights, or dies too often.
         """
         began = time.monotonic()
         self._weights, self._version = weights, version
@@ -121,17 +123,17 @@ class Serving:
         except LLMServerError as error:
             if self._server.is_running():
                 raise
-            await self._restart(f"died while it took weights: {error}")
+            await self._restart(f"died while it loaded weights: {error}")
         finally:
             await self._proxy.resume()
         return time.monotonic() - began
 
     @asynccontextmanager
     async def guarded(self) -> AsyncGenerator[None]:
-        """Keep the server alive while the context is open.
+        """Restart the server whenever it dies or hangs while the context is open.
 
         Raises:
-            LLMServerError: It had to be started again too often.
+            LLMServerError: The limit of restarts is reached.
         """
         failure: LLMServerError | None = None
         self._restarts_before = self.restarts
@@ -148,42 +150,44 @@ class Serving:
             group.start_soon(guard, group.cancel_scope)
             try:
                 yield
-            except LLMServerError as error:  # as itself, not in an exception group
+            except LLMServerError as error:  # a task group would wrap it in an exception group
                 failure = error
             group.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
     async def ensure(self) -> None:
-        """Start the server again if it died; what failed may have failed before that was seen.
+        """Restart the server if it is dead.
+
+        The caller checks after failed rollouts, which may fail before the next poll sees the death.
 
         Raises:
-            LLMServerError: It had to be started again too often.
+            LLMServerError: The limit of restarts is reached.
         """
-        async with self._mending:
+        async with self._restarting:
             if not self._server.is_running():
-                await self._mend("died")
+                await self._restart_within_limit("died")
 
     async def _guard(self) -> None:
-        asked = time.monotonic()
+        checked = time.monotonic()
         while True:
-            await anyio.sleep(_LOOK_SECONDS)
+            await anyio.sleep(_POLL_SECONDS)
             await self.ensure()
-            if time.monotonic() - asked >= self._config.check_interval:
-                why = await self._ask()
-                asked = time.monotonic()
-                if why:
-                    async with self._mending:
-                        await self._mend(why)
+            if time.monotonic() - checked >= self._config.check_interval:
+                problem = await self._check_health()
+                checked = time.monotonic()
+                if problem:
+                    async with self._restarting:
+                        await self._restart_within_limit(problem)
 
-    async def _mend(self, why: str) -> None:
-        if self.restarts - self._restarts_before >= self._config.max_server_restarts:
-            most = self._config.max_server_restarts
-            raise LLMServerError(f"the server {why}, after {most} restarts in one step")
+    async def _restart_within_limit(self, why: str) -> None:
+        limit = self._config.max_server_restarts
+        if self.restarts - self._restarts_before >= limit:
+            raise LLMServerError(f"the server {why}, after {limit} restarts in one step")
         await self._restart(why)
 
-    async def _ask(self) -> str:
-        """Ask the server for one token; return what is wrong, or nothing."""
+    async def _check_health(self) -> str:
+        """Request one token; return the problem in words, or an empty string."""
         body = {"model": self._server.model, "prompt": "?", "max_tokens": 1}
         timeout = aiohttp.ClientTimeout(total=self._config.hang_timeout)
         try:
@@ -193,15 +197,15 @@ class Serving:
             ):
                 await reply.read()
         except TimeoutError:
-            return f"hangs: no answer in {self._config.hang_timeout:g} s"
+            return f"hangs: no reply within {self._config.hang_timeout:g} s"
         except (aiohttp.ClientError, LLMServerError) as error:
-            return f"does not answer: {error!r}"
-        # Whatever it says of this prompt, it lives, unless it says itself that it is broken.
-        return f"answers {reply.status}" if reply.status >= 500 else ""
+            return f"does not reply: {error!r}"
+        # A refusal of this prompt (4xx) shows a healthy server.
+        return f"replies with status {reply.status}" if reply.status >= 500 else ""
 
     async def _restart(self, why: str) -> None:
         self.restarts += 1
-        logger.warning("the LLM server %s; it is started again", why)
+        logger.warning("the LLM server %s; restarting it", why)
         await self._proxy.pause()
         try:
             await self._server.stop()
@@ -213,19 +217,19 @@ class Serving:
     async def _update(self) -> None:
         if self._weights is not None:
             await self._server.update_weights(self._weights, version=self._version)
-        self._announce()
+        self._update_proxy()
 
-    def _announce(self) -> None:
-        """Point the proxy at the server as it is now."""
-        ours = self._server.model_list()
-        for entry in ours:
-            # What an agent does not say itself is said for it.
+    def _update_proxy(self) -> None:
+        """Point the proxy at the server's current address and version."""
+        entries = self._server.model_list()
+        for entry in entries:
+            # Defaults for calls in which the agent sets no sampling parameters.
             parameters = {"temperature": self._config.temperature}
             if self._config.max_tokens is not None:
                 parameters["max_tokens"] = self._config.max_tokens
             entry["litellm_params"] = {**parameters, **entry["litellm_params"]}
-        names = {entry["model_name"] for entry in ours}
-        others = [entry for entry in self._others if entry["model_name"] not in names]
-        self._proxy.update_model_list([*ours, *others])
+        names = {entry["model_name"] for entry in entries}
+        others = [entry for entry in self._other_models if entry["model_name"] not in names]
+        self._proxy.update_model_list([*entries, *others])
         for name in names:
             self._proxy.set_model_version(self._version, name)

@@ -1,4 +1,4 @@
-"""Between messages and tokens: prompts in, text and tool calls out. Pure, given a tokenizer."""
+"""Messages to prompt tokens, and sampled tokens to text and tool calls. No I/O."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ def render_chat(
     tools: Sequence[dict[str, Any]] | None = None,
     **options: Any,
 ) -> list[int]:
-    """Return the token ids of a conversation that the model is to go on with.
+    """Return the token ids of the prompt for a conversation.
 
     Args:
-        tokenizer: One with a chat template.
-        messages: In OpenAI's form; the contents are text.
-        tools: In OpenAI's form.
+        tokenizer: Tokenizer with a chat template.
+        messages: Messages in OpenAI's form, with text as content.
+        tools: Tools in OpenAI's form.
         **options: Further variables of the template.
 
     Raises:
-        ValueError: The template cannot render them, or a message holds something else than text.
+        ValueError: The template cannot render the messages, or a message has content that is not
+            text.
     """
     try:
         plain = [_plain(message) for message in messages]
@@ -38,13 +39,13 @@ def render_chat(
         )
     except ValueError:
         raise
-    except Exception as error:  # a template raises whatever it likes, of messages of any form
+    except Exception as error:  # a template may raise anything
         raise ValueError(f"the chat template cannot render these messages: {error}") from error
     return tokenizer.encode(text, add_special_tokens=False)
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as templates want it: text as content, arguments as mappings."""
+    """Return a message in the form that templates expect: text content, arguments as mappings."""
     content = message.get("content")
     if isinstance(content, list):
         if any(part.get("type") != "text" for part in content):
@@ -63,17 +64,17 @@ def _plain_call(call: dict[str, Any]) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError as error:
-            raise ValueError(f"the arguments of a tool call are no JSON: {error}") from error
+            raise ValueError(f"the arguments of a tool call are not valid JSON: {error}") from error
     return {**call, "function": {**function, "arguments": arguments}}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said.
+    """The model's answer, parsed.
 
     Attributes:
-        content: Its text, without tool calls; None if there are only those.
-        tool_calls: ``{"name", "arguments"}``, arguments being JSON text.
+        content: Text without the tool calls; None if there is nothing else.
+        tool_calls: ``{"name", "arguments"}`` of each, with the arguments as JSON text.
     """
 
     content: str | None
@@ -81,14 +82,14 @@ class Answer:
 
 
 def parse_answer(text: str, *, tools: bool) -> Answer:
-    """Find tool calls, in the form of the Hermes models.
+    """Find tool calls in the form of the Hermes models.
 
-    ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, as often as needed. If one of them is
-    malformed all of it is text, so that an agent sees what its model said.
+    ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, once per call. If one of them is
+    malformed, the whole answer stays text, so that the agent sees what its model sampled.
 
     Args:
-        text: What was sampled.
-        tools: Whether there were any tools to call.
+        text: The sampled text.
+        tools: Whether the request offered tools.
     """
     begin = text.find(_CALL_BEGINS) if tools else -1
     if begin < 0:
@@ -110,9 +111,9 @@ class Detokenizer:
     """The text of one sequence as it grows.
 
     Args:
-        tokenizer: The model's.
-        stop: Texts that end the sequence; they and what comes after them are no part of it.
-        hold: A text from which on nothing is given out before the end.
+        tokenizer: The model's tokenizer.
+        stop: Texts that end the sequence. The stop text and everything after it is cut off.
+        hold: A marker. Text from the marker on is given out only when the sequence has ended.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = (), hold: str | None = None) -> None:
@@ -122,18 +123,18 @@ class Detokenizer:
         self._given = 0
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of all tokens, up to a stop text."""
+        """Return the text of all tokens, up to the first stop text."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         ends = [at for stop in self._stop if (at := text.find(stop)) >= 0]
         return text[: min(ends)] if ends else text
 
     def is_stop(self, ids: Sequence[int]) -> bool:
-        """Tell whether a stop text has come."""
+        """Return whether the text contains a stop text."""
         text = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return any(stop in text for stop in self._stop)
 
     def advance(self, ids: Sequence[int]) -> str:
-        """Return what is new and can be given out: whole characters, and no part of a stop text."""
+        """Return the new text: whole characters only, and no part of a possible stop text."""
         text = self.text(ids)
         end = len(text.rstrip("\N{REPLACEMENT CHARACTER}"))
         markers = (*self._stop, *([self._hold] if self._hold else ()))
@@ -146,15 +147,15 @@ class Detokenizer:
         return new
 
     def rest(self, whole: str) -> str:
-        """Return what of ``whole``, the final content, was not given out yet."""
+        """Return the part of the final content ``whole`` that was not given out yet."""
         return whole[self._given :]
 
 
 def _overlap(text: str, marker: str) -> int:
-    """Return the length of the longest end of the text that the marker begins with."""
+    """Return the length of the longest suffix of the text that is a prefix of the marker."""
     longest = min(len(text), len(marker) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)
 
 
 HOLD: Final = _CALL_BEGINS
-"""From here on a stream is held until it is known what the tool calls are."""
+"""A stream holds text from this marker on until the tool calls are known."""

@@ -1,4 +1,6 @@
-"""The door to the Hugging Face server."""
+"""Declares the LLM server ``hf``; its implementation is imported when it is built."""
+
+from __future__ import annotations
 
 from agl_core.plugins import ComponentSpec, hookimpl
 
@@ -8,7 +10,7 @@ def agl_llm_server() -> ComponentSpec:
     return ComponentSpec(
         kind="llm_server",
         name="hf",
-        factory="agl_algo_grpo.hf.server:HFServer",
-        config="agl_algo_grpo.config:HFServerConfig",
+        factory="agl_server_hf.server:HFServer",
+        config="agl_server_hf.config:HFServerConfig",
         summary="serves a Hugging Face model from PyTorch; for small models and for CPUs",
     )

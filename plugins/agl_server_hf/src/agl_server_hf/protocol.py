@@ -1,8 +1,8 @@
-"""OpenAI's chat and text completion protocol, with vLLM's token ids: requests in, bodies out.
+"""OpenAI's chat and text completions, with vLLM's token ids: request models, response bodies.
 
 Formats: OpenAI API reference, "Chat" and "Completions"; vLLM's ``return_token_ids``: for chat
 ``prompt_token_ids`` on the top level (in a stream: on the first chunk) and ``token_ids`` on each
-choice; for completions both on the choice. What this server cannot do is refused, not ignored.
+choice; for completions both on the choice. Parameters that the server cannot honour are refused.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agl_algo_grpo.hf.engine import Token
-from agl_algo_grpo.hf.text import Answer
+from agl_server_hf.engine import Token
+from agl_server_hf.text import Answer
 
 __all__ = [
     "Body",
@@ -54,11 +54,11 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "tool_choice": (None, "auto", "none"),
     "use_beam_search": (None, False),
 }
-"""Parameters that would change the answer, and the values with which they do not."""
+"""Unsupported parameters, and the values that have no effect and are therefore accepted."""
 
 
 class Request(BaseModel):
-    """What both protocols have in common."""
+    """Fields of both kinds of request."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -77,7 +77,7 @@ class Request(BaseModel):
     return_token_ids: bool | None = False
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> Request:
+    def _refuse_unsupported(self) -> Request:
         for key, value in (self.model_extra or {}).items():
             if key in _NEUTRAL and value not in _NEUTRAL[key]:
                 raise ValueError(f"this server does not support {key}={value!r}")
@@ -90,7 +90,7 @@ class Request(BaseModel):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream closes with a chunk of usage."""
+        """Whether a stream ends with a chunk that reports usage."""
         return bool((self.stream_options or {}).get("include_usage"))
 
 
@@ -105,8 +105,8 @@ class ChatRequest(Request):
     chat_template_kwargs: Body = Field(default_factory=dict)
 
     @property
-    def most_tokens(self) -> int | None:
-        """Longest answer that was asked for."""
+    def token_limit(self) -> int | None:
+        """Requested limit of the answer, in tokens."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
@@ -116,12 +116,12 @@ class ChatRequest(Request):
 
     @property
     def top(self) -> int:
-        """Of how many tokens per position."""
+        """Number of likeliest tokens to report per position."""
         return (self.top_logprobs or 0) if self.logprobs else 0
 
     @property
     def reads_tools(self) -> bool:
-        """Whether the answer may call tools."""
+        """Whether the answer is searched for tool calls."""
         return bool(self.tools) and (self.model_extra or {}).get("tool_choice") != "none"
 
 
@@ -134,8 +134,8 @@ class CompletionRequest(Request):
     reads_tools: Literal[False] = False
 
     @property
-    def most_tokens(self) -> int | None:
-        """Longest answer that was asked for; 16 by default, as in OpenAI's protocol."""
+    def token_limit(self) -> int | None:
+        """Requested limit of the answer, in tokens; 16 by default, as in OpenAI's protocol."""
         return self.max_tokens or 16
 
     @property
@@ -145,18 +145,18 @@ class CompletionRequest(Request):
 
     @property
     def top(self) -> int:
-        """Of how many tokens per position."""
+        """Number of likeliest tokens to report per position."""
         return self.logprobs or 0
 
 
 @dataclass(slots=True)
 class Choice:
-    """One answer as it comes.
+    """One answer while it is sampled.
 
     Attributes:
-        index: Its place among the answers.
-        prompt: Token ids of its prompt.
-        tokens: What was sampled so far.
+        index: Position among the request's answers.
+        prompt: Token ids of the prompt.
+        tokens: Tokens sampled so far.
     """
 
     index: int
@@ -175,7 +175,7 @@ def new_id(prefix: str) -> str:
 
 
 def head(request: Request, response_id: str, kind: str) -> Body:
-    """Return what every body of a response begins with."""
+    """Return the fields that every response body starts with."""
     return {
         "id": response_id,
         "object": kind,
@@ -185,14 +185,14 @@ def head(request: Request, response_id: str, kind: str) -> Body:
 
 
 def usage(choices: Sequence[Choice]) -> Body:
-    """Return how many tokens went in and came out; a prompt counts once."""
+    """Return the token counts; a prompt with several answers counts once."""
     prompts = {id(choice.prompt): len(choice.prompt) for choice in choices}
     sent, got = sum(prompts.values()), sum(len(choice.tokens) for choice in choices)
     return {"prompt_tokens": sent, "completion_tokens": got, "total_tokens": sent + got}
 
 
 def chat_logprobs(tokens: Sequence[Token], decode: Any) -> Body:
-    """Return the log-probabilities of a part of a chat answer."""
+    """Return the log-probabilities of some tokens of a chat answer."""
 
     def entry(token_id: int, logprob: float) -> Body:
         text = decode([token_id])
@@ -209,7 +209,7 @@ def chat_logprobs(tokens: Sequence[Token], decode: Any) -> Body:
 
 
 def completion_logprobs(tokens: Sequence[Token], decode: Any, offset: int = 0) -> Body:
-    """Return the log-probabilities of a part of a text completion."""
+    """Return the log-probabilities of some tokens of a text completion."""
     texts = [decode([token.id]) for token in tokens]
     offsets: list[int] = []
     for text in texts:
@@ -224,12 +224,12 @@ def completion_logprobs(tokens: Sequence[Token], decode: Any, offset: int = 0) -
 
 
 def _by_text(token: Token, decode: Any) -> dict[str, float] | None:
-    """Return the likeliest tokens by their text; of several with one text the likeliest."""
+    """Return the likeliest tokens by text; where two share a text, the likelier one."""
     return {decode([i]): logprob for i, logprob in reversed(token.top)} or None
 
 
 def tool_calls(answer: Answer, *, indexed: bool) -> list[Body]:
-    """Return an answer's tool calls; ``indexed`` as a stream has them."""
+    """Return an answer's tool calls; in a stream each has its index."""
     return [
         {
             **({"index": index} if indexed else {}),
@@ -242,6 +242,6 @@ def tool_calls(answer: Answer, *, indexed: bool) -> list[Body]:
 
 
 def finish_reason(token: Token, answer: Answer) -> str | None:
-    """Return why the answer ended, as the protocol calls it."""
+    """Return the protocol's reason for the end of the answer."""
     called = bool(answer.tool_calls) and token.finish_reason == "stop"
     return "tool_calls" if called else token.finish_reason

@@ -1,13 +1,13 @@
 """Batched sampling from a causal language model, with a key-value cache.
 
-Calls join the batch when they come and leave it when they end (continuous batching: Yu et al.,
-"Orca", OSDI 2022). Sequences are padded on the left, so that each step appends one column::
+A sequence joins the batch when it arrives and leaves it when it ends (continuous batching: Yu et
+al., "Orca", OSDI 2022). Sequences are padded on the left, so that each step appends one column::
 
     cache mask   [0 0 1 1 1 1]      a sequence of 4 tokens
-                 [1 1 1 1 1 1]      one of 6
+                 [1 1 1 1 1 1]      a sequence of 6 tokens
 
-One thread owns the model. Weights change only while no sequence is in the batch, so that no answer
-is of two models.
+One thread owns the model. Weights change only while the batch is empty; otherwise an answer would
+mix tokens of two models.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Sampling:
     """How to sample a sequence.
 
     Attributes:
-        max_tokens: After so many it ends with ``length``.
-        temperature: 0 takes the likeliest token.
-        top_p: Share of the probability that is sampled from, the likeliest tokens first.
-        top_k: How many tokens are sampled from; 0 is all.
+        max_tokens: Number of tokens after which the sequence ends with ``length``.
+        temperature: Temperature of the sampling; 0 takes the likeliest token.
+        top_p: Share of the probability mass to sample from, likeliest tokens first.
+        top_k: Number of tokens to sample from; 0 is all of them.
         seed: Makes the sequence repeatable; None draws from the engine's own generator.
-        stop_ids: Tokens that end it, besides the model's own.
-        ignore_eos: The model's own do not end it.
-        top_logprobs: Of how many tokens per position to report log-probabilities.
+        stop_ids: Tokens that end the sequence, besides the model's end tokens.
+        ignore_eos: Go on after the model's end tokens.
+        top_logprobs: Number of likeliest tokens to report per position.
     """
 
     max_tokens: int
@@ -59,10 +59,10 @@ class Token:
     """One sampled token.
 
     Attributes:
-        id: Which.
-        logprob: Its natural log-probability under the model itself (temperature 1, nothing cut).
+        id: Token id.
+        logprob: Natural log-probability under the model itself (temperature 1, no cut).
         top: Ids and log-probabilities of the likeliest tokens, likeliest first.
-        finish_reason: ``stop`` or ``length`` if it is the last one; else None.
+        finish_reason: ``stop`` or ``length`` on the last token of a sequence; else None.
     """
 
     id: int
@@ -73,15 +73,16 @@ class Token:
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A sequence that is asked for.
+    """A sequence to sample.
 
     Attributes:
         prompt: Token ids, at least one.
-        sampling: How to go on from them.
-        emit: Called in the engine's thread with each token, or with what went wrong.
+        sampling: How to continue the prompt.
+        emit: Called in the engine's thread with each token, or with the error that ended it.
         is_stop: Called in the engine's thread with all tokens so far; True ends the sequence.
-        token_ids: What was sampled so far.
-        cancelled: Set by whoever does not want it any longer.
+        token_ids: Tokens sampled so far.
+        cancelled: True stops the sampling; see :meth:`Engine.cancel`.
+        generator: Random generator of a sequence with a seed.
     """
 
     prompt: Sequence[int]
@@ -97,10 +98,10 @@ class Engine:
     """Samples for many callers at a time. Its methods may be called from any thread.
 
     Args:
-        model: A causal language model in evaluation mode; afterwards it belongs to the engine.
+        model: A causal language model in evaluation mode; the engine takes ownership.
         eos_ids: Tokens that end a sequence.
-        max_batch: Most sequences at a time; others wait.
-        seed: Of the sequences without a seed of their own.
+        max_batch: Largest number of sequences in the batch; further ones wait.
+        seed: Seed for the sequences that bring none.
     """
 
     def __init__(
@@ -126,32 +127,32 @@ class Engine:
         self._logits: Any = None
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the engine's thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; sequences that are not done fail."""
+        """Stop the thread; unfinished sequences fail."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
 
     def submit(self, generation: Generation) -> None:
-        """Sample a sequence; it is told by its callback."""
+        """Queue a sequence; its tokens go to ``generation.emit``."""
         with self._changed:
             self._waiting.append(generation)
             self._changed.notify()
 
     def cancel(self, generation: Generation) -> None:
-        """End a sequence without another token."""
+        """Stop a sequence; it emits no further token."""
         generation.cancelled = True
 
     def change(self, order: Callable[[Any], Any]) -> Future[None]:
-        """Change the model once the sequences in the batch are done; later ones wait for it.
+        """Change the model when the batch is empty; sequences that arrive meanwhile wait.
 
         Args:
-            order: Is called with the model, in the engine's thread, and returns the one to go on
-                with. If it raises, the future fails and everything stays as it is.
+            order: Called with the model in the engine's thread; returns the model to use from then
+                on. If it raises, the future fails and the model stays.
         """
         future: Future[None] = Future()
         with self._changed:
@@ -173,17 +174,17 @@ class Engine:
                     order = self._orders.popleft() if self._orders and not self._active else None
                     new = [] if order or self._orders else self._take()
                 if order is not None:
-                    self._obey(*order)
+                    self._apply(*order)
                     continue
                 try:
                     if new:
                         self._join(new)
                     if self._active:
                         self._step()
-                except Exception as error:  # out of memory, say: these calls fail, others go on
+                except Exception as error:  # such as out of memory: only this batch fails
                     logger.exception("a batch of %d sequences failed", len(self._active))
                     self._fail([*self._active, *(g for g in new if g not in self._active)], error)
-            self._fail([*self._active, *self._waiting], RuntimeError("the server stops"))
+            self._fail([*self._active, *self._waiting], RuntimeError("the server is stopping"))
 
     def _take(self) -> list[Generation]:
         new: list[Generation] = []
@@ -193,7 +194,7 @@ class Engine:
                 new.append(generation)
         return new
 
-    def _obey(self, order: Callable[[Any], Any], future: Future[None]) -> None:
+    def _apply(self, order: Callable[[Any], Any], future: Future[None]) -> None:
         try:
             self._model = order(self._model)
         except Exception as error:
@@ -209,7 +210,7 @@ class Engine:
     # -- the batch -------------------------------------------------------------------------------
 
     def _join(self, new: list[Generation]) -> None:
-        """Read the prompts of new sequences and put them beside those in the batch."""
+        """Run the prompts of new sequences through the model and append them to the batch."""
         device = self._model.device
         width = max(len(generation.prompt) for generation in new)
         ids = torch.zeros((len(new), width), dtype=torch.long)
@@ -238,7 +239,7 @@ class Engine:
         self._mask, self._cache, self._logits = mask, cache, logits
 
     def _step(self) -> None:
-        """Sample one token of every sequence; drop those that are done; read the others' tokens."""
+        """Sample one token per sequence, drop finished sequences, run the model on the others."""
         tokens, logprobs, top = sample(self._logits, self._active, self._generator)
         staying: list[int] = []
         for row, generation in enumerate(self._active):
@@ -262,7 +263,7 @@ class Engine:
         )
 
     def _keep(self, rows: list[int]) -> None:
-        """Keep some rows of the batch, and no column that is padding in all of them."""
+        """Keep some rows of the batch; cut columns that are padding in all of them."""
         self._active = [self._active[row] for row in rows]
         index = torch.tensor(rows, device=self._mask.device)
         mask = self._mask[index]
@@ -281,7 +282,7 @@ class Engine:
     def _forward(
         self, ids: Any, mask: Any, past: Sequence[tuple[Any, Any]]
     ) -> tuple[Any, list[tuple[Any, Any]]]:
-        """Read the last columns of the batch; return the next logits (float32) and the cache.
+        """Run the model on the last columns; return the next logits (float32) and the cache.
 
         Args:
             ids: Token ids, int64 ``[B, N]``.
@@ -312,17 +313,17 @@ def sample(
     Args:
         logits: float32 ``[B, V]``.
         generations: The ``B`` sequences.
-        generator: What sequences without a seed draw from.
+        generator: Random generator of the sequences without a seed.
 
     Returns:
-        Tokens, their log-probabilities, and the likeliest tokens of each position.
+        The tokens, their log-probabilities, and the likeliest tokens per sequence.
     """
     wanted = [generation.sampling for generation in generations]
     all_logprobs = logits.log_softmax(-1)
     device = logits.device
     greedy = torch.tensor([s.temperature == 0 for s in wanted], device=device)
-    heat = torch.tensor([s.temperature or 1.0 for s in wanted], device=device)
-    probabilities = _cut((logits / heat[:, None]).softmax(-1), wanted)
+    temperature = torch.tensor([s.temperature or 1.0 for s in wanted], device=device)
+    probabilities = _cut((logits / temperature[:, None]).softmax(-1), wanted)
     tokens = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
     for row, generation in enumerate(generations):
         if generation.generator is not None:
@@ -342,10 +343,10 @@ def sample(
 
 
 def _cut(probabilities: Any, wanted: Sequence[Sampling]) -> Any:
-    """Keep the likeliest tokens: ``top_k`` of them, and those that make up ``top_p``.
+    """Set the probability of tokens outside of ``top_k`` and ``top_p`` to 0.
 
-    Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020. What is left need
-    not add up to 1.
+    Nucleus sampling: Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020.
+    The result need not add up to 1; ``torch.multinomial`` does not require it.
     """
     size = probabilities.shape[-1]
     if all(s.top_p >= 1 and not s.top_k for s in wanted):
@@ -354,7 +355,7 @@ def _cut(probabilities: Any, wanted: Sequence[Sampling]) -> Any:
     ordered, order = probabilities.sort(-1, descending=True)
     top_k = torch.tensor([s.top_k or size for s in wanted], device=device)
     top_p = torch.tensor([s.top_p if s.top_p < 1 else 2.0 for s in wanted], device=device)
-    # A token stays as long as those before it do not make up top_p: at least one always does.
+    # A token stays while the likelier ones add up to less than top_p, so at least one stays.
     before = ordered.cumsum(-1) - ordered
     ranks = torch.arange(size, device=device)
     stays = (ranks[None] < top_k[:, None]) & (before < top_p[:, None])

@@ -1,4 +1,4 @@
-"""An LLM server of Hugging Face models, for one machine and small models.
+"""An LLM server that serves a Hugging Face model from a child process.
 
 ::
 
@@ -23,35 +23,36 @@ from typing import IO, Any, Final, Literal
 
 import anyio
 
-from agl_algo_grpo.config import HFServerConfig
 from agl_core.errors import LLMServerError, MissingDependencyError
 from agl_core.llm_server import LLMServer
+from agl_server_hf.config import HFServerConfig
 
 __all__ = ["HFServer"]
 
-_GRACE: Final = 5.0
-"""Seconds that a server has to end by itself."""
-_LAST_WORDS: Final = 15
-"""Lines of its log that an error shows."""
+_STOP_SECONDS: Final = 5.0
+"""Time for the process to end by itself before it is killed."""
+_LOG_LINES: Final = 15
+"""Number of last log lines that an error message shows."""
 
 
 class HFServer(LLMServer):
     """Serves a model from PyTorch, in a process of its own.
 
-    Speaks chat and text completions with streams, tools (by the model's chat template; calls in the
-    form of the Hermes models), log-probabilities and vLLM's ``return_token_ids``. Log-probabilities
-    are those of the model itself, before temperature and cuts, as vLLM's are by default.
+    It speaks chat and text completions with streams, tools (through the model's chat template;
+    calls in the form of the Hermes models), log-probabilities and vLLM's ``return_token_ids``.
+    Log-probabilities are those of the model itself, before temperature, top_p and top_k, as vLLM's
+    are by default.
 
-    New weights are a folder of a whole model, or a LoRA adapter in PEFT's format. They arrive
-    through a pipe that only this object holds. Sequences that are being sampled end with the old
-    weights; those that come later wait.
+    New weights are a folder: a whole model, or a LoRA adapter in PEFT's format. They arrive through
+    a pipe that only this object holds. Sequences that are being sampled finish with the old
+    weights; later ones wait for the new ones.
 
-    The process ends with :meth:`stop`, and by itself when the process that started it is gone.
+    The process ends with :meth:`stop`, and by itself when its parent is dead.
 
     Args:
         path: Folder of the model and its tokenizer.
-        model: Name that calls ask for; None is the folder's.
-        **options: See :class:`~agl_algo_grpo.config.HFServerConfig`.
+        model: Name that calls ask for; None is the folder's name.
+        **options: See :class:`~agl_server_hf.config.HFServerConfig`.
 
     Raises:
         ConfigError: An option is wrong (a ``ValueError``).
@@ -109,18 +110,18 @@ class HFServer(LLMServer):
     @property
     def base_url(self) -> str:
         if not self.is_running():
-            raise LLMServerError("the server does not run; start() it first")
+            raise LLMServerError("the server is not running; call start() first")
         return f"http://{self._config.host}:{self._port}/v1"
 
     @property
     def pid(self) -> int:
-        """The id of the process.
+        """Id of the server's process.
 
         Raises:
-            LLMServerError: There is none.
+            LLMServerError: The server is not running.
         """
         if self._process is None:
-            raise LLMServerError("the server does not run; start() it first")
+            raise LLMServerError("the server is not running; call start() first")
         return self._process.pid
 
     def is_running(self) -> bool:
@@ -128,20 +129,20 @@ class HFServer(LLMServer):
 
     async def start(self) -> None:
         if self.is_running():
-            raise LLMServerError(f"the server at {self.base_url} runs already")
-        await self.stop()  # what is left of one that died
+            raise LLMServerError(f"the server at {self.base_url} is already running")
+        await self.stop()  # clean up after a process that died
         self._version = "0"
         self._process = self._spawn()
         try:
-            said = await self._hear(self._config.start_timeout)
+            reply = await self._read_reply(self._config.start_timeout)
         except BaseException:
             await self.stop()
             raise
-        if not said["ok"]:
+        if not reply["ok"]:
             await self.stop()
             path = self._config.path
-            raise LLMServerError(f"the server of {path} did not start: {said['error']}")
-        self._port = said["port"]
+            raise LLMServerError(f"the server of {path} did not start: {reply['error']}")
+        self._port = reply["port"]
 
     async def __aenter__(self) -> HFServer:
         await self.start()
@@ -154,20 +155,20 @@ class HFServer(LLMServer):
     async def update_weights(self, path: str | Path, *, version: str) -> None:
         process = self._process
         if process is None or process.poll() is not None:
-            raise LLMServerError("the server does not run, so it takes no weights")
+            raise LLMServerError("the server is not running and cannot take weights")
         assert process.stdin is not None
         order = json.dumps({"path": os.path.abspath(path), "version": version})  # noqa: PTH100, ASYNC240
         try:
             process.stdin.write(order + "\n")
             process.stdin.flush()
-            said = await self._hear(self._config.update_timeout)
+            reply = await self._read_reply(self._config.update_timeout)
         except OSError as error:
-            raise LLMServerError(f"the server is gone: {error}") from error
+            raise LLMServerError(f"the server has died: {error}") from error
         except anyio.get_cancelled_exc_class():
-            await self.stop()  # nobody would know which weights answer
+            await self.stop()  # it would be unknown which weights are served
             raise
-        if not said["ok"]:
-            raise LLMServerError(f"the weights in {path} were refused: {said['error']}")
+        if not reply["ok"]:
+            raise LLMServerError(f"the weights in {path} were refused: {reply['error']}")
         self._version = version
 
     # -- the process -----------------------------------------------------------------------------
@@ -176,12 +177,12 @@ class HFServer(LLMServer):
         """Start the process.
 
         Raises:
-            LLMServerError: There is no model.
-            MissingDependencyError: There is no PyTorch.
+            LLMServerError: The folder holds no model.
+            MissingDependencyError: PyTorch or Transformers is not installed.
         """
         config = self._config
         if not Path(config.path, "config.json").is_file():
-            raise LLMServerError(f"{config.path} holds no model: there is no config.json")
+            raise LLMServerError(f"{config.path} is not a model's folder: it has no config.json")
         if config.python is None:
             for package in ("torch", "transformers"):
                 if find_spec(package) is None:
@@ -193,21 +194,21 @@ class HFServer(LLMServer):
         )
         python = config.python or sys.executable
         return subprocess.Popen(  # noqa: S603 -- the user's interpreter
-            [python, "-m", "agl_algo_grpo.hf.worker", config.model_dump_json()],
+            [python, "-m", "agl_server_hf.worker", config.model_dump_json()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            # Ctrl+C is for the trainer, which stops this process in good order.
+            # Ctrl+C must reach the trainer only, which then stops this process in order.
             start_new_session=True,
             env={"TOKENIZERS_PARALLELISM": "false", **os.environ},
         )
 
-    async def _hear(self, timeout: float) -> dict[str, Any]:
-        """Return the next thing the process says; end it if it says nothing.
+    async def _read_reply(self, timeout: float) -> dict[str, Any]:
+        """Return the process's next reply; stop the process if none arrives.
 
         Raises:
-            LLMServerError: It died, or said nothing in time.
+            LLMServerError: The process died, or did not reply in time.
         """
         process = self._process
         assert process is not None
@@ -217,16 +218,16 @@ class HFServer(LLMServer):
             line = await anyio.to_thread.run_sync(process.stdout.readline, abandon_on_cancel=True)
         if line:
             return json.loads(line)
-        last = self._last_words()
+        log = self._end_of_log()
         await self.stop()
-        why = f"said nothing for {timeout:g} s" if scope.cancelled_caught else "died"
-        raise LLMServerError(f"the server of {self._config.path} {why}; its last words:\n{last}")
+        why = f"did not reply within {timeout:g} s" if scope.cancelled_caught else "died"
+        raise LLMServerError(f"the server of {self._config.path} {why}; the end of its log:\n{log}")
 
-    def _last_words(self) -> str:
+    def _end_of_log(self) -> str:
         if self._log is None:
             return ""
         self._log.seek(0)
-        lines = collections.deque(self._log, maxlen=_LAST_WORDS)
+        lines = collections.deque(self._log, maxlen=_LOG_LINES)
         return b"".join(lines).decode("utf-8", "replace").strip()
 
     async def _end(self) -> None:
@@ -234,11 +235,11 @@ class HFServer(LLMServer):
         if process is not None:
             assert process.stdin is not None
             assert process.stdout is not None
-            with contextlib.suppress(OSError):  # it is gone already, with an order unread
+            with contextlib.suppress(OSError):  # the process died with an order unread
                 process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                await anyio.to_thread.run_sync(process.wait, _GRACE)
-            # All of its session: what it may have started goes with it.
+                await anyio.to_thread.run_sync(process.wait, _STOP_SECONDS)
+            # Kill its whole session, so that no child of it stays.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -1,4 +1,4 @@
-"""Models from folders, and other weights into a model that serves."""
+"""Load models from folders, and replace the weights of a model that is being served."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from agl_core.errors import LLMServerError, MissingDependencyError
 
 __all__ = ["ADAPTER_CONFIG", "choose_device", "choose_dtype", "load_model", "with_weights"]
 
-transformers_logging.disable_progress_bar()  # weights change at each step, within milliseconds
+transformers_logging.disable_progress_bar()  # weights load at each step, often within milliseconds
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""What a folder has in it that holds a LoRA adapter (PEFT's format) and no whole model."""
+"""File that marks a folder as a LoRA adapter in PEFT's format."""
 
 
 def choose_device(device: str) -> torch.device:
@@ -35,48 +35,49 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def load_model(path: str | Path, *, dtype: torch.dtype, device: torch.device | str) -> Any:
-    """Load a causal language model, in evaluation mode, whole or not at all.
+    """Load a causal language model, in evaluation mode.
 
     Raises:
-        LLMServerError: There is none, or weights are missing, left over or of another shape.
+        LLMServerError: The folder holds no model, or weights are missing, superfluous or of another
+            shape.
     """
     if not Path(path, "config.json").is_file():
-        raise LLMServerError(f"{path} holds no model: there is no config.json")
+        raise LLMServerError(f"{path} is not a model's folder: it has no config.json")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             str(path), dtype=dtype, local_files_only=True, output_loading_info=True
         )
-    except Exception as error:  # transformers raises of many kinds
+    except Exception as error:  # transformers raises many types
         raise LLMServerError(f"{path} cannot be loaded: {error}") from error
-    # What is missing would be random, and transformers only warns.
+    # Transformers only warns and leaves missing weights random.
     wrong = {
         key: report[key]
         for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
         if report.get(key)
     }
     if wrong:
-        raise LLMServerError(f"{path} does not fit its model: {wrong}")
+        raise LLMServerError(f"the weights in {path} do not match the model: {wrong}")
     return model.to(device).eval()
 
 
 def with_weights(model: Any, path: str | Path) -> Any:
-    """Return the model with other weights: the same object, except for a first LoRA adapter.
+    """Return the model with other weights: the same object, or a wrapper for a first LoRA adapter.
 
     Args:
-        model: What serves now; unchanged if this raises.
+        model: The served model; unchanged if this raises.
         path: Folder of a whole model of the same shape, or of a LoRA adapter.
 
     Raises:
-        LLMServerError: They do not fit.
+        LLMServerError: The weights do not match the model.
     """
     if Path(path, ADAPTER_CONFIG).is_file():
         return _with_adapter(model, path)
     if hasattr(model, "peft_config"):
-        raise LLMServerError(f"{path} holds a whole model, and this server has a LoRA adapter")
+        raise LLMServerError(f"{path} holds a whole model, but this server uses a LoRA adapter")
     new = load_model(path, dtype=model.dtype, device="cpu").state_dict()
     old = model.state_dict()
     if {k: v.shape for k, v in new.items()} != {k: v.shape for k, v in old.items()}:
-        raise LLMServerError(f"the weights in {path} are of another shape than the model's")
+        raise LLMServerError(f"the weights in {path} have another shape than the model's")
     model.load_state_dict(new)
     return model
 
@@ -86,7 +87,7 @@ def _with_adapter(model: Any, path: str | Path) -> Any:
         import peft
         from peft.utils import load_peft_weights, set_peft_model_state_dict
     except ImportError as error:
-        raise MissingDependencyError("a LoRA adapter", pip="agl-algo-grpo[lora]") from error
+        raise MissingDependencyError("a LoRA adapter", pip="agl-server-hf[lora]") from error
     _check_adapter(model, path)
     if not hasattr(model, "peft_config"):
         try:
@@ -98,22 +99,24 @@ def _with_adapter(model: Any, path: str | Path) -> Any:
     said = json.loads(Path(path, ADAPTER_CONFIG).read_text())
     now = model.peft_config["default"].to_dict()
     if any(_comparable(said.get(key)) != _comparable(now.get(key)) for key in shape):
-        raise LLMServerError(f"the adapter in {path} is of another shape than the one in use")
+        raise LLMServerError(f"the adapter in {path} has another shape than the one in use")
     try:
         weights = load_peft_weights(str(path), device="cpu")
         report = set_peft_model_state_dict(model, weights)
     except Exception as error:
         raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
     if report.unexpected_keys:
-        raise LLMServerError(f"the adapter in {path} does not fit: {report.unexpected_keys}")
+        raise LLMServerError(
+            f"the adapter in {path} does not match the model: {report.unexpected_keys}"
+        )
     return model
 
 
 def _check_adapter(model: Any, path: str | Path) -> None:
-    """See that every matrix has its place, before anything is changed: wrapping cannot be undone.
+    """Check that every matrix matches a module, before the model is wrapped for good.
 
     Raises:
-        LLMServerError: One has none, or the file cannot be read.
+        LLMServerError: A matrix matches none, or the file cannot be read.
     """
     from safetensors.torch import load_file
 
@@ -128,7 +131,7 @@ def _check_adapter(model: Any, path: str | Path) -> None:
         weight = getattr(modules.get(name), "weight", None)
         side = {"A.weight": 1, "B.weight": 0}.get(matrix)
         if weight is None or side is None or tensor.shape[side] != weight.shape[side]:
-            raise LLMServerError(f"the adapter in {path} does not fit the model: {key}")
+            raise LLMServerError(f"the adapter in {path} does not match the model: {key}")
 
 
 def _comparable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The engine in this process: what happens to sequences when something goes wrong."""
+"""The engine, without a server around it: batches, failures, cancellation, and text parsing."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agl_algo_grpo.hf.engine import Engine, Generation, Sampling, Token
-from agl_algo_grpo.hf.text import Detokenizer, parse_answer, render_chat
+from agl_server_hf.engine import Engine, Generation, Sampling, Token
+from agl_server_hf.text import Detokenizer, parse_answer, render_chat
 
 SECONDS = 60
 
 
-class Asked:
-    """A sequence, and what the engine said of it."""
+class Submitted:
+    """A sequence, and what the engine emitted for it."""
 
     def __init__(self, engine: Engine, prompt: list[int], **sampling: Any) -> None:
-        self.said: queue.Queue[Token | Exception] = queue.Queue()
-        self.generation = Generation(prompt, Sampling(**sampling), self.said.put)
+        self.emitted: queue.Queue[Token | Exception] = queue.Queue()
+        self.generation = Generation(prompt, Sampling(**sampling), self.emitted.put)
         engine.submit(self.generation)
 
     def all(self) -> list[int]:
-        """Wait for its end; return its tokens."""
+        """Wait for the end of the sequence; return its tokens."""
         ids: list[int] = []
         while True:
-            token = self.said.get(timeout=SECONDS)
+            token = self.emitted.get(timeout=SECONDS)
             if isinstance(token, Exception):
                 raise token
             ids.append(token.id)
@@ -50,7 +50,7 @@ def engine(model: Any) -> Iterator[Engine]:
     engine.close()
 
 
-def test_a_batch_that_fails_takes_nobody_else_along(model: Any, engine: Engine):
+def test_a_failing_batch_leaves_later_sequences_unharmed(model: Any, engine: Engine):
     forward, broken = model.forward, [True]
 
     def out_of_memory(*args: Any, **kwargs: Any) -> Any:
@@ -61,31 +61,31 @@ def test_a_batch_that_fails_takes_nobody_else_along(model: Any, engine: Engine):
 
     model.forward = out_of_memory
     with pytest.raises(torch.OutOfMemoryError, match="no memory left"):
-        Asked(engine, [1, 2, 3], max_tokens=4).all()
-    assert len(Asked(engine, [1, 2, 3], max_tokens=4).all()) == 4
+        Submitted(engine, [1, 2, 3], max_tokens=4).all()
+    assert len(Submitted(engine, [1, 2, 3], max_tokens=4).all()) == 4
 
 
-def test_more_sequences_than_fit_wait_for_their_turn(engine: Engine):
-    alone = Asked(engine, [7, 8], max_tokens=6, temperature=0).all()
-    asked = [Asked(engine, [7, 8], max_tokens=6, temperature=0) for _ in range(11)]
-    others = [Asked(engine, [i] * i, max_tokens=i) for i in range(1, 9)]
-    assert all(one.all() == alone for one in asked)
+def test_sequences_beyond_the_batch_size_wait(engine: Engine):
+    alone = Submitted(engine, [7, 8], max_tokens=6, temperature=0).all()
+    submitted = [Submitted(engine, [7, 8], max_tokens=6, temperature=0) for _ in range(11)]
+    others = [Submitted(engine, [i] * i, max_tokens=i) for i in range(1, 9)]
+    assert all(one.all() == alone for one in submitted)
     assert [len(one.all()) for one in others] == list(range(1, 9))
 
 
 def test_a_cancelled_sequence_makes_room(engine: Engine):
-    endless = [Asked(engine, [1], max_tokens=10**9) for _ in range(4)]
+    endless = [Submitted(engine, [1], max_tokens=10**9) for _ in range(4)]
     for one in endless:
-        one.said.get(timeout=SECONDS)
-    waiting = Asked(engine, [2], max_tokens=3)
+        one.emitted.get(timeout=SECONDS)
+    waiting = Submitted(engine, [2], max_tokens=3)
     for one in endless:
         engine.cancel(one.generation)
     assert len(waiting.all()) == 3
 
 
-def test_a_change_waits_for_the_batch_and_holds_up_the_rest(model: Any, engine: Engine):
-    running = Asked(engine, [1], max_tokens=200)
-    running.said.get(timeout=SECONDS)
+def test_a_weight_change_waits_for_the_batch_and_holds_later_sequences(model: Any, engine: Engine):
+    running = Submitted(engine, [1], max_tokens=200)
+    running.emitted.get(timeout=SECONDS)
     seen: list[int] = []
 
     def change(same: Any) -> Any:
@@ -93,7 +93,7 @@ def test_a_change_waits_for_the_batch_and_holds_up_the_rest(model: Any, engine: 
         return same
 
     changed = engine.change(change)
-    late = Asked(engine, [1], max_tokens=2)
+    late = Submitted(engine, [1], max_tokens=2)
     running.all()
     changed.result(timeout=SECONDS)
     assert seen == [200]
@@ -104,17 +104,17 @@ def test_a_change_waits_for_the_batch_and_holds_up_the_rest(model: Any, engine: 
 
     with pytest.raises(ValueError, match="do not fit"):
         engine.change(refuse).result(timeout=SECONDS)
-    assert len(Asked(engine, [1], max_tokens=2).all()) == 2
+    assert len(Submitted(engine, [1], max_tokens=2).all()) == 2
 
 
-def test_a_closing_engine_leaves_nobody_waiting(model: Any):
+def test_closing_the_engine_fails_unfinished_sequences(model: Any):
     engine = Engine(model, eos_ids=[], max_batch=1)
     engine.start()
-    asked = [Asked(engine, [1], max_tokens=10**9) for _ in range(3)]
-    asked[0].said.get(timeout=SECONDS)
+    submitted = [Submitted(engine, [1], max_tokens=10**9) for _ in range(3)]
+    submitted[0].emitted.get(timeout=SECONDS)
     engine.close()
-    for one in asked:
-        with pytest.raises(RuntimeError, match="the server stops"):
+    for one in submitted:
+        with pytest.raises(RuntimeError, match="the server is stopping"):
             one.all()
 
 
@@ -161,7 +161,7 @@ class Bytes:
 
 
 @pytest.mark.parametrize("hold", [None, "<tool_call>"])
-def test_a_stream_gives_out_whole_characters_and_no_part_of_a_stop(hold: str | None):
+def test_a_stream_emits_whole_characters_and_no_part_of_a_stop_text(hold: str | None):
     text = "Grüße! <tool_ and more STOPPED"
     ids = list(text.encode())
     stream = Detokenizer(Bytes(), ["STOP"], hold)
@@ -182,7 +182,7 @@ def test_messages_that_cannot_be_rendered_are_refused(taught: Path):
 
     tokenizer = AutoTokenizer.from_pretrained(taught)
     call = {"function": {"name": "f", "arguments": "{"}}
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not valid JSON"):
         render_chat(tokenizer, [{"role": "assistant", "tool_calls": [call]}])
     with pytest.raises(ValueError, match="cannot render"):
         render_chat(tokenizer, [{"role": "assistant", "tool_calls": [{"function": 3}]}])

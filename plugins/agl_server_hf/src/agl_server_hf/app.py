@@ -3,103 +3,106 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final, cast
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
-from agl_algo_grpo.hf import protocol
-from agl_algo_grpo.hf.engine import Engine, Generation, Sampling, Token
-from agl_algo_grpo.hf.protocol import Body, ChatRequest, Choice, CompletionRequest
-from agl_algo_grpo.hf.text import HOLD, Answer, Detokenizer, parse_answer, render_chat
-from agl_serving import (
-    ClientGone,
-    HTTPError,
-    Message,
-    Receive,
-    Send,
-    Stream,
-    read_body,
-    send_response,
-    send_stream,
-    while_connected,
-)
+from agl_server_hf import protocol
+from agl_server_hf.engine import Engine, Generation, Sampling, Token
+from agl_server_hf.protocol import Body, ChatRequest, Choice, CompletionRequest
+from agl_server_hf.text import HOLD, Answer, Detokenizer, parse_answer, render_chat
 
-__all__ = ["App"]
+__all__ = ["build_app"]
 
-logger = logging.getLogger(__name__)
-
-_MOST_BYTES: Final = 32 * 2**20
-_SSE: Final = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+_MAX_BODY_BYTES: Final = 32 * 2**20
+_CLIENT_CLOSED_REQUEST: Final = 499  # nginx's code; nobody receives it
+_JSON: Final = "application/json"
 AnyRequest = ChatRequest | CompletionRequest
 _Job = tuple[list[Choice], list[Generation], "asyncio.Queue[tuple[Choice, Token | Exception]]"]
+T = TypeVar("T")
 
 
-class App:
-    """Answers calls of one model.
+def build_app(engine: Engine, tokenizer: Any, *, model: str, max_length: int) -> Starlette:
+    """Return the application that serves one model.
 
     Args:
-        engine: Samples.
-        tokenizer: The model's.
+        engine: Samples the answers.
+        tokenizer: The model's tokenizer.
         model: Name that calls ask for.
-        max_length: Most tokens of a prompt and its answer together.
+        max_length: Largest number of tokens of a prompt and its answer together.
     """
+    endpoints = _Endpoints(engine, tokenizer, model, max_length)
+    return Starlette(
+        routes=[
+            Route("/health", endpoints.health),
+            Route("/v1/models", endpoints.models),
+            Route("/v1/chat/completions", endpoints.chat, methods=["POST"]),
+            Route("/v1/completions", endpoints.complete, methods=["POST"]),
+        ],
+        exception_handlers={
+            HTTPException: _http_error,
+            ClientDisconnect: _client_disconnect,
+            Exception: _internal_error,
+        },
+    )
 
-    def __init__(self, engine: Engine, tokenizer: Any, *, model: str, max_length: int) -> None:
+
+class _Endpoints:
+    """Endpoints of one model."""
+
+    def __init__(self, engine: Engine, tokenizer: Any, model: str, max_length: int) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._model = model
         self._max_length = max_length
         self._created = int(time.time())
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        try:
-            await self._route(scope, receive, send)
-        except ClientGone:
-            return
-        except HTTPError as error:
-            await send_response(send, error.status, _error_body(error.status, str(error.detail)))
-        except Exception as error:
-            logger.exception("%s failed", scope["path"])
-            await send_response(send, 500, _error_body(500, repr(error)))
+    async def health(self, _: Request) -> Response:
+        return Response(b"{}", media_type=_JSON)
 
-    async def _route(self, scope: Message, receive: Receive, send: Send) -> None:
-        route = (scope["method"], scope["path"].rstrip("/"))
-        if route == ("GET", "/health"):
-            await send_response(send, 200, b"{}")
-        elif route == ("GET", "/v1/models"):
-            entry = {
-                "id": self._model,
-                "object": "model",
-                "created": self._created,
-                "owned_by": "agl",
-                "max_model_len": self._max_length,
-            }
-            await send_response(send, 200, to_json({"object": "list", "data": [entry]}))
-        elif route == ("POST", "/v1/chat/completions"):
-            request = await self._read(scope, receive, ChatRequest)
-            await self._answer(request, [self._chat_prompt(request)], receive, send)
-        elif route == ("POST", "/v1/completions"):
-            request = await self._read(scope, receive, CompletionRequest)
-            await self._answer(request, self._prompts(request), receive, send)
-        else:
-            raise HTTPError(404, f"there is no {route[0]} {route[1]}")
+    async def models(self, _: Request) -> Response:
+        entry = {
+            "id": self._model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "agl",
+            "max_model_len": self._max_length,
+        }
+        return Response(to_json({"object": "list", "data": [entry]}), media_type=_JSON)
 
-    async def _read(self, scope: Message, receive: Receive, kind: type[Any]) -> Any:
-        body = await read_body(receive, dict(scope["headers"]), _MOST_BYTES)
+    async def chat(self, http: Request) -> Response:
+        request = await self._read(http, ChatRequest)
+        return await self._answer(http, request, [self._chat_prompt(request)])
+
+    async def complete(self, http: Request) -> Response:
+        request = await self._read(http, CompletionRequest)
+        return await self._answer(http, request, self._prompts(request))
+
+    async def _read(self, http: Request, kind: type[Any]) -> Any:
+        body = bytearray()
+        async for chunk in http.stream():
+            body += chunk
+            if len(body) > _MAX_BODY_BYTES:
+                raise HTTPException(413, f"the body is larger than {_MAX_BODY_BYTES} bytes")
         try:
-            request = kind.model_validate(from_json(body))
+            request = kind.model_validate(from_json(bytes(body)))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise HTTPError(400, f"{where}: {first['msg']}" if where else first["msg"]) from error
+            message = f"{where}: {first['msg']}" if where else first["msg"]
+            raise HTTPException(400, message) from error
         except ValueError as error:
-            raise HTTPError(400, f"the body is no JSON: {error}") from error
+            raise HTTPException(400, f"the body is not valid JSON: {error}") from error
         if request.model != self._model:
-            raise HTTPError(404, f"this server serves {self._model!r}, not {request.model!r}")
+            raise HTTPException(404, f"this server serves {self._model!r}, not {request.model!r}")
         return request
 
     # -- prompts ---------------------------------------------------------------------------------
@@ -110,7 +113,7 @@ class App:
                 self._tokenizer, request.messages, request.tools, **request.chat_template_kwargs
             )
         except ValueError as error:
-            raise HTTPError(400, str(error)) from error
+            raise HTTPException(400, str(error)) from error
 
     def _prompts(self, request: CompletionRequest) -> list[list[int]]:
         given = request.prompt
@@ -121,27 +124,27 @@ class App:
             for prompt in cast("list[Any]", given)
         ]
         if not prompts or not all(prompts):
-            raise HTTPError(400, "a prompt has no tokens")
+            raise HTTPException(400, "a prompt has no tokens")
         vocabulary = len(self._tokenizer)
         if any(not 0 <= token < vocabulary for prompt in prompts for token in prompt):
-            raise HTTPError(400, f"a token id is not below {vocabulary}")
+            raise HTTPException(400, f"a token id is not below {vocabulary}")
         return prompts
 
     def _sampling(self, request: AnyRequest, prompt: Sequence[int], index: int) -> Sampling:
         room = self._max_length - len(prompt)
-        wanted = request.most_tokens
+        wanted = request.token_limit
         if room < (wanted or 1):
-            raise HTTPError(
+            raise HTTPException(
                 400,
                 f"this model's maximum context length is {self._max_length} tokens; the prompt "
-                f"has {len(prompt)} and {wanted or 1} are to come",
+                f"has {len(prompt)}, and the answer needs {wanted or 1}",
             )
         return Sampling(
             max_tokens=wanted or room,
             temperature=1.0 if request.temperature is None else request.temperature,
             top_p=1.0 if request.top_p is None else request.top_p,
             top_k=max(0, request.top_k or 0),
-            # Several answers to one prompt are to differ, and yet be repeatable.
+            # Answers to one prompt must differ from each other and yet be repeatable.
             seed=None if request.seed is None else request.seed + index,
             stop_ids=frozenset(request.stop_token_ids),
             ignore_eos=request.ignore_eos,
@@ -151,23 +154,30 @@ class App:
     # -- answers ---------------------------------------------------------------------------------
 
     async def _answer(
-        self, request: AnyRequest, prompts: list[list[int]], receive: Receive, send: Send
-    ) -> None:
-        job = self._begin(request, prompts)
+        self, http: Request, request: AnyRequest, prompts: list[list[int]]
+    ) -> Response:
+        job = self._prepare(request, prompts)
+        if request.stream:
+            return StreamingResponse(
+                self._stream(request, job),
+                media_type="text/event-stream",
+                headers={"cache-control": "no-cache"},
+            )
         try:
-            if request.stream:
-                stream = Stream(self._stream(request, job), _SSE)
-                await send_stream(stream, send, receive, _never())
-                return
-            body, connected = await while_connected(self._whole(request, job), receive, _never())
-            if body is not None and connected:
-                await send_response(send, 200, to_json(body))
+            body = await _while_connected(http, self._whole(request, job))
         finally:
-            for generation in job[1]:
-                self._engine.cancel(generation)
+            self._cancel(job)
+        if body is None:
+            raise ClientDisconnect
+        return Response(to_json(body), media_type=_JSON)
 
-    def _begin(self, request: AnyRequest, prompts: list[list[int]]) -> _Job:
-        """Ask the engine for everything that a request asks for."""
+    def _cancel(self, job: _Job) -> None:
+        """Stop sampling; without an effect on sequences that have ended."""
+        for generation in job[1]:
+            self._engine.cancel(generation)
+
+    def _prepare(self, request: AnyRequest, prompts: list[list[int]]) -> _Job:
+        """Return the sequences that a request asks for; nothing is sampled yet."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[tuple[Choice, Token | Exception]] = asyncio.Queue()
         choices: list[Choice] = []
@@ -184,18 +194,18 @@ class App:
                 is_stop = stop.is_stop if request.stops else None
                 generations.append(Generation(prompt, sampling, emit, is_stop))
                 choices.append(choice)
-        for generation in generations:
-            self._engine.submit(generation)
         return choices, generations, arrived
 
     async def _tokens(self, job: _Job) -> AsyncGenerator[tuple[Choice, Token]]:
-        """Yield tokens as they come, until every choice has its last one."""
-        choices, _, arrived = job
+        """Sample; yield tokens as they come, until every choice has its last one."""
+        choices, generations, arrived = job
+        for generation in generations:
+            self._engine.submit(generation)
         open_choices = len(choices)
         while open_choices:
             choice, token = await arrived.get()
             if isinstance(token, Exception):
-                raise HTTPError(500, f"the model failed: {token}")
+                raise HTTPException(500, f"the model failed: {token}")
             choice.tokens.append(token)
             open_choices -= token.finish_reason is not None
             yield choice, token
@@ -244,6 +254,16 @@ class App:
         return protocol.completion_logprobs(tokens, decode, offset)
 
     async def _stream(self, request: AnyRequest, job: _Job) -> AsyncGenerator[bytes]:
+        try:
+            async for event in self._events(request, job):
+                yield event
+        except HTTPException as error:
+            yield b"data: " + _error_body(error.status_code, error.detail) + b"\n\n"
+        finally:
+            self._cancel(job)
+
+    async def _events(self, request: AnyRequest, job: _Job) -> AsyncGenerator[bytes]:
+        """Yield the server-sent events of a streamed answer."""
         choices = job[0]
         chat = isinstance(request, ChatRequest)
         kind = "chat.completion.chunk" if chat else "text_completion"
@@ -267,18 +287,14 @@ class App:
             ]
             ids = {"prompt_token_ids": choices[0].prompt} if request.return_token_ids else {}
             yield event(first, **ids)
-        try:
-            async for choice, token in self._tokens(job):
-                yield event([self._chunk(request, choice, token, texts[choice.index])])
-        except HTTPError as error:
-            yield b"data: " + _error_body(error.status, str(error.detail)) + b"\n\n"
-            return
+        async for choice, token in self._tokens(job):
+            yield event([self._chunk(request, choice, token, texts[choice.index])])
         if request.wants_usage:
             yield event([], usage=protocol.usage(choices))
         yield b"data: [DONE]\n\n"
 
     def _chunk(self, request: AnyRequest, choice: Choice, token: Token, text: Detokenizer) -> Body:
-        """Return the part of a choice that one token brings."""
+        """Return what one more token adds to a choice."""
         new = text.advance(choice.ids)
         answer = Answer(None)
         if token.finish_reason is not None:
@@ -302,8 +318,36 @@ class App:
         return body
 
 
-def _never() -> asyncio.Future[None]:
-    return asyncio.get_running_loop().create_future()
+async def _while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of the work, or None if the client disconnects first."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(http))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        continue
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body = _error_body(error.status_code, error.detail)
+    return Response(body, error.status_code, media_type=_JSON)
+
+
+async def _client_disconnect(_: Request, error: Exception) -> Response:
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+
+async def _internal_error(_: Request, error: Exception) -> Response:
+    """Report a failure to the client; Starlette raises it again afterwards, and uvicorn logs it."""
+    return Response(_error_body(500, repr(error)), 500, media_type=_JSON)
 
 
 def _error_body(status: int, message: str) -> bytes:

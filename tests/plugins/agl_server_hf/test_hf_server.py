@@ -1,4 +1,4 @@
-"""The Hugging Face server: its contract, and that what it says of tokens is true."""
+"""The Hugging Face server: its contract, and the truth of its token ids and log-probabilities."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agl_algo_grpo import HFServer
 from agl_core.errors import LLMServerError
+from agl_server_hf import HFServer
 from agl_testing.llm_server import LLMServerSuite, chat, text_of
 from agl_testing.tiny_model import WEATHER_TOOL
 
-# Of Transformers, which PEFT asks about it.
+# Transformers raises this warning when PEFT reads the attribute.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
 
 PARIS = [{"role": "user", "content": "How is the weather in Paris?"}]
@@ -97,7 +97,7 @@ def logprobs_of(choice: dict[str, Any]) -> list[float]:
 # -- tokens ---------------------------------------------------------------------------------------
 
 
-async def test_logprobs_of_a_crowd_are_those_of_a_plain_forward_pass(
+async def test_batched_logprobs_equal_those_of_a_plain_forward_pass(
     models: Path, random_reference: Reference
 ):
     # Prompts and answers of all lengths, so that sequences join and leave a padded batch.
@@ -121,7 +121,7 @@ async def test_logprobs_of_a_crowd_are_those_of_a_plain_forward_pass(
             assert logprobs_of(choice) == pytest.approx(expected, abs=2e-5)
 
 
-async def test_greedy_answers_are_those_of_a_plain_forward_pass(
+async def test_greedy_answers_equal_those_of_a_plain_forward_pass(
     models: Path, random_reference: Reference
 ):
     async with HFServer(models / "random", threads=1) as server:
@@ -133,12 +133,12 @@ async def test_greedy_answers_are_those_of_a_plain_forward_pass(
     assert choice["token_ids"] == random_reference.greedy(choice["prompt_token_ids"], 12)
     best = [max(top.values()) for top in choice["logprobs"]["top_logprobs"]]
     assert best == pytest.approx(choice["logprobs"]["token_logprobs"])
-    # By text, so that tokens which are no whole characters may share a place.
+    # Entries are keyed by text; tokens that are parts of characters may share a key.
     assert all(1 <= len(top) <= 3 for top in choice["logprobs"]["top_logprobs"])
     assert choice["finish_reason"] == "length"
 
 
-async def test_samples_are_distributed_as_the_model_says(models: Path, random_reference: Reference):
+async def test_samples_follow_the_models_distribution(models: Path, random_reference: Reference):
     async with HFServer(models / "random", threads=1, seed=5) as server:
         body = await post(
             server, "completions", prompt=[5, 6, 7], n=256, max_tokens=1, temperature=0.5,
@@ -156,7 +156,7 @@ async def test_samples_are_distributed_as_the_model_says(models: Path, random_re
         logits = random_reference.model(torch.tensor([[5, 6, 7]])).logits[0, -1]
     hot = (logits / 0.5).softmax(-1)
     drawn = torch.tensor([choice["token_ids"][0] for choice in body["choices"]])
-    # The mean probability of what was drawn, within four standard errors of what it should be.
+    # The mean probability of the drawn tokens is within four standard errors of its expectation.
     mean, square = (hot * hot).sum(), (hot**3).sum()
     error = ((square - mean**2) / 256).sqrt()
     assert abs(hot[drawn].mean() - mean) < 4 * error
@@ -167,7 +167,7 @@ async def test_samples_are_distributed_as_the_model_says(models: Path, random_re
     assert {choice["token_ids"][0] for choice in nucleus["choices"]} <= set(order[:size])
 
 
-async def test_a_seed_repeats_an_answer_whoever_else_asks(models: Path):
+async def test_a_seed_repeats_an_answer_whatever_else_is_in_the_batch(models: Path):
     async with HFServer(models / "random", threads=1) as server:
         ask: dict[str, Any] = {"prompt": "One", "max_tokens": 8, "return_token_ids": True}
         first, *_ = await asyncio.gather(
@@ -182,7 +182,7 @@ async def test_a_seed_repeats_an_answer_whoever_else_asks(models: Path):
 # -- the protocol ---------------------------------------------------------------------------------
 
 
-async def test_a_tool_is_called_and_its_result_is_read(server: HFServer, reference: Reference):
+async def test_a_tool_is_called_and_its_result_is_used(server: HFServer, reference: Reference):
     async with server:
         ask: dict[str, Any] = {"tools": [WEATHER_TOOL], "temperature": 0, "return_token_ids": True}
         first = await post(server, "chat/completions", messages=PARIS, **ask)
@@ -200,7 +200,7 @@ async def test_a_tool_is_called_and_its_result_is_read(server: HFServer, referen
 
 
 @pytest.mark.parametrize("tools", [True, False])
-async def test_a_stream_says_the_same_as_a_whole_answer(server: HFServer, tools: bool):
+async def test_a_stream_equals_the_unstreamed_answer(server: HFServer, tools: bool):
     ask: dict[str, Any] = {
         "messages": PARIS if tools else [{"role": "user", "content": "Count to five."}],
         "tools": [WEATHER_TOOL] if tools else None,
@@ -247,7 +247,7 @@ async def test_a_stop_text_ends_the_answer_before_it(server: HFServer):
     assert cut["usage"]["completion_tokens"] == 3
 
 
-async def test_what_it_cannot_do_is_refused(server: HFServer):
+async def test_unsupported_requests_are_refused(server: HFServer):
     refused: list[tuple[dict[str, Any], str]] = [
         ({"messages": []}, "messages"),
         ({"messages": PARIS, "temperature": -1}, "temperature"),
@@ -267,7 +267,7 @@ async def test_what_it_cannot_do_is_refused(server: HFServer):
         assert await chat(server)
 
 
-async def test_text_that_only_looks_like_a_tool_call_stays_text(server: HFServer):
+async def test_a_truncated_tool_call_stays_text(server: HFServer):
     async with server:
         body = await post(
             server, "chat/completions", messages=PARIS, tools=[WEATHER_TOOL], temperature=0,
@@ -282,10 +282,10 @@ async def test_text_that_only_looks_like_a_tool_call_stays_text(server: HFServer
 # -- weights --------------------------------------------------------------------------------------
 
 
-async def test_answers_are_of_one_model_while_the_weights_change(
+async def test_each_answer_comes_from_one_model_while_weights_change(
     models: Path, reference: Reference, random_reference: Reference
 ):
-    """Answers before, during and after updates are wholly of the old or wholly of the new one."""
+    """Each answer before, during and after updates matches the old or the new model, not both."""
     async with HFServer(models / "taught", threads=1) as server:
 
         async def ask() -> dict[str, Any]:
@@ -295,13 +295,13 @@ async def test_answers_are_of_one_model_while_the_weights_change(
             )  # fmt: skip
 
         first = await ask()
-        asking = [asyncio.ensure_future(ask()) for _ in range(4)]
+        requests = [asyncio.ensure_future(ask()) for _ in range(4)]
         for number in range(3):
             folder = models / ("random" if number % 2 == 0 else "taught")
             update = asyncio.ensure_future(server.update_weights(folder, version=str(number)))
-            asking += [asyncio.ensure_future(ask()) for _ in range(4)]
+            requests += [asyncio.ensure_future(ask()) for _ in range(4)]
             await update
-        bodies = await asyncio.gather(*asking)
+        bodies = await asyncio.gather(*requests)
         last = await ask()
     seen = set()
     for body in [first, *bodies, last]:
@@ -317,7 +317,7 @@ async def test_answers_are_of_one_model_while_the_weights_change(
     assert matches == [False, True]
 
 
-async def test_adapters_are_swapped_in_place(models: Path, reference: Reference):
+async def test_adapters_are_replaced_in_place(models: Path, reference: Reference):
     peft = pytest.importorskip("peft")
     async with HFServer(models / "taught", threads=1) as server:
         for number, name in enumerate(("lora-0", "lora-1", "lora-0")):
@@ -356,7 +356,7 @@ async def test_weights_of_another_shape_are_refused(models: Path, tmp_path: Path
         assert server.model_version == "0"
 
 
-# -- how it ends ----------------------------------------------------------------------------------
+# -- process ---------------------------------------------------------------------------------------
 
 
 def is_alive(pid: int) -> bool:
@@ -367,7 +367,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_a_killed_server_is_noticed_and_started_again(server: HFServer):
+async def test_a_killed_server_can_be_started_again(server: HFServer):
     await server.start()
     os.kill(server.pid, signal.SIGKILL)
     for _ in range(100):
@@ -375,7 +375,7 @@ async def test_a_killed_server_is_noticed_and_started_again(server: HFServer):
             break
         await asyncio.sleep(0.02)
     assert not server.is_running()
-    with pytest.raises(LLMServerError, match="does not run"):
+    with pytest.raises(LLMServerError, match="not running"):
         await server.update_weights("anything", version="1")
     await server.start()
     assert await chat(server)
@@ -387,12 +387,12 @@ async def test_a_server_that_hangs_is_stopped(taught: Path):
     await server.start()
     pid = server.pid
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(LLMServerError, match=r"said nothing for 0\.5 s"):
+    with pytest.raises(LLMServerError, match=r"did not reply within 0\.5 s"):
         await server.update_weights(taught, version="1")
     assert not is_alive(pid)
 
 
-async def test_a_bad_model_is_said_at_once(tmp_path: Path):
+async def test_a_bad_model_is_reported_at_start(tmp_path: Path):
     with pytest.raises(LLMServerError, match=r"config\.json"):
         await HFServer(tmp_path).start()
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
@@ -400,10 +400,10 @@ async def test_a_bad_model_is_said_at_once(tmp_path: Path):
         await HFServer(tmp_path).start()
 
 
-def test_it_ends_when_the_process_that_started_it_is_killed(taught: Path):
+def test_the_server_ends_when_its_parent_is_killed(taught: Path):
     code = (
         "import asyncio, sys, time\n"
-        "from agl_algo_grpo import HFServer\n"
+        "from agl_server_hf import HFServer\n"
         "server = HFServer(sys.argv[1], threads=1)\n"
         "asyncio.run(server.start())\n"
         "print(server.pid, flush=True)\n"

@@ -1,0 +1,108 @@
+"""The server's own process: ``python -m agl_server_hf.worker CONFIG``.
+
+Its parent controls it through its standard streams, one JSON object per line, which are out of the
+network's reach. Input: ``{"path", "version"}`` orders other weights. Output: ``{"ok", "error",
+"port"}``, once when the server is ready and once after each order. The process ends when its input
+ends: the parent stopped it, or the parent is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import uvicorn
+from starlette.applications import Starlette
+from transformers import AutoTokenizer
+
+from agl_server_hf.app import build_app
+from agl_server_hf.config import HFServerConfig
+from agl_server_hf.engine import Engine
+from agl_server_hf.weights import choose_device, choose_dtype, load_model, with_weights
+from agl_serving import bind_socket
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    reply = _take_stdout()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        config = HFServerConfig.model_validate_json(sys.argv[1])
+        engine, app = _build(config)
+        listener = bind_socket(config.host, config.port)
+    except Exception as error:
+        logging.getLogger(__name__).exception("the server cannot start")
+        reply({"ok": False, "error": f"{type(error).__name__}: {error}"})
+        sys.exit(1)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+    )
+    engine.start()
+    threading.Thread(
+        target=_follow_orders, args=(engine, reply), name="orders", daemon=True
+    ).start()
+    # The socket is listening: connections made before uvicorn accepts wait in its backlog.
+    reply({"ok": True, "port": listener.getsockname()[1]})
+    asyncio.run(server.serve([listener]))
+
+
+def _take_stdout() -> Callable[[dict[str, Any]], None]:
+    """Reserve the standard output for replies; what libraries print goes to the error output."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def reply(message: dict[str, Any]) -> None:
+        channel.write(json.dumps(message) + "\n")
+        channel.flush()
+
+    return reply
+
+
+def _build(config: HFServerConfig) -> tuple[Engine, Starlette]:
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device = choose_device(config.device)
+    model = load_model(config.path, dtype=choose_dtype(config.dtype, device), device=device)
+    tokenizer = AutoTokenizer.from_pretrained(config.path, local_files_only=True)
+    if config.chat_template is not None:
+        tokenizer.chat_template = config.chat_template
+    # Models name their end tokens in up to three places, and not the same ones in each.
+    eos_ids = {tokenizer.eos_token_id}
+    for declared in (model.generation_config.eos_token_id, model.config.eos_token_id):
+        eos_ids.update(declared if isinstance(declared, list) else [declared])
+    engine = Engine(
+        model,
+        eos_ids=[token for token in eos_ids if token is not None],
+        max_batch=config.max_batch_size,
+        seed=config.seed,
+    )
+    max_length = config.max_model_len or getattr(model.config, "max_position_embeddings", 4096)
+    return engine, build_app(engine, tokenizer, model=config.served_name, max_length=max_length)
+
+
+def _follow_orders(engine: Engine, reply: Callable[[dict[str, Any]], None]) -> None:
+    """Load the weights that the parent orders, until the input ends."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            engine.change(lambda model, path=order["path"]: with_weights(model, path)).result()
+        except Exception as error:
+            reply({"ok": False, "error": str(error)})
+        else:
+            reply({"ok": True})
+    os._exit(0)  # nothing needs saving, and the calls in flight have lost their caller
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.algorithm._chat import ChatReply
+from agl_core.algorithm import ChatReply
 from agl_core.errors import ConfigError
 from agl_prompt_search import Budget, MeteredModel, Price, Spending
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl_prompt_search.budget import Price
+from agl_prompt_search import Price
 
 __all__ = ["APOConfig"]
 

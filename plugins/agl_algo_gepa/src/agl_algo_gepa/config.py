@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl_prompt_search.budget import Price
+from agl_prompt_search import Price
 
 __all__ = ["Acceptance", "GEPAConfig", "ModuleSelector", "Selection"]
 

@@ -1,24 +1,31 @@
-"""What algorithms share that search for better prompts by asking a model.
+"""Shared parts of algorithms that search for better prompts by asking a model.
 
-A search keeps a history of candidates (:mod:`.state`), asks a model under a budget (:mod:`.asking`,
-:mod:`.budget`), shows it what happened in rollouts (:mod:`.experiments`), refuses edits that lost
-a placeholder (:mod:`.templates`), and tells how it goes (:mod:`.report`).
+A search keeps a history of candidates (:mod:`.state`), calls models under a budget
+(:mod:`.model_calls`, :mod:`.budget`), shows them the rollouts (:mod:`.experiments`), rejects edits
+that lost a placeholder (:mod:`.templates`), and reports its progress (:mod:`.report`).
 """
 
-from agl_prompt_search.budget import Budget, Price, Spending
-from agl_prompt_search.experiments import Experiment, describe
-from agl_prompt_search.model_calls import MeteredModel
-from agl_prompt_search.prompt_files import PromptFiles
-from agl_prompt_search.report import Reporter, write_files
-from agl_prompt_search.search import (
-    Snapshots,
-    open_client,
-    prompt_templates,
-    require_messages,
-    require_tasks,
-)
-from agl_prompt_search.state import Candidate, CurvePoint, SearchState
-from agl_prompt_search.templates import find_mistake, placeholders, unwrap
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from agl_prompt_search.budget import Budget, Price, Spending
+    from agl_prompt_search.experiments import Experiment, describe
+    from agl_prompt_search.model_calls import MeteredModel
+    from agl_prompt_search.prompt_files import PromptFiles
+    from agl_prompt_search.report import Reporter, write_files
+    from agl_prompt_search.search import (
+        Snapshots,
+        open_client,
+        prompt_templates,
+        require_messages,
+        require_tasks,
+    )
+    from agl_prompt_search.state import Candidate, CurvePoint, SearchState
+    from agl_prompt_search.templates import find_mistake, placeholders, unwrap
 
 __all__ = [
     "Budget",
@@ -42,3 +49,29 @@ __all__ = [
     "unwrap",
     "write_files",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Budget": "agl_prompt_search.budget",
+        "Candidate": "agl_prompt_search.state",
+        "CurvePoint": "agl_prompt_search.state",
+        "Experiment": "agl_prompt_search.experiments",
+        "MeteredModel": "agl_prompt_search.model_calls",
+        "Price": "agl_prompt_search.budget",
+        "PromptFiles": "agl_prompt_search.prompt_files",
+        "Reporter": "agl_prompt_search.report",
+        "SearchState": "agl_prompt_search.state",
+        "Snapshots": "agl_prompt_search.search",
+        "Spending": "agl_prompt_search.budget",
+        "describe": "agl_prompt_search.experiments",
+        "find_mistake": "agl_prompt_search.templates",
+        "open_client": "agl_prompt_search.search",
+        "placeholders": "agl_prompt_search.templates",
+        "prompt_templates": "agl_prompt_search.search",
+        "require_messages": "agl_prompt_search.search",
+        "require_tasks": "agl_prompt_search.search",
+        "unwrap": "agl_prompt_search.templates",
+        "write_files": "agl_prompt_search.report",
+    },
+)

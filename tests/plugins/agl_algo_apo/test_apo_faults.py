@@ -43,7 +43,7 @@ class TestEdits:
             ("```\n\n```", "no edit: the answer is empty"),
             ("No question + asked", "the edit lost the placeholders question"),
             ("{question} {mood} +", "the edit has placeholders without values: mood"),
-            ("{question} + {", "the edit is no f-string template: "),
+            ("{question} + {", "the edit is not a valid f-string template: "),
             ("Answer {question} well", "the edit is the same as v0"),
         ],
     )

@@ -16,7 +16,7 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.otel import extract_links_from_attributes, extract_tags_from_attributes
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
-from agl_judge.judge import Judge, Verdict, agreement
+from agl_judge import Judge, Verdict, agreement
 from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
 RUBRIC = "10: polite {and} right. 0: neither."
@@ -69,7 +69,7 @@ class TestGrade:
             ('{"score": 0}', 0.0),
         ],
     )
-    async def test_words_and_fences_around_it_do_no_harm(
+    async def test_words_and_fences_around_the_json_are_ignored(
         self, judge: Judge, models: ScriptedModels, text: str, score: float
     ):
         models.script = [Reply(text)]
@@ -78,18 +78,18 @@ class TestGrade:
     @pytest.mark.parametrize(
         ("reply", "problem"),
         [
-            (Reply("Splendid!"), "the answer holds no JSON object"),
-            (Reply('{"score": "8"}'), "the score is no number: '8'"),
-            (Reply('{"score": true}'), "the score is no number: True"),
+            (Reply("Splendid!"), "the answer contains no JSON object"),
+            (Reply('{"score": "8"}'), "the score is not a number: '8'"),
+            (Reply('{"score": true}'), "the score is not a number: True"),
             (Reply('{"score": 11}'), "the score is not from 0 to 10: 11"),
-            (Reply('{"score": NaN}'), "the score is no number: nan"),
-            (Reply('{"grade": 8}'), "the score is no number: None"),
+            (Reply('{"score": NaN}'), "the score is not a number: nan"),
+            (Reply('{"grade": 8}'), "the score is not a number: None"),
             (Reply(""), "the answer is empty"),
             (Reply(error_status=500), "InternalServerError: "),
             (Reply(garbage=b'{"choices": 1}'), "the answer is no chat completion"),
         ],
     )
-    async def test_what_is_no_verdict_is_asked_for_again_and_told(
+    async def test_an_invalid_verdict_is_requested_again_then_reported(
         self, judge: Judge, models: ScriptedModels, reply: Reply, problem: str
     ):
         models.script = [reply]
@@ -134,7 +134,7 @@ class TestRank:
             assert [v.score for v in verdicts] == [(len(text) - 1) / 2 for text in order]
             assert {(v.kind, v.reason) for v in verdicts} == {("rank", "length")}
 
-    async def test_they_are_shown_in_changing_order(self, judge: Judge, models: ScriptedModels):
+    async def test_the_order_of_conversations_varies(self, judge: Judge, models: ScriptedModels):
         models.script = by_length
         firsts: set[str] = set()
         for number in range(12):
@@ -144,21 +144,23 @@ class TestRank:
         assert firsts == {"x", "y"}
 
     @pytest.mark.parametrize("ranking", [[1], [1, 1], [0, 1], [1, 2, 3], "12", None])
-    async def test_what_is_no_ranking_is_a_problem_of_all(
+    async def test_an_invalid_ranking_is_a_problem_of_every_verdict(
         self, judge: Judge, models: ScriptedModels, ranking: Any
     ):
         models.script = [Reply(json.dumps({"ranking": ranking}))]
         verdicts = await judge.rank([talk("a"), talk("b")])
         assert [v.score for v in verdicts] == [None, None]
-        assert all(v.problem.startswith("the ranking is not one of 1 to 2") for v in verdicts)
+        assert all(
+            v.problem.startswith("the ranking is not a permutation of 1 to 2") for v in verdicts
+        )
 
-    async def test_one_alone_cannot_be_ranked(self, judge: Judge):
+    async def test_a_single_conversation_cannot_be_ranked(self, judge: Judge):
         with pytest.raises(InvalidArgumentError):
             await judge.rank([talk("a")])
 
 
 async def finished(store: InMemoryLightningStore, text: str | None) -> RolloutOutcome:
-    """A finished rollout whose agent said this, or nothing at all."""
+    """Return a finished rollout whose agent answered with this text, or with nothing."""
     started = await store.start_rollout(input=text)
     ids = started.rollout_id, started.attempt.attempt_id
     span = Span.from_attributes(
@@ -173,7 +175,7 @@ async def finished(store: InMemoryLightningStore, text: str | None) -> RolloutOu
 
 
 class TestRollouts:
-    async def test_a_grade_becomes_the_final_reward_and_says_whence(
+    async def test_a_grade_becomes_the_final_reward_with_its_origin(
         self, judge: Judge, models: ScriptedModels
     ):
         store = InMemoryLightningStore()
@@ -197,7 +199,7 @@ class TestRollouts:
         assert rollout is not None
         assert rollout.status == "succeeded"
 
-    async def test_a_group_is_ranked_without_those_that_said_nothing(
+    async def test_rollouts_without_messages_are_not_ranked(
         self, judge: Judge, models: ScriptedModels
     ):
         models.script = by_length
@@ -211,12 +213,14 @@ class TestRollouts:
         ]
         assert rewards == [0.0, None, 1.0, 0.5]
 
-    async def test_one_left_alone_is_not_ranked(self, judge: Judge, models: ScriptedModels):
+    async def test_a_single_rollout_with_messages_is_not_ranked(
+        self, judge: Judge, models: ScriptedModels
+    ):
         store = InMemoryLightningStore()
         outcomes = [await finished(store, "a"), await finished(store, None)]
         verdicts = await judge.rank_batch(store, outcomes)
         assert [v.problem for v in verdicts] == [
-            "there is nothing to compare it with",
+            "no other rollout has messages to compare with",
             "no messages were recorded",
         ]
         assert not models.requests

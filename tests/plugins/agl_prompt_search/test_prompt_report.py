@@ -1,4 +1,4 @@
-"""What a user sees of a prompt search: files, lines, and a table in a terminal."""
+"""Reports of a prompt search: files, log lines, and a table in a terminal."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestFiles:
         ]
         assert (curve[1]["rollouts"], curve[1]["calls"], curve[1]["cost"]) == ("12", "3", "0.25")
 
-    def test_the_curve_is_drawn_where_matplotlib_is(self, tmp_path: Path):
+    def test_the_curve_is_drawn_if_matplotlib_is_installed(self, tmp_path: Path):
         pytest.importorskip("matplotlib")
         *_, picture = write_files(state(), tmp_path)
         assert picture.name == "curve.png"
@@ -80,7 +80,7 @@ class TestFiles:
 
 
 class TestState:
-    def test_a_candidate_beats_another_on_the_rows_of_both(self):
+    def test_candidates_are_compared_on_the_rows_of_both(self):
         one = Candidate(version="v1", rewards={0: 1.0, 1: 0.0, 2: 0.0})
         two = Candidate(version="v2", rewards={0: 1.0, 1: 1.0})
         assert two.beats(one)
@@ -116,7 +116,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch):
     assert steps == [(1, figures)]
 
 
-def test_elsewhere_there_are_lines(caplog: pytest.LogCaptureFixture):
+def test_without_a_terminal_lines_are_logged(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "agl_prompt_search"), show_progress("search", 3) as progress:
         reporter = Reporter(progress, lambda step, metrics: None, "s")
         reporter.started(state())

@@ -1,4 +1,4 @@
-"""The parts that prompt searches are made of: snapshots, clients, question files."""
+"""Shared parts of prompt searches: snapshots, clients, prompt files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestSnapshots:
         assert stored.version == 1
         assert stored.resources == {"prompt": template("prompt of v1")}
 
-    async def test_the_best_becomes_the_latest_also_in_a_cancelled_task(self):
+    async def test_a_cancelled_task_still_writes_the_best_version_back(self):
         store = InMemoryLightningStore()
         made = snapshots(store, Run(store))
         await made.get("v1")
@@ -57,12 +57,12 @@ class TestSnapshots:
 
 
 class TestRequirements:
-    async def test_a_client_that_is_given_is_used(self):
+    async def test_a_given_client_is_used(self):
         client: Any = object()
         async with open_client(client) as found:
             assert found is client
 
-    async def test_without_one_a_key_is_needed(self, monkeypatch: pytest.MonkeyPatch):
+    async def test_without_a_client_a_key_is_needed(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         with pytest.raises(ConfigError, match="set OPENAI_API_KEY"):
             async with open_client(None):
@@ -100,7 +100,7 @@ class TestRequirements:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package with two questions of one purpose and one of another."""
+    """A package with two prompt files of one purpose and one of another."""
     folder = tmp_path / "some_search"
     (folder / "prompts").mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -108,7 +108,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "ask-b.jinja": "[system]\nBe brief.\n[user]\nOn {{ prompt_template }}: {{ hint }}",
         "ask-a.jinja": "[user]\n{% for run in experiments %}{{ run.conversation }}{% endfor %}",
         "mend.jinja": "[user]\nMend {{ prompt_template }}",
-        "notes.txt": "no question",
+        "notes.txt": "not a prompt file",
     }.items():
         (folder / "prompts" / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -116,7 +116,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class TestPromptFiles:
-    def test_questions_by_purpose(self, package: str):
+    def test_prompt_files_are_found_by_purpose(self, package: str):
         files = PromptFiles(package, {"ask": {"hint": "x"}, "mend": {}})
         assert files.variants("ask") == ["ask-a.jinja", "ask-b.jinja"]
         assert files.render("ask", 1, prompt_template="[user] {{ x }}", hint="why?") == [
@@ -134,6 +134,6 @@ class TestPromptFiles:
         assert files.variants("mend") == ["mend-it.jinja"]
         assert len(files.variants("ask")) == 2
 
-    def test_a_name_that_nobody_gives_is_a_mistake(self, package: str):
+    def test_an_undefined_variable_is_a_config_error(self, package: str):
         with pytest.raises(ConfigError, match=r"ask-b\.jinja: 'hint' is undefined"):
             PromptFiles(package, {"ask": {}, "mend": {}})

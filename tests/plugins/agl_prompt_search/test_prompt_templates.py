@@ -1,4 +1,4 @@
-"""Placeholders that must survive an edit, and wrappings that must not."""
+"""Placeholders that an edit must keep, and wrappings that are removed from it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,15 @@ class TestPlaceholders:
             (" \n", "poml", "no edit: the answer is empty"),
         ],
     )
-    def test_an_edit_keeps_them(self, text, engine, mistake):
+    def test_an_edit_must_keep_the_placeholders(self, text, engine, mistake):
         assert find_mistake(template(text, engine), frozenset({"a", "b"})) == mistake
 
-    def test_a_malformed_edit_is_told(self):
+    def test_a_malformed_edit_is_reported(self):
         mistake = find_mistake(template("{a"), frozenset({"a"}))
-        assert mistake == "the edit is no f-string template: expected '}' before end of string"
+        assert (
+            mistake
+            == "the edit is not a valid f-string template: expected '}' before end of string"
+        )
 
 
 @pytest.mark.parametrize(
@@ -70,5 +73,5 @@ class TestPlaceholders:
         ("<b>plain</b>", "<b>plain</b>"),
     ],
 )
-def test_only_a_wrapping_around_everything_is_taken_off(text, bare):
+def test_only_a_wrapping_around_the_whole_prompt_is_removed(text, bare):
     assert unwrap(text) == bare

@@ -1,4 +1,6 @@
-"""The door to APO."""
+"""Declares the algorithm ``apo``; its implementation is imported when it is built."""
+
+from __future__ import annotations
 
 from agl_core.plugins import ComponentSpec, hookimpl
 

@@ -1,4 +1,4 @@
-"""Proposing candidates: a critique of a prompt's runs is the gradient, an edit is the step.
+"""Proposals of candidates: the critique of a prompt's runs is the gradient, an edit is the step.
 
 Pryzant et al., "Automatic Prompt Optimization with 'Gradient Descent' and Beam Search", EMNLP 2023.
 """
@@ -27,10 +27,10 @@ Purpose = Literal["gradient", "edit"]
 
 
 def read_prompts(folder: str | Path | None = None) -> PromptFiles:
-    """Return the questions: ``gradient*.jinja`` for critiques, ``edit*.jinja`` for edits.
+    """Return the prompt files: ``gradient*.jinja`` for critiques, ``edit*.jinja`` for edits.
 
     Args:
-        folder: A folder whose files replace the packaged ones of the same purpose.
+        folder: Folder whose files replace the packaged files of the same purpose.
 
     Raises:
         ConfigError: The folder cannot be used.
@@ -40,15 +40,15 @@ def read_prompts(folder: str | Path | None = None) -> PromptFiles:
 
 
 class Proposer:
-    """Asks one model for critiques and another for edits.
+    """Calls one model for critiques and another for edits.
 
     Args:
-        model: Whom to ask.
-        gradient_model: Model for critiques.
-        edit_model: Model for edits.
-        prompts: The questions.
-        seed: The template that the search started from; an edit keeps its placeholders.
-        send_seed: Whether requests carry a seed, for endpoints that repeat themselves then.
+        model: Client for both models.
+        gradient_model: Name of the model for critiques.
+        edit_model: Name of the model for edits.
+        prompts: Prompt files.
+        seed: Template that the search started from; edits must keep its placeholders.
+        send_seed: Whether requests carry a seed, for endpoints with repeatable sampling.
     """
 
     def __init__(
@@ -69,23 +69,23 @@ class Proposer:
         self._send_seed = send_seed
 
     async def propose(
-        self, candidate: Candidate, parent: str, experiments: Sequence[Experiment], dice: Random
+        self, candidate: Candidate, parent: str, experiments: Sequence[Experiment], rng: Random
     ) -> None:
-        """Fill in a candidate's critique and prompt, or why it is rejected.
+        """Set a candidate's critique and prompt, or the reason of its rejection.
 
         Args:
-            candidate: The candidate.
-            parent: The template that it is an edit of.
+            candidate: The candidate; changed in place.
+            parent: Template to edit.
             experiments: Runs of the parent.
-            dice: Decides which questions are asked, and how.
+            rng: Chooses the prompt files and the seeds of the requests.
         """
         shown = {"prompt_template": parent, "experiments": experiments}
-        critique, problem = await self._ask("gradient", dice, **shown)
+        critique, problem = await self._ask("gradient", rng, **shown)
         candidate.critique = critique
         if problem:
             candidate.rejected = f"no critique: {problem}"
             return
-        edit, problem = await self._ask("edit", dice, **shown, critique=critique)
+        edit, problem = await self._ask("edit", rng, **shown, critique=critique)
         candidate.prompt = unwrap(edit)
         edited = self._seed.model_copy(update={"template": candidate.prompt})
         if problem:
@@ -93,10 +93,10 @@ class Proposer:
         else:
             candidate.rejected = find_mistake(edited, self._wanted)
 
-    async def _ask(self, purpose: Purpose, dice: Random, **values: object) -> tuple[str, str]:
-        """Return the answer to a question, and why there is none."""
-        variant = dice.randrange(len(self._prompts.variants(purpose)))
-        seed = dice.getrandbits(31) if self._send_seed else None
+    async def _ask(self, purpose: Purpose, rng: Random, **values: object) -> tuple[str, str]:
+        """Return the model's answer and the problem; one of them is empty."""
+        variant = rng.randrange(len(self._prompts.variants(purpose)))
+        seed = rng.getrandbits(31) if self._send_seed else None
         if limit := self.model.limit():
             return "", limit
         messages = self._prompts.render(purpose, variant, **values)

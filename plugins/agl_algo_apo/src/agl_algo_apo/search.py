@@ -1,4 +1,4 @@
-"""The search itself: rounds of proposals, evaluation side by side, and a beam of the best."""
+"""Beam search: rounds of proposals, their concurrent evaluation, and a beam of the best."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["BeamSearch", "Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes of a search; see :class:`~agl_algo_apo.APO`."""
+    """Sizes of a search; see :class:`~agl_algo_apo.APOConfig`."""
 
     gradient_batch_size: int
     val_batch_size: int
@@ -35,30 +35,29 @@ class Settings:
 
     @property
     def slots(self) -> int:
-        """Proposals of a round."""
+        """Number of proposals per round."""
         return self.beam_width * self.branch_factor
 
 
 class BeamSearch:
     """Runs a search from a state to its end.
 
-    Whatever depends on chance is drawn from the state's seed and from what it is for, and every
-    result goes into the state, which is saved, at once. So a search that was killed goes on from
-    its state, and ends as an undisturbed one does; rollouts that were under way are those of the
-    run, which does not enqueue them again.
+    Random draws depend on the state's seed and their purpose only, and the state is saved after
+    every result. A killed search therefore resumes from its state and ends like an uninterrupted
+    one. Its rollouts in flight belong to the run, which does not enqueue them again.
 
     Args:
-        settings: Sizes.
-        state: Where to start; changed in place.
-        run: Where the state is saved; it may be one without a name, which saves nothing.
-        store: Where rollouts go.
+        settings: Sizes of the search.
+        state: State to start from; changed in place.
+        run: Saves the state; a run without a name saves nothing.
+        store: Store of the rollouts.
         adapter: Turns spans into conversations.
-        train: Tasks to criticise a prompt by.
-        val: Tasks to score prompts on.
-        snapshots: What the agent runs with, by version.
+        train: Training tasks, on which prompts are criticised.
+        val: Validation tasks, on which prompts are scored.
+        snapshots: Resources of the agent, by version.
         proposer: Makes candidates.
         budget: Limits.
-        reporter: Told of every step.
+        reporter: Receives every step.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class BeamSearch:
         self._reporter = reporter
 
     async def run(self) -> None:
-        """Search until the last round is over, the budget is spent, or the models do not answer."""
+        """Search until the last round ends, the budget is spent, or the models do not answer."""
         state, settings = self._state, self._settings
         if not state.curve:
             seed = state.candidate("v0")
@@ -106,7 +105,7 @@ class BeamSearch:
         while state.rounds < settings.beam_rounds:
             number = state.rounds + 1
             if self._stop_if(
-                self._budget.exceeded_by(state.spent, rollouts=self._most_rollouts(number), calls=2)
+                self._budget.exceeded_by(state.spent, rollouts=self._max_rollouts(number), calls=2)
             ):
                 return
             model = self._proposer.model
@@ -114,7 +113,7 @@ class BeamSearch:
             await self._propose(number)
             if model.failures > failures and model.answers == answers:
                 reason = next(one.rejected for one in state.proposed_in(number) if one.rejected)
-                self._stop_if(f"the models answered nothing in round {number}: {reason}")
+                self._stop_if(f"the models gave no answer in round {number}: {reason}")
                 return
             await self._select(number)
             state.rounds = number
@@ -131,12 +130,12 @@ class BeamSearch:
     # -- proposals -------------------------------------------------------------------------------
 
     async def _propose(self, number: int) -> None:
-        """Criticise and edit each parent several times, side by side."""
+        """Criticise and edit each parent several times, concurrently."""
         state, settings = self._state, self._settings
         parents = self._parents(number)
         slots = range(settings.slots)
         if self._budget.calls is not None:
-            # Decided beforehand: which of those under way is first must not matter.
+            # Decided in advance, so that the order of concurrent calls does not matter.
             slots = slots[: (self._budget.calls - state.spent.calls) // 2]
         known = {candidate.version for candidate in state.history}
         async with anyio.create_task_group() as group:
@@ -150,25 +149,25 @@ class BeamSearch:
         self._reject_repetitions(number)
 
     def _parents(self, number: int) -> list[Candidate]:
-        """Return the prompts that a round edits: the beam, cycled through if it is short."""
+        """Return the prompts that a round edits; a short beam is repeated."""
         beam, width = self._state.beam, self._settings.beam_width
         if len(beam) < width:
             chosen = [beam[index % len(beam)] for index in range(width)]
         else:
-            chosen = self._dice("parents", number).sample(beam, width)
+            chosen = self._random("parents", number).sample(beam, width)
         return [self._state.candidate(version) for version in chosen]
 
     async def _propose_one(self, candidate: Candidate, parent: Candidate, index: int) -> None:
         experiments = await self._experiment(parent, candidate.version, index)
         await self._proposer.propose(
-            candidate, parent.prompt, experiments, self._dice("proposal", index)
+            candidate, parent.prompt, experiments, self._random("proposal", index)
         )
         self._state.add(candidate)
         await self._save()
         self._reporter.proposed(candidate)
 
     async def _experiment(self, parent: Candidate, child: str, index: int) -> list[Experiment]:
-        """Let a prompt work on the training tasks that its child is to be proposed by."""
+        """Run a prompt on the training tasks from which its child is proposed."""
         batches = batch_iter_over_dataset(
             self._train, self._settings.gradient_batch_size, seed=self._seed("train")
         )
@@ -204,8 +203,8 @@ class BeamSearch:
             elif candidate in fresh:
                 candidate.rejected = "none of its rollouts ended in time"
         if not scores:
-            return  # no news about any prompt: the beam stays as it is
-        # Of equals the newer one stays: where no single edit shows in the score, edits add up.
+            return  # no prompt was measured, so the beam stays
+        # Of equal prompts the newer one stays, so that edits without a visible gain can add up.
         scores.sort(key=lambda pair: (-pair[0], -pair[1].number))
         state.beam = [one.version for _, one in scores[: self._settings.beam_width]]
         leader = scores[0][1]
@@ -225,16 +224,15 @@ class BeamSearch:
     async def _measure(
         self, candidates: Sequence[Candidate], rows: Sequence[int], occasion: str
     ) -> None:
-        """Run candidates side by side on those of the rows that they were not measured on yet.
+        """Run candidates concurrently on the rows that they were not measured on yet.
 
-        Rollouts that did not end in time say nothing about a prompt and are left out; those that
-        ended without a reward count 0.
+        Rollouts that did not end in time are left out; those that ended without a reward count 0.
         """
 
-        async def measure(candidate: Candidate, missing: list[int], side_by_side: int) -> None:
+        async def measure(candidate: Candidate, missing: list[int], concurrent: int) -> None:
             tasks = [self._val[row] for row in missing]
             name = f"{candidate.version}-{occasion}"
-            outcomes = await self._batch(candidate, tasks, "val", name, side_by_side)
+            outcomes = await self._batch(candidate, tasks, "val", name, concurrent)
             for row, outcome in zip(missing, outcomes, strict=True):
                 if outcome.rollout.status != "cancelled":
                     candidate.rewards[row] = outcome.reward or 0.0
@@ -252,15 +250,15 @@ class BeamSearch:
         tasks: Dataset[Any],
         mode: RolloutMode,
         name: str,
-        side_by_side: int,
+        concurrent: int,
     ) -> BatchOutcome:
         outcomes = await run_batch(
             self._store,
             tasks,
             resources=await self._snapshots.get(candidate.version),
             mode=mode,
-            # Batches that run at the same time share the runners, and so their time.
-            timeout=self._settings.rollout_batch_timeout * side_by_side,
+            # Concurrent batches share the runners, so each gets more time.
+            timeout=self._settings.rollout_batch_timeout * concurrent,
             description=f"{candidate.version} {mode}",
             run=self._run,
             name=name,
@@ -270,13 +268,13 @@ class BeamSearch:
 
     async def _save(self) -> None:
         if self._run.name:
-            async with self._saving:  # in order, also where the store is a server
+            async with self._saving:  # saves must reach a remote store in order
                 await self._run.save(self._state.model_dump(mode="json"))
 
-    # -- chance and cost -------------------------------------------------------------------------
+    # -- random draws and cost ---------------------------------------------------------------------
 
-    def _most_rollouts(self, number: int) -> int:
-        """How many rollouts a round may take if every proposal is of use."""
+    def _max_rollouts(self, number: int) -> int:
+        """Return the number of rollouts of a round in which every proposal is usable."""
         slots, n_val = self._settings.slots, len(self._val)
         rows = self._rows(number)
         beam = [self._state.candidate(version) for version in self._state.beam]
@@ -288,7 +286,7 @@ class BeamSearch:
         )
 
     def _seed(self, purpose: str) -> int:
-        return self._dice(purpose).getrandbits(32)
+        return self._random(purpose).getrandbits(32)
 
-    def _dice(self, *purpose: object) -> Random:
+    def _random(self, *purpose: object) -> Random:
         return Random("|".join(map(str, (self._state.seed, *purpose))))

@@ -1,4 +1,4 @@
-"""What APO knows between two steps."""
+"""The state of APO between two steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["APOState", "Candidate"]
 
 
 class Candidate(prompt_search.Candidate):
-    """A prompt that was proposed; a row of the history.
+    """A proposed prompt; one row of the history.
 
     Attributes:
-        prompt: The template; what the editor answered, if that was rejected.
+        prompt: The template; for a rejected edit, the editor's answer.
     """
 
     prompt: str = ""
@@ -26,7 +26,7 @@ class Candidate(prompt_search.Candidate):
 
 
 class APOState(SearchState[Candidate]):
-    """A search between two steps.
+    """The state of a search between two steps.
 
     Attributes:
         beam: Versions that the next round edits, best first.

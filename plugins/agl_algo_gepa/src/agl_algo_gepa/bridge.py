@@ -1,4 +1,4 @@
-"""A way from a synchronous engine, in a thread of its own, to coroutines on the run's loop."""
+"""Runs a synchronous engine in a thread, and its coroutine calls on the run's event loop."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ Ts = TypeVarTuple("Ts")
 
 
 class _Stopped(BaseException):
-    """Ends the engine. Not an Exception: engines catch those, and go on."""
+    """Ends the engine. It is not an ``Exception``, because engines catch those and continue."""
 
 
 class Bridge:
-    """Runs one engine, and the coroutines that it asks for, one at a time.
+    """Runs one engine, and the coroutines that it calls, one at a time.
 
-    A coroutine that fails ends the engine, whatever that does with exceptions, and the failure
-    comes out of :meth:`run`. If :meth:`run` is cancelled, so is the coroutine under way; the engine
-    ends, and only then does :meth:`run` return: the engine never works on unattended.
+    A coroutine that fails ends the engine, and :meth:`run` raises the failure. If :meth:`run` is
+    cancelled, the current coroutine is cancelled too, and :meth:`run` returns only after the engine
+    has ended, so no engine is left running.
     """
 
     def __init__(self) -> None:
         self._scope = anyio.CancelScope()
         self._failure: Exception | None = None
-        self._over = False
+        self._ending = False
 
     async def run(self, engine: Callable[[], T]) -> T:
-        """Run the engine in a thread, and return what it returns.
+        """Run the engine in a thread; return its result.
 
         Raises:
-            Exception: What the engine or a coroutine raised.
+            Exception: The exception of the engine or of a coroutine.
         """
         ended = anyio.Event()
 
@@ -51,7 +51,7 @@ class Bridge:
         try:
             result = await to_thread.run_sync(work, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
-            self._over = True
+            self._ending = True
             self._scope.cancel()
             with anyio.CancelScope(shield=True):
                 await ended.wait()
@@ -62,24 +62,24 @@ class Bridge:
         return result[0]
 
     def call(self, function: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
-        """Run a coroutine function on the loop; called by the engine, from its thread."""
+        """Run a coroutine function on the event loop; called from the engine's thread."""
         try:
-            outcome = from_thread.run(self._attend, function, args)
+            outcome = from_thread.run(self._run_on_loop, function, args)
         except CancelledError:
             outcome = None
         if outcome is None:
             raise _Stopped
         return outcome[0]
 
-    async def _attend(
+    async def _run_on_loop(
         self, function: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[*Ts]
     ) -> tuple[T] | None:
-        """Return the result in a tuple, or None if the engine is to end."""
+        """Return the result in a tuple, or None if the engine must end."""
         with anyio.CancelScope() as self._scope:
-            if self._over:
+            if self._ending:
                 return None
             try:
                 return (await function(*args),)
             except Exception as error:
-                self._failure, self._over = error, True
+                self._failure, self._ending = error, True
         return None

@@ -1,6 +1,6 @@
-"""The engine's side of GEPA: the interfaces of the ``gepa`` library, answered by the run.
+"""Implementations of the ``gepa`` library's interfaces, which forward to the run.
 
-Everything here runs in the engine's thread, and asks the run's loop through a bridge.
+All of this runs in the engine's thread and reaches the run's event loop through a bridge.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Settings", "optimise"]
 
 logger = logging.getLogger(__name__)
 
-_MERGE_OVERLAP = 5  # the library's own default: tasks that both parents of a combination ran on
+_MERGE_OVERLAP = 5  # tasks that both parents of a merge were measured on; the library's default
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the engine searches; see :class:`~agl_algo_gepa.GEPA`."""
+    """Options of the engine; see :class:`~agl_algo_gepa.GEPAConfig`."""
 
     max_iterations: int
     proposals_per_iteration: int
@@ -56,24 +56,24 @@ def optimise(
     n_val: int,
     seed: int,
 ) -> None:
-    """Search until :meth:`Evolution.end_round` says that it is over.
+    """Search until :meth:`Evolution.end_round` returns True.
 
-    The same answers of the evolution lead it the same way.
+    The search is deterministic: equal results of the evolution lead to equal decisions.
 
     Args:
-        settings: How to search.
-        evolution: Runs, reflects, and keeps what comes of it.
-        bridge: The way to the evolution's loop.
-        seed_prompts: Where to start, by name.
+        settings: Options of the engine.
+        evolution: Runs rollouts and reflections, and keeps the history.
+        bridge: Runs the evolution's coroutines on its event loop.
+        seed_prompts: Prompts to start from, by name.
         n_train: Number of training tasks.
         n_val: Number of validation tasks.
-        seed: Of the engine's dice.
+        seed: Seed of the engine's random draws.
     """
     sampling = None
     if settings.proposals_per_iteration > 1:
         sampling = IndependentSampling(settings.proposals_per_iteration)
     gepa.optimize(
-        # The library walks sets of names when it combines candidates.
+        # The library iterates over sets of names when it merges candidates; see _Name.
         seed_candidate={_Name(name): text for name, text in seed_prompts.items()},
         trainset=[Row("train", index) for index in range(n_train)],
         valset=[Row("val", index) for index in range(n_val)],
@@ -89,8 +89,8 @@ def optimise(
         merge_val_overlap_floor=min(_MERGE_OVERLAP, n_val),
         stop_callbacks=_Rounds(evolution, bridge),
         callbacks=[_Merges(evolution, bridge)],
-        # The library cannot combine descendants of a candidate that scores 0, and says so by an
-        # error (0.1.4). What fails on our side ends the search all the same, through the bridge.
+        # Version 0.1.4 of the library raises when it merges descendants of a candidate that scores
+        # 0. Failures of our own code still end the search, through the bridge.
         raise_on_exception=not settings.use_merge,
         acceptance_criterion=_Verdicts(settings.acceptance_criterion, evolution, bridge),
         sampling_strategy=sampling,
@@ -101,7 +101,7 @@ def optimise(
 
 
 class _Name(str):
-    """A prompt's name whose hash, and so its place in a set, is the same in every process."""
+    """A prompt's name whose hash, and thus its order in a set, is the same in every process."""
 
     __slots__ = ()
 
@@ -110,7 +110,7 @@ class _Name(str):
 
 
 class _Adapter:
-    """Runs candidates on rows of the datasets; a trajectory is the row that it belongs to."""
+    """Runs candidates on rows of the datasets; a trajectory is represented by its row."""
 
     propose_new_texts = None
 
@@ -140,13 +140,13 @@ class _Adapter:
         eval_batch: EvaluationBatch[Row, None],
         components_to_update: list[str],
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Name the rows; what happened on them is looked up only if the model is to be asked."""
+        """Return the rows; their rollouts are loaded only if the model is called."""
         rows = [{"row": row} for row in eval_batch.trajectories or ()]
         return dict.fromkeys(components_to_update, rows)
 
 
 class _Reflection:
-    """Makes new texts of what happened; all candidates of an iteration side by side."""
+    """Proposes new texts; the candidates of an iteration are made concurrently."""
 
     def __init__(self, evolution: Evolution, bridge: Bridge) -> None:
         self._evolution = evolution
@@ -180,7 +180,7 @@ class _Reflection:
 
 
 class _Verdicts:
-    """Decides by the minibatch, and tells of those that fall through."""
+    """Accepts or rejects a candidate by its minibatch, and reports rejections."""
 
     def __init__(self, criterion: Acceptance, evolution: Evolution, bridge: Bridge) -> None:
         self._strict = criterion == "strict_improvement"
@@ -199,31 +199,31 @@ class _Verdicts:
                 f"it gets {sum(after or ()):g} on {len(after or ())} training tasks, not {wanted} "
                 f"its parent's {sum(before or ()):g}"
             )
-            self._bridge.call(self._evolution.turn_down, _plain(proposal.candidate), reason)
+            self._bridge.call(self._evolution.reject, _plain(proposal.candidate), reason)
         return accepted
 
 
 class _Merges:
-    """Tells which candidates a combination is made of, and what is wrong with it."""
+    """Reports the parents of a merged candidate, and the rejection of a merge."""
 
     def __init__(self, evolution: Evolution, bridge: Bridge) -> None:
         self._evolution = evolution
         self._bridge = bridge
-        self._combined: dict[str, str] = {}
+        self._merged: dict[str, str] = {}
 
     def on_merge_attempted(self, event: Any) -> None:
-        self._combined = _plain(event["merged_candidate"])
-        self._bridge.call(self._evolution.combine, self._combined, event["parent_ids"])
+        self._merged = _plain(event["merged_candidate"])
+        self._bridge.call(self._evolution.record_parents, self._merged, event["parent_ids"])
 
     def on_merge_rejected(self, event: Any) -> None:
-        self._bridge.call(self._evolution.turn_down, self._combined, event["reason"])
+        self._bridge.call(self._evolution.reject, self._merged, event["reason"])
 
     def on_error(self, event: Any) -> None:
-        logger.warning("Iteration %d came to nothing: %s", event["iteration"], event["exception"])
+        logger.warning("Iteration %d failed: %s", event["iteration"], event["exception"])
 
 
 class _Rounds:
-    """Is asked before each iteration whether to stop; that is where the one before it ends."""
+    """Stop condition: the engine calls it before each iteration, which ends the previous one."""
 
     def __init__(self, evolution: Evolution, bridge: Bridge) -> None:
         self._evolution = evolution

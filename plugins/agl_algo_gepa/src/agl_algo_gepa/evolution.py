@@ -1,8 +1,8 @@
-"""The run's side of GEPA: rollouts, reflections, history; all of it on the run's loop.
+"""Rollouts, reflections and history of a GEPA run; all of it on the run's event loop.
 
-The engine of the ``gepa`` library decides what to try; it is a function of the seed and of what is
-answered here. So a run is resumed by letting the engine begin again, and answering from the journal
-what was answered before: no rollout and no call is made twice, and it takes the same way.
+The engine of the ``gepa`` library decides what to try. Its decisions are a function of the seed and
+of the results returned here. A run therefore resumes by starting the engine again and returning the
+earlier results from the journal: no rollout and no call is repeated, and the decisions are the same.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from agl_prompt_search import (
 __all__ = ["Evolution", "Job", "Row"]
 
 Split = Literal["train", "val"]
-_SILENT_ROUNDS = 3  # in a row without any answer of the model end the search
+_MAX_SILENT_ROUNDS = 3  # rounds in a row without an answer of the model, after which it stops
 
 
 class Row(NamedTuple):
-    """A task, as the engine knows it."""
+    """A task, as the engine refers to it."""
 
     split: Split
     index: int
 
 
 class Job(NamedTuple):
-    """A candidate to be: an edit of some of these prompts, by what happened on some rows."""
+    """A requested edit: the prompts, the names of those to edit, and the rows to reflect on."""
 
     prompts: Mapping[str, str]
     components: Sequence[str]
@@ -61,30 +61,30 @@ class _Batch(NamedTuple):
 
 
 class Evolution:
-    """Answers the engine, and keeps the history.
+    """Evaluates and proposes candidates for the engine, and keeps the history.
 
-    Used on one event loop, by one call at a time.
+    For one event loop and one call at a time.
 
     Args:
-        state: Where to start: a new state, or one with the journal of a run that goes on.
-        run: Where the state is saved; it may be one without a name, which saves nothing.
-        store: Where rollouts go.
+        state: State to start from: a new one, or one with the journal of a resumed run.
+        run: Saves the state; a run without a name saves nothing.
+        store: Store of the rollouts.
         adapter: Turns spans into conversations.
-        train: Tasks to reflect on.
-        val: Tasks to score candidates on.
-        snapshots: What the agent runs with, by version.
-        templates: The prompts that evolve; edits keep their placeholders.
-        model: Whom to ask.
-        reflection_model: The model's name.
-        files: The question.
+        train: Training tasks, to reflect on.
+        val: Validation tasks, to score candidates on.
+        snapshots: Resources of the agent, by version.
+        templates: The prompts that evolve; edits must keep their placeholders.
+        model: Client for the reflection model.
+        reflection_model: Name of the reflection model.
+        files: Prompt files.
         send_seed: Whether requests carry a seed.
         budget: Limits.
-        most_rollouts: Rollouts that an iteration may take.
-        most_calls: Calls that an iteration may take.
-        max_rounds: Most iterations.
+        iteration_rollouts: Largest number of rollouts of one iteration.
+        iteration_calls: Largest number of calls of one iteration.
+        max_rounds: Limit of iterations.
         perfect_score: Reward that cannot be exceeded; None if there is none.
         batch_timeout: Seconds for a batch of rollouts.
-        reporter: Told of every step.
+        reporter: Receives every step.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Evolution:
         files: PromptFiles,
         send_seed: bool,
         budget: Budget,
-        most_rollouts: int,
-        most_calls: int,
+        iteration_rollouts: int,
+        iteration_calls: int,
         max_rounds: int,
         perfect_score: float | None,
         batch_timeout: float,
@@ -123,8 +123,8 @@ class Evolution:
         self._files = files
         self._send_seed = send_seed
         self._budget = budget
-        self._most_rollouts = most_rollouts
-        self._most_calls = most_calls
+        self._iteration_rollouts = iteration_rollouts
+        self._iteration_calls = iteration_calls
         self._max_rounds = max_rounds
         self._perfect_score = perfect_score
         self._batch_timeout = batch_timeout
@@ -140,7 +140,7 @@ class Evolution:
         self._answered = self._failed = self._silent_rounds = 0
 
     def may_begin(self) -> bool:
-        """Tell whether the budget allows to measure the seed; if not, the search has stopped."""
+        """Return whether the budget allows the seed to be measured; if not, the search has stopped."""
         spent, n_val = self._state.spent, len(self._tasks["val"])
         self._state.stopped = self._budget.exceeded_by(spent, rollouts=n_val)
         if self._state.stopped:
@@ -152,17 +152,17 @@ class Evolution:
     async def evaluate(
         self, items: Sequence[tuple[Mapping[str, str], Sequence[Row]]]
     ) -> list[list[float]]:
-        """Return the rewards of candidates on rows; what is known is not run again.
+        """Return the rewards of candidates on rows; known rewards are not measured again.
 
         A rollout that failed, has no reward or did not end in time counts 0.
 
         Args:
-            items: Prompts, and the rows to run them on; they are run side by side.
+            items: Prompts, and the rows to run them on; all of them run concurrently.
         """
         wanted: dict[tuple[str, Split], dict[Row, None]] = {}
         versions: list[str] = []
         for prompts, rows in items:
-            # Prompts that nobody proposed are a combination that the engine made of candidates.
+            # Unknown prompts are a merge of candidates, made by the engine.
             candidate = self._state.with_prompts(prompts) or self._new_candidate(prompts)
             versions.append(candidate.version)
             for row in rows:
@@ -170,7 +170,7 @@ class Evolution:
                     wanted.setdefault((candidate.version, row.split), {})[row] = None
         batches: list[_Batch] = []
         for (version, split), rows in wanted.items():
-            # Numbered in the order in which they are asked for: a resumed run names them alike.
+            # Numbered in the order of the requests, so a resumed run uses the same names.
             name = f"{version}-{split}-{len(self._batches) + len(batches)}"
             batches.append(_Batch(name, self._state.candidate(version), list(rows)))
         self._batches += batches
@@ -182,11 +182,11 @@ class Evolution:
             for version, (_, rows) in zip(versions, items, strict=True)
         ]
 
-    async def _measure(self, batch: _Batch, side_by_side: int) -> None:
+    async def _measure(self, batch: _Batch, concurrent: int) -> None:
         known = self._state.journal.rewards.get(batch.name)
         if known is None:
-            self._go_on()
-            outcomes = await self._roll_out(batch, side_by_side)
+            self._end_replay()
+            outcomes = await self._roll_out(batch, concurrent)
             known = [
                 None if outcome.rollout.status == "cancelled" else outcome.reward or 0.0
                 for outcome in outcomes
@@ -202,15 +202,15 @@ class Evolution:
         if batch.rows[0].split == "val" and not self._replays:
             self._reporter.measured(batch.candidate, sorted(batch.candidate.rewards))
 
-    async def _roll_out(self, batch: _Batch, side_by_side: int = 1) -> BatchOutcome:
+    async def _roll_out(self, batch: _Batch, concurrent: int = 1) -> BatchOutcome:
         split = batch.rows[0].split
         return await run_batch(
             self._store,
             [self._tasks[split][row.index] for row in batch.rows],
             resources=await self._snapshots.get(batch.candidate.version),
             mode=split,
-            # Batches that run at the same time share the runners, and so their time.
-            timeout=self._batch_timeout * side_by_side,
+            # Concurrent batches share the runners, so each gets more time.
+            timeout=self._batch_timeout * concurrent,
             description=f"{batch.candidate.version} {split}",
             run=self._run,
             name=batch.name,
@@ -225,10 +225,10 @@ class Evolution:
     # -- reflection ------------------------------------------------------------------------------
 
     async def reflect(self, jobs: Sequence[Job]) -> list[dict[str, str]]:
-        """Ask for new candidates, side by side.
+        """Propose new candidates concurrently.
 
         Returns:
-            The new texts of each, by prompt; none if it is rejected.
+            The new texts of each job, by prompt; an empty dict if it is rejected.
         """
         made: list[tuple[Candidate, Job]] = []
         for job in jobs:
@@ -250,7 +250,7 @@ class Evolution:
         ]
 
     async def _propose(self, candidate: Candidate, job: Job) -> None:
-        """Fill in a candidate's prompts, or why it is rejected."""
+        """Set a candidate's prompts, or the reason of its rejection."""
         for name in job.components:
             reply = await self._ask(candidate, name, job)
             candidate.prompts[name] = text = unwrap(reply.text)
@@ -265,31 +265,31 @@ class Evolution:
                 return
 
     async def _ask(self, candidate: Candidate, name: str, job: Job) -> ChatReply:
-        """Return the answer that has the new text of a prompt."""
+        """Return the model's answer with the new text of a prompt."""
         key = _key(candidate, name)
         if key in self._answers:
             self._model.recall(self._reflection_model, self._answers[key])
             return self._answers[key]
         if limit := self._model.limit():
             return ChatReply(problem=limit)
-        self._go_on()
-        dice = Random(f"{self._state.seed}|{key}")
+        self._end_replay()
+        rng = Random(f"{self._state.seed}|{key}")
         parent = self._known(job.prompts).version
         messages = self._files.render(
             "reflect",
-            dice.randrange(len(self._files.variants("reflect"))),
+            rng.randrange(len(self._files.variants("reflect"))),
             name=name,
             prompt_template=job.prompts[name],
             others={other: text for other, text in job.prompts.items() if other != name},
             experiments=[self._experiments[parent, row] for row in dict.fromkeys(job.rows)],
         )
-        seed = dice.getrandbits(31) if self._send_seed else None
+        seed = rng.getrandbits(31) if self._send_seed else None
         self._answers[key] = await self._model.ask(self._reflection_model, messages, seed)
         await self._save()
         return self._answers[key]
 
     async def _load_experiments(self, job: Job) -> None:
-        """Read what happened on the rows of a job, if that was before this process began."""
+        """Load the rollouts of a job's rows that an earlier process made."""
         version = self._known(job.prompts).version
         missing = {row for row in job.rows if (version, row) not in self._experiments}
         for batch in self._batches:
@@ -303,31 +303,31 @@ class Evolution:
         candidate.rejected = f"the edit is the same as {first.version}"
         candidate.repeats = first.outclassed
         if first.outclassed:
-            # Its luck on other tasks may be better; what is known of it stays known.
+            # It may do better on another minibatch; its known rewards stay.
             candidate.rejected += ", which gets another chance"
             first.rejected, first.outclassed = "", False
 
-    # -- verdicts of the engine ------------------------------------------------------------------
+    # -- decisions of the engine -----------------------------------------------------------------
 
-    async def turn_down(self, prompts: Mapping[str, str], reason: str) -> None:
-        """Enter that a candidate is not good enough to be measured on the validation tasks."""
+    async def reject(self, prompts: Mapping[str, str], reason: str) -> None:
+        """Record that a candidate is not measured on the validation tasks."""
         candidate = self._known(prompts)
         if candidate.missing(self._all_val):
             candidate.rejected, candidate.outclassed = reason, True
             self._tell(self._reporter.proposed, candidate)
 
-    async def combine(self, prompts: Mapping[str, str], parents: Sequence[int]) -> None:
-        """Enter which candidates, by the engine's numbers, a combination is made of."""
+    async def record_parents(self, prompts: Mapping[str, str], parents: Sequence[int]) -> None:
+        """Record the parents of a merged candidate; they are indices of the engine's pool."""
         candidate = self._known(prompts)
         if candidate.parent is None:
             candidate.parent = "+".join(self._pool[index] for index in parents)
 
     async def end_round(self, pool: Sequence[Mapping[str, str]], front: Collection[int]) -> bool:
-        """Enter that the seed was measured, or that an iteration is over.
+        """Record that the seed was measured, or that an iteration ended.
 
         Args:
-            pool: The candidates that the engine keeps, by its numbers.
-            front: The numbers of those on the Pareto front.
+            pool: Prompts of the engine's candidates, in its order.
+            front: Indices of the candidates on the Pareto front.
 
         Returns:
             Whether to stop.
@@ -353,13 +353,13 @@ class Evolution:
         elif model.failures > self._failed:
             self._silent_rounds += 1
         self._answered, self._failed = model.answers, model.failures
-        if self._silent_rounds == _SILENT_ROUNDS:
+        if self._silent_rounds == _MAX_SILENT_ROUNDS:
             why = next(one.rejected for one in reversed(state.history) if one.rejected)
-            return f"the model answered nothing in {_SILENT_ROUNDS} rounds: {why}"
+            return f"the model gave no answer in {_MAX_SILENT_ROUNDS} rounds: {why}"
         rewards = state.candidate(state.best).rewards.values()
         if self._perfect_score is not None and min(rewards) >= self._perfect_score:
             return f"{state.best} solves every validation task"
-        more = {"rollouts": self._most_rollouts, "calls": self._most_calls}
+        more = {"rollouts": self._iteration_rollouts, "calls": self._iteration_calls}
         return self._budget.exceeded_by(state.spent, **more)
 
     # -- history ---------------------------------------------------------------------------------
@@ -374,13 +374,13 @@ class Evolution:
         return candidate
 
     def _known(self, prompts: Mapping[str, str]) -> Candidate:
-        """Return the candidate that these prompts were first proposed as."""
+        """Return the first candidate with these prompts."""
         found = self._state.with_prompts(prompts)
-        assert found is not None, "the engine works on what it was given"
+        assert found is not None, "the engine uses only prompts that it was given"
         return found
 
-    def _go_on(self) -> None:
-        """Something happens that no earlier process has seen."""
+    def _end_replay(self) -> None:
+        """Note that the journal is used up: from here on results are new."""
         if self._replays:
             self._replays = False
             self._reporter.resumed(self._state)
@@ -390,9 +390,9 @@ class Evolution:
             tell(about)
 
     async def _save(self) -> None:
-        # What is replayed is a part of what is saved.
+        # During the replay nothing is saved: the saved state already holds all of it.
         if self._run.name and not self._replays:
-            async with self._saving:  # in order, also where the store is a server
+            async with self._saving:  # saves must reach a remote store in order
                 await self._run.save(self._state.model_dump(mode="json"))
 
 
@@ -401,6 +401,6 @@ def _key(candidate: Candidate, name: str) -> str:
 
 
 def _rank(candidate: Candidate) -> tuple[float, int]:
-    """Best first; of equals the older one."""
+    """Return the sort key: best first, and the older one of equals."""
     score = candidate.score()
     return -(score.mean if score else 0.0), candidate.number

@@ -1,4 +1,6 @@
-"""The door to GEPA."""
+"""Declares the algorithm ``gepa``; its implementation is imported when it is built."""
+
+from __future__ import annotations
 
 from agl_core.plugins import ComponentSpec, hookimpl
 

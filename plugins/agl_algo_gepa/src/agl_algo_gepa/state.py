@@ -1,4 +1,4 @@
-"""What GEPA knows between two steps, and the journal that a resumed run reads it from."""
+"""The state of GEPA between two steps, and the journal from which a run resumes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Candidate", "GEPAState", "Journal"]
 
 
 class Candidate(prompt_search.Candidate):
-    """Prompts that were proposed together; a row of the history.
+    """Prompts that were proposed together; one row of the history.
 
     Attributes:
-        prompts: The templates by name; what the model answered, if that was rejected.
-        outclassed: Rejected because it did no better than its parent on a few tasks.
-        repeats: The same as an outclassed candidate, which is tried again in its place.
+        prompts: The templates by name; for a rejected edit, the model's answer.
+        outclassed: True if it was rejected for not beating its parent on the minibatch.
+        repeats: True if it equals an outclassed candidate, which is tried again instead of it.
     """
 
     prompts: dict[str, str] = Field(default_factory=dict)
@@ -32,11 +32,12 @@ class Candidate(prompt_search.Candidate):
 
 
 class Journal(BaseModel):
-    """What came from outside: nothing else makes one run differ from another of the same seed.
+    """All results from outside; runs with the same seed and the same journal are equal.
 
     Attributes:
-        rewards: Of each batch of rollouts, by its name; None for what did not end in time.
-        answers: Of the model, by candidate and prompt.
+        rewards: Rewards of each batch of rollouts, by name; None for rollouts that did not end in
+            time.
+        answers: Answers of the model, by candidate and prompt.
     """
 
     rewards: dict[str, list[float | None]] = Field(default_factory=dict)
@@ -44,13 +45,13 @@ class Journal(BaseModel):
 
 
 class GEPAState(SearchState[Candidate]):
-    """A search between two steps.
+    """The state of a search between two steps.
 
     Attributes:
-        front: Versions on the Pareto front, best first: on some validation task no other does
-            better. They are the parents to be.
-        journal: What a resumed run goes on from.
-        plan: Options and sizes that a run cannot be resumed with other values of.
+        front: Versions on the Pareto front, best first. On at least one validation task no other
+            candidate is better. Parents are chosen among them.
+        journal: Results from which a run resumes.
+        plan: Options and sizes that must not change when a run resumes.
     """
 
     front: list[str] = Field(default_factory=list)
@@ -62,5 +63,5 @@ class GEPAState(SearchState[Candidate]):
         return self.front
 
     def with_prompts(self, prompts: Mapping[str, str]) -> Candidate | None:
-        """Return the candidate that these prompts were first proposed as."""
+        """Return the first candidate with these prompts."""
         return next((one for one in self.history if one.prompts == prompts), None)

@@ -1,4 +1,4 @@
-"""A judge: a model that grades conversations by a rubric, where no program can."""
+"""A model as judge: it grades conversations by a rubric, and its grades become rewards."""
 
 from agl_judge.agreement import Agreement, agreement
 from agl_judge.judge import Judge, Verdict

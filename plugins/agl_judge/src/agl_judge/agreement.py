@@ -1,4 +1,4 @@
-"""How far a judge agrees with labels that somebody gave."""
+"""Agreement between a judge's scores and labels given by people."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Agreement", "agreement"]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far scores agree with labels, both from 0 to 1.
+    """Agreement of scores with labels, both from 0 to 1.
 
     Attributes:
-        n: Pairs of a score and a label.
-        missing: Labels without a score.
+        n: Number of pairs of a score and a label.
+        missing: Number of labels without a score.
         accuracy: Share of pairs on the same side of the threshold, with its interval.
-        kappa: Cohen's kappa of the two sides: 1 is agreement, 0 is what chance gives; None if
-            scores and labels are all on one side.
+        kappa: Cohen's kappa of the two sides: 1 is full agreement, 0 is chance level; None if all
+            scores and labels are on one side.
         error: Mean absolute difference.
-        ordered: Share of the pairs of items with different labels that the scores put in the same
-            order, ties counting half (that is the area under the ROC curve for labels of 0 and 1);
-            None if all labels are equal.
+        ordered: Share of the pairs of items with different labels that the scores order in the same
+            way; ties count half. For labels of 0 and 1 this is the area under the ROC curve. None
+            if all labels are equal.
     """
 
     n: int
@@ -50,15 +50,15 @@ def agreement(
 ) -> Agreement:
     """Compare scores with labels, item by item.
 
-    Time grows with the square of the number of items.
+    The time grows with the square of the number of items.
 
     Args:
-        scores: What a judge gave; None where it gave nothing.
-        labels: What is right.
-        threshold: From which on both count as good.
+        scores: The judge's scores; None where it gave none.
+        labels: The correct values.
+        threshold: Scores and labels at or above it count as good.
 
     Raises:
-        InvalidArgumentError: Their numbers differ, or there is no score at all.
+        InvalidArgumentError: The numbers of scores and labels differ, or there is no score at all.
     """
     if len(scores) != len(labels):
         raise InvalidArgumentError(f"{len(scores)} scores for {len(labels)} labels")
@@ -68,7 +68,7 @@ def agreement(
     if not pairs:
         raise InvalidArgumentError("there is no score to compare")
     sides = [(score >= threshold, label >= threshold) for score, label in pairs]
-    accuracy = estimate_mean([float(mine == theirs) for mine, theirs in sides])
+    accuracy = estimate_mean([float(score == label) for score, label in sides])
     return Agreement(
         n=len(pairs),
         missing=len(scores) - len(pairs),
@@ -80,9 +80,9 @@ def agreement(
 
 
 def _kappa(sides: Sequence[tuple[bool, bool]], observed: float) -> float | None:
-    """Cohen, "A coefficient of agreement for nominal scales", 1960."""
-    mine, theirs = fmean(a for a, _ in sides), fmean(b for _, b in sides)
-    by_chance = mine * theirs + (1 - mine) * (1 - theirs)
+    """Return Cohen's kappa ("A coefficient of agreement for nominal scales", 1960)."""
+    scores, labels = fmean(a for a, _ in sides), fmean(b for _, b in sides)
+    by_chance = scores * labels + (1 - scores) * (1 - labels)
     return None if by_chance == 1 else (observed - by_chance) / (1 - by_chance)
 
 

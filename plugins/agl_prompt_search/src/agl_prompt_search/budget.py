@@ -1,4 +1,4 @@
-"""How much a search may use up, and what it has."""
+"""Limits of a search, and what it has spent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Budget", "Price", "Spending"]
 
 
 class Price(BaseModel):
-    """What a model costs, in money per million tokens."""
+    """Price of a model, in money per million tokens."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -24,14 +24,14 @@ class Price(BaseModel):
 
 
 class Spending(BaseModel):
-    """What a search has used up.
+    """What a search has spent.
 
     Attributes:
         rollouts: Rollouts of the agent.
-        calls: Calls of the models that the search asks.
-        input_tokens: Tokens of these calls, in.
-        output_tokens: Tokens of these calls, out.
-        cost: What these calls cost, as far as prices were given.
+        calls: Calls that the search made to its own models.
+        input_tokens: Input tokens of these calls.
+        output_tokens: Output tokens of these calls.
+        cost: Cost of these calls, for models whose price is known.
     """
 
     rollouts: int = 0
@@ -42,23 +42,23 @@ class Spending(BaseModel):
 
     @property
     def tokens(self) -> int:
-        """Tokens in and out."""
+        """Input and output tokens."""
         return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on what a search uses up; None is no limit.
+    """Limits of a search; None is no limit.
 
-    Rollouts and calls are checked before they are made, so these limits hold. What a call costs is
-    known afterwards, so the calls under way when tokens or money run out may go beyond them.
+    Rollouts and calls are checked before they start, so these limits are exact. The tokens and the
+    cost of a call are known only afterwards, so calls in flight may exceed these limits.
 
     Attributes:
-        rollouts: Of the agent.
-        calls: Of the models that the search asks.
-        tokens: Of these calls, in and out.
-        cost: Of these calls.
-        prices: By model.
+        rollouts: Limit of the agent's rollouts.
+        calls: Limit of the search's own model calls.
+        tokens: Limit of input and output tokens of these calls.
+        cost: Limit of the cost of these calls.
+        prices: Price by model.
     """
 
     rollouts: int | None = None
@@ -77,18 +77,18 @@ class Budget:
         cost: float | None,
         prices: Mapping[str, Any] | None,
     ) -> Budget:
-        """Make a budget of what a user gave.
+        """Return the budget for a user's options.
 
         Args:
-            *models: What the search will ask.
+            *models: Models that the search will call.
             rollouts: See the class.
             calls: See the class.
             tokens: See the class.
-            cost: See the class; needs the price of each of the models.
+            cost: See the class; needs the price of every model.
             prices: A :class:`Price`, or a dict with its fields, by model.
 
         Raises:
-            ConfigError: The cost is limited and a price is missing, so that it would not be known.
+            ConfigError: The cost is limited, but a model's price is missing.
         """
         known = {name: Price.model_validate(price) for name, price in (prices or {}).items()}
         for model in models:
@@ -97,7 +97,7 @@ class Budget:
         return cls(rollouts, calls, tokens, cost, known)
 
     def exceeded_by(self, spent: Spending, *, rollouts: int = 0, calls: int = 0) -> str:
-        """Tell which limit forbids that many more rollouts and calls; empty if none does."""
+        """Return the limit that forbids so many more rollouts and calls; empty if none does."""
         if self.rollouts is not None and spent.rollouts + rollouts > self.rollouts:
             return f"{rollouts} more rollouts may exceed max_rollouts = {self.rollouts}"
         if self.calls is not None and spent.calls + calls > self.calls:
@@ -109,7 +109,7 @@ class Budget:
         return ""
 
     def charge(self, spent: Spending, model: str, reply: ChatReply) -> None:
-        """Add what an answer took."""
+        """Add the tokens and the cost of a call."""
         spent.input_tokens += reply.input_tokens
         spent.output_tokens += reply.output_tokens
         if price := self.prices.get(model):

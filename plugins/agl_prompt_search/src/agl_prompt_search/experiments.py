@@ -1,4 +1,4 @@
-"""Rollouts as a model is shown them that is to criticise or improve a prompt."""
+"""Descriptions of rollouts for a model that criticises or edits a prompt."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Experiment", "describe"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_TEXT = 2000  # characters of one message or attribute
-_MOST_SPANS = 40
-# Ids and times (UUIDs, long hexadecimal numbers, seconds since 1970) say nothing about a prompt.
-# With them equal rollouts would lead to different questions, and a seed would repeat nothing.
+_MAX_CHARACTERS = 2000  # of one message or attribute
+_MAX_SPANS = 40
+# Ids and times (UUIDs, long hexadecimal numbers, seconds since 1970) are removed: with them, equal
+# rollouts would give different requests, and a run with a seed would not be repeatable.
 _NOISE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\b1\d{9}(\.\d+)?\b")
-# Neither does by which way a call went, and how long that took.
-_OF_TRANSPORT = re.compile(
+# The same holds for a call's addresses and durations.
+_TRANSPORT = re.compile(
     r"^(agl\.proxy|client|http|network|server|url|gen_ai\.(response\.id|server))\b"
     r"|(seconds|duration|latency)(_ms)?$"
 )
@@ -37,15 +37,16 @@ class SpanView(TypedDict):
 
 
 class Experiment(TypedDict):
-    """What prompt files know of a rollout.
+    """The description of a rollout that prompt files can use.
 
     Keys:
-        status: How it ended.
+        status: Final status of the rollout.
         final_reward: Its reward; None if it has none.
-        messages: Its conversations in OpenAI's chat format, each without what a later one repeats.
-        conversation: The same as text, without system messages: the prompt is shown by itself.
-        feedback: Texts that the agent emitted, and the reasons that judges gave.
-        spans: Its spans, long attributes cut, without ids, times and addresses.
+        messages: Its conversations in OpenAI's chat format, without those that a later one repeats.
+        conversation: The conversations as text, without system messages, because the prompt is
+            shown separately.
+        feedback: Texts that the agent emitted, and reasons that judges gave.
+        spans: Its spans, with long attributes cut, without ids, times and addresses.
     """
 
     status: str
@@ -57,7 +58,7 @@ class Experiment(TypedDict):
 
 
 def describe(outcome: RolloutOutcome, adapter: TraceToMessages) -> Experiment:
-    """Describe a rollout; a trace that the adapter refuses has no messages."""
+    """Describe a rollout; it has no messages if the adapter rejects its spans."""
     try:
         calls: list[Any] = adapter.adapt(outcome.spans)
     except InvalidArgumentError as error:
@@ -70,12 +71,12 @@ def describe(outcome: RolloutOutcome, adapter: TraceToMessages) -> Experiment:
         messages=conversations,
         conversation="\n\n".join(_as_text(one) for one in conversations),
         feedback=[text for span in outcome.spans if (text := _feedback(span))],
-        spans=[_view(span) for span in outcome.spans[:_MOST_SPANS]],
+        spans=[_view(span) for span in outcome.spans[:_MAX_SPANS]],
     )
 
 
 def _without_prefixes(conversations: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    """Leave out what a later model call was sent again."""
+    """Drop the conversations that a later model call repeats and continues."""
     return [
         messages
         for number, messages in enumerate(conversations)
@@ -111,13 +112,13 @@ def _view(span: Span) -> SpanView:
         attributes={
             key: _cut(_NOISE.sub("…", str(value)))
             for key, value in span.attributes.items()
-            if not _OF_TRANSPORT.search(key)
+            if not _TRANSPORT.search(key)
         },
     )
 
 
 def _cut(text: str) -> str:
-    if len(text) <= _LONGEST_TEXT:
+    if len(text) <= _MAX_CHARACTERS:
         return text
-    half = _LONGEST_TEXT // 2
+    half = _MAX_CHARACTERS // 2
     return f"{text[:half]} … {text[-half:]}"

@@ -1,4 +1,4 @@
-"""Asking models under a budget."""
+"""Model calls under a budget."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["MeteredModel"]
 
 
 class MeteredModel:
-    """Asks models, and counts what that takes.
+    """A model client that counts calls, tokens and cost.
 
-    Used on one event loop; calls may run side by side.
+    For one event loop; calls may run concurrently.
 
     Args:
-        client: Whom to ask.
+        client: OpenAI-compatible async client.
         budget: Limits.
-        spent: What is used up; calls are added.
-        temperature: Of all calls.
+        spent: What the search has spent; calls are added to it.
+        temperature: Temperature of all calls.
         timeout: Seconds for one call.
 
     Attributes:
-        failures: Calls that brought no text, since this object was made.
-        answers: Calls that did.
+        failures: Number of calls without an answer since this object was made.
+        answers: Number of calls with an answer.
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class MeteredModel:
         self.answers = 0
 
     def limit(self) -> str:
-        """Tell which limit forbids another call; empty if none does."""
+        """Return the limit that forbids another call; empty if none does."""
         return self._budget.exceeded_by(self._spent, calls=1)
 
     async def ask(
         self, model: str, messages: Sequence[Mapping[str, Any]], seed: int | None = None
     ) -> ChatReply:
-        """Return an answer; its ``problem`` says why there is none. Look at :meth:`limit` first.
+        """Call a model; the reply's ``problem`` is set if it failed. Check :meth:`limit` first.
 
         Args:
-            model: Which model.
-            messages: In OpenAI's chat format.
-            seed: Goes with the request, for endpoints that repeat themselves then.
+            model: Name of the model.
+            messages: Messages in OpenAI's chat format.
+            seed: Seed to send, for endpoints that support repeatable sampling.
         """
         self._spent.calls += 1
         reply = await ask_model(
@@ -72,7 +72,7 @@ class MeteredModel:
         return reply
 
     def recall(self, model: str, reply: ChatReply) -> None:
-        """Count an answer that was got before, by the process that this one goes on from."""
+        """Count a call that an earlier process of the same run made."""
         self._spent.calls += 1
         self._count(model, reply)
 

@@ -1,8 +1,8 @@
-"""The questions that a search puts to models: readable files that a user can replace.
+"""Prompt files: the messages that a search sends to models, as files that users can replace.
 
-A prompt file is a Jinja template with a line ``[system]`` or ``[user]`` before each message. What
-its name begins with says what it asks for, ``edit-careful.jinja`` for an edit; of several files of
-one purpose one is drawn for each question.
+A prompt file is a Jinja template with a line ``[system]`` or ``[user]`` before each message. The
+start of its name is its purpose: ``edit-careful.jinja`` asks for an edit. If a purpose has several
+files, one is drawn at random for each call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agl_prompt_search.experiments import Experiment
 
 __all__ = ["PromptFiles"]
 
-# A prompt file is filled in with this once before a run, which finds a misspelt name.
+# Every prompt file is rendered with this sample before a run, which finds misspelt names.
 _SAMPLE: Mapping[str, Any] = {
     "prompt_template": "Answer {question}",
     "experiments": [
@@ -38,15 +38,15 @@ _ROLE = re.compile(r"^\[(system|user)\][ \t]*$", re.MULTILINE)
 
 
 class PromptFiles:
-    """The questions of a search.
+    """The prompt files of a search.
 
-    All may use ``prompt_template`` and ``experiments``, a list of
+    All of them may use the variables ``prompt_template`` and ``experiments``, a list of
     :class:`~agl_prompt_search.Experiment`.
 
     Args:
-        package: The package that has the files, in its folder ``prompts``.
-        purposes: What there is to ask for; what else its files may use, with an example of it.
-        folder: A folder whose prompt files replace the packaged ones of the same purpose.
+        package: Package that holds the files in its folder ``prompts``.
+        purposes: Further variables of each purpose's files, with sample values.
+        folder: Folder whose prompt files replace the packaged files of the same purpose.
 
     Raises:
         ConfigError: The folder has no prompt file, or one of them is malformed.
@@ -78,7 +78,7 @@ class PromptFiles:
         return [name for name, _ in self._sources[purpose]]
 
     def render(self, purpose: str, variant: int, **values: Any) -> list[dict[str, str]]:
-        """Return the messages of one of the files of a purpose."""
+        """Return the messages of one file of a purpose."""
         _, source = self._sources[purpose][variant]
         return _fill(source, values)
 
@@ -111,7 +111,7 @@ def _check(name: str, source: str, sample: Mapping[str, Any]) -> None:
 
 
 def _fill(source: str, values: Mapping[str, Any]) -> list[dict[str, str]]:
-    # The roles are told apart before anything is filled in: what is filled in may contain them.
+    # Split before rendering: the values may contain lines that look like role lines.
     return [
         {"role": role, "content": PromptTemplate(template=text, engine="jinja").format(**values)}
         for role, text in _split(source)

@@ -1,4 +1,4 @@
-"""What a user sees of a search: tables in a terminal, lines elsewhere, files at the end."""
+"""Progress of a search: tables in a terminal, log lines elsewhere, files at the end."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Reporter", "write_files"]
 
 logger = logging.getLogger(__name__)
 
-_HEADINGS = ("version", "parent", "score", "95 % interval", "n", "what became of it")
+_HEADINGS = ("version", "parent", "score", "95 % interval", "n", "result")
 
 
 class Reporter:
-    """Tells how a search goes.
+    """Reports the progress of a search.
 
     Args:
-        progress: The bar that counts rounds.
-        report_step: Called with the figures of each round, for whoever listens.
-        name: What the figures' names begin with.
+        progress: Progress bar that counts rounds.
+        report_step: Called with the metrics of each round.
+        name: Prefix of the metrics' names.
     """
 
     def __init__(
@@ -42,39 +42,39 @@ class Reporter:
         self._terminal = sys.stderr.isatty()
 
     def started(self, state: SearchState[Any]) -> None:
-        """The seed was measured."""
+        """Report that the seed was measured."""
         self._tell(f"start: {_standing(state)}")
         self._step(state)
 
     def resumed(self, state: SearchState[Any]) -> None:
-        """A run goes on where it was."""
+        """Report that a run was resumed."""
         self._tell(f"resumed after round {state.rounds}: {_standing(state)}")
 
     def proposed(self, candidate: Candidate) -> None:
-        """A candidate was proposed, or rejected."""
+        """Report that a candidate was proposed or rejected."""
         if candidate.rejected:
             self._tell(f"{candidate.version} is rejected: {candidate.rejected}")
         else:
             logger.debug("%s is an edit of %s", candidate.version, candidate.parent)
 
     def measured(self, candidate: Candidate, rows: Sequence[int]) -> None:
-        """A candidate was measured."""
+        """Report that a candidate was measured."""
         if not self._terminal:
             logger.info("%s scores %s", candidate.version, candidate.score(rows))
 
     def round_ended(self, state: SearchState[Any]) -> None:
-        """A round is over."""
+        """Report the end of a round."""
         if self._terminal and any(not one.rejected for one in state.proposed_in(state.rounds)):
             _print_table(state)
         self._tell(f"round {state.rounds}: {_standing(state)}")
         self._step(state)
 
     def stopped(self, reason: str) -> None:
-        """The search ends before its last round."""
+        """Report that the search ends before its last round."""
         self._tell(f"stopping: {reason}")
 
     def _tell(self, line: str) -> None:
-        # A live display of rich's replaces sys.stderr, so that this comes out above the bars.
+        # rich's live display replaces sys.stderr, so the line appears above the progress bars.
         if self._terminal:
             print(line, file=sys.stderr)  # noqa: T201
         else:
@@ -95,7 +95,7 @@ class Reporter:
 
 
 def _standing(state: SearchState[Any]) -> str:
-    """Say in a line where a search stands."""
+    """Return the state of a search in one line."""
     spent = state.spent
     parts = [
         f"best {state.best} {_score(state.candidate(state.best).score())}",
@@ -182,11 +182,13 @@ def _write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
 
 
 def _draw(state: SearchState[Any], path: Path) -> None:
-    # Not pyplot: that has global state and may open a window.
+    # pyplot is not used: it has global state and may open a window.
     figure_module: Any = importlib.import_module("matplotlib.figure")
     points = [point for point in state.curve if point.score is not None]
     figure = figure_module.Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot(xlabel="rollouts", ylabel="validation score", title="the best so far")
+    axes = figure.add_subplot(
+        xlabel="rollouts", ylabel="validation score", title="best prompt so far"
+    )
     used = [point.rollouts for point in points]
     axes.fill_between(
         used, [p.low or 0.0 for p in points], [p.high or 0.0 for p in points], alpha=0.2

@@ -1,4 +1,4 @@
-"""The parts of a run that every search has: its client, its tasks, its prompts in the store."""
+"""Parts that every search needs: its client, its tasks, its prompts as resources in the store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 
 
 class Snapshots:
-    """The resources of each candidate, stored once and when they are first needed.
+    """The resources of each candidate, stored once, on first use.
 
     Args:
-        store: Where they go.
-        run: The run they belong to; in one with a name their ids begin with that.
+        store: Store of the resources.
+        run: Run that they belong to; a named run prefixes their ids with its name.
         resources_of: Returns the resources of a version.
     """
 
@@ -45,7 +45,7 @@ class Snapshots:
         self._lock = anyio.Lock()
 
     async def get(self, version: str) -> str:
-        """Return the id of the snapshot of a candidate."""
+        """Return the id of a candidate's resources."""
         async with self._lock:
             if version not in self._ids:
                 resources = self._resources_of(version)
@@ -65,11 +65,11 @@ class Snapshots:
 
 @asynccontextmanager
 async def open_client(client: ChatClient | None) -> AsyncGenerator[ChatClient]:
-    """Yield the client given, or one made from ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
+    """Yield the given client, or one made from ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
 
     Raises:
-        ConfigError: There is none, and no key either.
-        MissingDependencyError: There is none, and the package ``openai`` is missing.
+        ConfigError: No client is given and ``OPENAI_API_KEY`` is not set.
+        MissingDependencyError: No client is given and the package ``openai`` is not installed.
     """
     if client is not None:
         yield client
@@ -77,23 +77,23 @@ async def open_client(client: ChatClient | None) -> AsyncGenerator[ChatClient]:
     try:
         from openai import AsyncOpenAI, OpenAIError
     except ImportError as error:
-        raise MissingDependencyError("asking a model without a client", pip="openai") from error
+        raise MissingDependencyError("a search without a client", pip="openai") from error
     try:
-        made = AsyncOpenAI()
+        default_client = AsyncOpenAI()
     except OpenAIError as error:
         raise ConfigError(
             f"set OPENAI_API_KEY (and OPENAI_BASE_URL), or pass a client: {error}",
             path="algorithm.async_openai_client",
         ) from error
-    async with made:
-        yield made
+    async with default_client:
+        yield default_client
 
 
 def require_messages(algorithm: str, adapter: Adapter[Any, Any]) -> TraceToMessages:
     """Return the adapter if it makes conversations.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It is another adapter.
     """
     if not isinstance(adapter, TraceToMessages):
         raise ValueError(
@@ -104,10 +104,10 @@ def require_messages(algorithm: str, adapter: Adapter[Any, Any]) -> TraceToMessa
 
 
 def require_tasks(algorithm: str, name: str, dataset: Dataset[Any] | None) -> Dataset[Any]:
-    """Return a dataset if it has tasks.
+    """Return the dataset if it has tasks.
 
     Raises:
-        ValueError: It is missing or empty.
+        ValueError: The dataset is missing or empty.
     """
     if dataset is None or not len(dataset):
         raise ValueError(f"{algorithm} needs tasks in {name}")
@@ -115,10 +115,10 @@ def require_tasks(algorithm: str, name: str, dataset: Dataset[Any] | None) -> Da
 
 
 def prompt_templates(algorithm: str, resources: NamedResources) -> Mapping[str, PromptTemplate]:
-    """Return the prompt templates among resources, in their order.
+    """Return the prompt templates among the resources, in order.
 
     Raises:
-        ValueError: There is none.
+        ValueError: The resources hold no prompt template.
     """
     found = {k: it for k, it in resources.items() if isinstance(it, PromptTemplate)}
     if not found:

@@ -1,4 +1,4 @@
-"""All that a search knows, as one value that can be written down as JSON and read back."""
+"""The state of a search: a value that can be saved as JSON and loaded again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Candidate", "CurvePoint", "SearchState"]
 
 
 class Candidate(BaseModel):
-    """What was proposed; a row of the history. A search adds the prompt, or the prompts.
+    """A proposed candidate; one row of the history. Subclasses add the prompt or prompts.
 
     Attributes:
         version: ``v0`` is the seed; the others are numbered in the order of their proposal.
-        parent: The version it was edited from; None for the seed.
-        round: The round that proposed it, from 1; 0 for the seed.
-        critique: What the edit was to mend.
-        rejected: Why it was not measured, or why that did not work; empty for all others.
-        rewards: Its reward on each validation row that it was measured on.
+        parent: Version that it was edited from; None for the seed.
+        round: Round that proposed it, from 1; 0 for the seed.
+        critique: Criticism that the edit answers.
+        rejected: Why it was rejected; empty if it was not.
+        rewards: Reward on each validation row that it was measured on.
     """
 
     version: str
@@ -33,7 +33,7 @@ class Candidate(BaseModel):
     rewards: dict[int, float] = Field(default_factory=dict[int, float])
 
     def texts(self) -> Mapping[str, str]:
-        """Return its prompts by name, as the history's columns show them."""
+        """Return its prompts by name, for the columns of the history."""
         raise NotImplementedError
 
     @property
@@ -42,27 +42,28 @@ class Candidate(BaseModel):
         return int(self.version.removeprefix("v"))
 
     def missing(self, rows: Iterable[int]) -> list[int]:
-        """Return those of these validation rows that it was not measured on."""
+        """Return the given validation rows that it was not measured on."""
         return [row for row in rows if row not in self.rewards]
 
     def score(self, rows: Sequence[int] | None = None) -> Estimate | None:
-        """Return the mean reward with its interval, over all rows measured or those given.
+        """Return the mean reward with its interval over the given rows, or over all measured ones.
 
-        None if it was measured on none of them.
+        Returns:
+            None if it was measured on none of them.
         """
         wanted = self.rewards if rows is None else rows
         rewards = [self.rewards[row] for row in wanted if row in self.rewards]
         return estimate_mean(rewards) if rewards else None
 
     def beats(self, other: Candidate) -> bool:
-        """Tell whether it is strictly better on the rows that both were measured on."""
+        """Return whether it is strictly better on the rows that both were measured on."""
         shared = sorted(self.rewards.keys() & other.rewards.keys())
-        mine, others = self.score(shared), other.score(shared)
-        return mine is not None and others is not None and mine.mean > others.mean
+        own, others = self.score(shared), other.score(shared)
+        return own is not None and others is not None and own.mean > others.mean
 
 
 class CurvePoint(BaseModel):
-    """A point of the learning curve: the best prompt after a round, and what it took until then."""
+    """A point of the learning curve: the best prompt after a round, and the spending until then."""
 
     round: int
     best: str
@@ -79,18 +80,18 @@ C = TypeVar("C", bound=Candidate)
 
 
 class SearchState(BaseModel, Generic[C]):
-    """A search between two steps.
+    """The state of a search between two steps.
 
     Attributes:
-        seed: What all dice are thrown from; a throw depends on it and on what it is for, never on
-            how many there were before, so a resumed run throws as an undisturbed one does.
+        seed: Seed of all random draws. A draw depends on the seed and its purpose, not on the
+            number of draws before it, so a resumed run draws the same as an uninterrupted one.
         history: Every candidate, by number.
         best: Version of the best candidate so far.
-        rounds: How many rounds are complete.
-        curve: A point for the start and for each round.
-        batches: Rollouts of each batch that was run, by its name.
-        spent: What was used up.
-        stopped: Why it ended before its last round; empty if it did not.
+        rounds: Number of completed rounds.
+        curve: One point for the start and one per round.
+        batches: Number of rollouts of each batch, by name.
+        spent: What the search has spent.
+        stopped: Why the search ended before its last round; empty if it did not.
     """
 
     seed: int
@@ -108,10 +109,10 @@ class SearchState(BaseModel, Generic[C]):
         raise NotImplementedError
 
     def candidate(self, version: str) -> C:
-        """Return the candidate of this version.
+        """Return the candidate of a version.
 
         Raises:
-            KeyError: There is none.
+            KeyError: The version is unknown.
         """
         for candidate in self.history:
             if candidate.version == version:
@@ -123,17 +124,17 @@ class SearchState(BaseModel, Generic[C]):
         return [candidate for candidate in self.history if candidate.round == round_number]
 
     def add(self, candidate: C) -> None:
-        """Put a candidate in its place; they come in any order."""
+        """Insert a candidate in the order of numbers; candidates may arrive in any order."""
         self.history.append(candidate)
         self.history.sort(key=lambda one: one.number)
 
     def count_batch(self, name: str, rollouts: int) -> None:
-        """Count the rollouts of a batch; one that a resumed run reads again counts once."""
+        """Count the rollouts of a batch; a batch that a resumed run reads again counts once."""
         self.batches[name] = rollouts
         self.spent.rollouts = sum(self.batches.values())
 
     def add_curve_point(self) -> None:
-        """Note where the search stands."""
+        """Append the current best score and spending to the curve."""
         score = self.candidate(self.best).score()
         self.curve.append(
             CurvePoint(

@@ -1,4 +1,4 @@
-"""The templates that a search improves: their placeholders, and what is wrong with an edit."""
+"""Checks of the templates that a search edits: their placeholders and syntax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAGGED = re.compile(r"\A<(\w*prompt\w*)>\s*(?P<text>.*?)\s*</\1>\Z", re.DOTALL 
 
 
 def placeholders(template: PromptTemplate) -> frozenset[str]:
-    """Return the names that a template wants values for; none are known of a POML template.
+    """Return the names of a template's placeholders; for POML templates none are known.
 
     Raises:
         ValueError: The template is malformed.
@@ -43,18 +43,18 @@ def _fields(text: str) -> Sequence[str]:
 
 
 def find_mistake(edited: PromptTemplate, wanted: frozenset[str]) -> str:
-    """Tell why an edited template cannot be used; empty if it can.
+    """Return why an edited template cannot be used; empty if it can.
 
     Args:
-        edited: The template.
-        wanted: The placeholders of the seed, which the agent has values for.
+        edited: The edited template.
+        wanted: Placeholders of the seed, for which the agent has values.
     """
     if not edited.template.strip():
         return "no edit: the answer is empty"
     try:
         found = placeholders(edited)
     except ValueError as error:
-        return f"the edit is no {edited.engine} template: {error}"
+        return f"the edit is not a valid {edited.engine} template: {error}"
     if edited.engine == "poml":
         return ""
     if lost := sorted(wanted - found):
@@ -65,7 +65,7 @@ def find_mistake(edited: PromptTemplate, wanted: frozenset[str]) -> str:
 
 
 def unwrap(text: str) -> str:
-    """Take the fence or the tags off a prompt that an editor put around all of it."""
+    """Return the prompt without a code fence or tags around all of it."""
     for pattern in (_FENCED, _TAGGED):
         wrapped = pattern.match(text.strip())
         if wrapped and "```" not in wrapped["text"]:

@@ -296,10 +296,10 @@ def test_a_killed_runner_loses_no_group(taught: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "path"),
     [
-        ({"group_size": 1}, "algorithm.group_size"),
-        ({"min_group_size": 9, "group_size": 8}, "algorithm"),
-        ({"minibatches": 99}, "algorithm"),
-        ({"learning_rat": 1}, "algorithm.learning_rat"),
+        ({"group_size": 1}, "GRPO.group_size"),
+        ({"min_group_size": 9, "group_size": 8}, "GRPO: "),
+        ({"minibatches": 99}, "GRPO: "),
+        ({"learning_rat": 1}, "GRPO.learning_rat"),
     ],
 )
 def test_an_invalid_option_is_named(options: dict[str, Any], path: str):

@@ -11,7 +11,7 @@ import pytest
 from openai import APIError, AsyncOpenAI
 
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.samples import Reason, Sample, Step, Verdict, judge
+from agl_algo_grpo.samples import Decision, Reason, Sample, Step, decide
 from agl_core.adapter import TraceToTrajectory, TrajectoryRow
 from agl_core.algorithm import RolloutOutcome
 from agl_core.store import InMemoryLightningStore
@@ -61,8 +61,8 @@ async def outcome_of(
     return RolloutOutcome(rollout, reward, spans)
 
 
-def verdict_on(outcome: RolloutOutcome, **options: Any) -> Verdict:
-    return judge(outcome, TraceToTrajectory(), GRPOConfig(model="m", **options), "step-3")
+def decision_on(outcome: RolloutOutcome, **options: Any) -> Decision:
+    return decide(outcome, TraceToTrajectory(), GRPOConfig(model="m", **options), "step-3")
 
 
 async def once(client: AsyncOpenAI) -> None:
@@ -83,11 +83,11 @@ GOOD = Reply("one two three")
 
 
 async def test_a_good_rollout_is_a_sample():
-    verdict = verdict_on(await outcome_of([GOOD], once))
-    assert verdict.reason == ""
-    assert verdict.sample is not None
-    assert verdict.sample.reward == 0.5
-    (row,) = verdict.sample.rows
+    decision = decision_on(await outcome_of([GOOD], once))
+    assert decision.reason == ""
+    assert decision.sample is not None
+    assert decision.sample.reward == 0.5
+    (row,) = decision.sample.rows
     assert sum(row.mask) == 3
 
 
@@ -109,16 +109,16 @@ async def test_a_good_rollout_is_a_sample():
     ],
 )
 async def test_failed_calls(script: list[Reply], agent: Agent, reason: str):
-    verdict = verdict_on(await outcome_of(script, agent))
-    assert verdict.reason == reason
-    assert (verdict.sample is None) == bool(reason)
+    decision = decision_on(await outcome_of(script, agent))
+    assert decision.reason == reason
+    assert (decision.sample is None) == bool(reason)
 
 
 async def test_a_rollout_without_model_calls_is_unusable():
     async def idle(client: AsyncOpenAI) -> None:
         return
 
-    assert verdict_on(await outcome_of([], idle)).reason == Reason.NO_TOKENS
+    assert decision_on(await outcome_of([], idle)).reason == Reason.NO_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -126,38 +126,38 @@ async def test_a_rollout_without_model_calls_is_unusable():
     [(None, Reason.NO_REWARD), (math.nan, Reason.BAD_REWARD), (math.inf, Reason.BAD_REWARD)],
 )
 async def test_missing_and_non_finite_rewards_are_unusable(reward: float | None, reason: str):
-    verdict = verdict_on(await outcome_of([GOOD], once, reward=reward))
-    assert (verdict.sample, verdict.reason, verdict.rows) == (None, reason, 1)
-    certificates = verdict.certificates
+    decision = decision_on(await outcome_of([GOOD], once, reward=reward))
+    assert (decision.sample, decision.reason, decision.rows) == (None, reason, 1)
+    certificates = decision.certificates
     assert (certificates.rows, certificates.with_ids, certificates.with_logprobs) == (1, 1, 1)
 
 
 async def test_failed_rollouts_follow_on_failure():
     outcome = await outcome_of([GOOD], once, reward=None, status="failed")
-    dropped = verdict_on(outcome)
+    dropped = decision_on(outcome)
     assert (dropped.sample, dropped.reason, dropped.failed) == (None, "rollout failed", True)
-    penalised = verdict_on(outcome, on_failure="penalise", failure_reward=-1.0)
+    penalised = decision_on(outcome, on_failure="penalise", failure_reward=-1.0)
     assert penalised.sample is not None
     assert penalised.sample.reward == -1.0
     assert penalised.failed  # it is repeated before the penalty applies
     # The server failed, not the agent, so the penalty does not apply.
     broken = await outcome_of([Reply(error_status=500)], once, reward=None, status="failed")
-    assert verdict_on(broken, on_failure="penalise").sample is None
+    assert decision_on(broken, on_failure="penalise").sample is None
 
 
 async def test_truncated_answers_follow_on_overlong():
     outcome = await outcome_of([Reply("one two", finish_reason="length")], once)
-    assert verdict_on(outcome).sample is not None
-    dropped = verdict_on(outcome, on_overlong="drop")
+    assert decision_on(outcome).sample is not None
+    dropped = decision_on(outcome, on_overlong="drop")
     assert (dropped.sample, dropped.reason, dropped.failed) == (None, Reason.CUT_OFF, False)
-    penalised = verdict_on(outcome, on_overlong="penalise", overlong_reward=-0.25)
+    penalised = decision_on(outcome, on_overlong="penalise", overlong_reward=-0.25)
     assert penalised.sample is not None
     assert penalised.sample.reward == -0.25
 
 
 async def test_tokens_of_another_policy_are_dropped():
     stale = await outcome_of([GOOD], once, version="step-2")
-    assert verdict_on(stale).reason == Reason.OTHER_WEIGHTS
+    assert decision_on(stale).reason == Reason.OTHER_WEIGHTS
 
     async def cool(client: AsyncOpenAI) -> None:
         await ask(client, temperature=0.5)
@@ -166,22 +166,22 @@ async def test_tokens_of_another_policy_are_dropped():
         await ask(client, top_p=0.9)
 
     outcome = await outcome_of([GOOD], cool)
-    assert verdict_on(outcome).reason == Reason.OTHER_SAMPLING
-    assert verdict_on(outcome, temperature=0.5).reason == ""
-    assert verdict_on(await outcome_of([GOOD], narrow)).reason == Reason.OTHER_SAMPLING
+    assert decision_on(outcome).reason == Reason.OTHER_SAMPLING
+    assert decision_on(outcome, temperature=0.5).reason == ""
+    assert decision_on(await outcome_of([GOOD], narrow)).reason == Reason.OTHER_SAMPLING
 
 
 async def test_rows_that_are_too_long_are_dropped():
-    verdict = verdict_on(await outcome_of([GOOD], once), max_row_tokens=5)
-    assert verdict.reason == Reason.TOO_LONG
+    decision = decision_on(await outcome_of([GOOD], once), max_row_tokens=5)
+    assert decision.reason == Reason.TOO_LONG
 
 
-def sample(reward: float) -> Verdict:
-    return Verdict(Sample("r", reward, [TrajectoryRow(agent="*")]), rows=1)
+def sample(reward: float) -> Decision:
+    return Decision(Sample("r", reward, [TrajectoryRow(agent="*")]), rows=1)
 
 
 def test_a_step_counts_everything_it_drops():
-    lost = Verdict(None, "rollout failed", 2)
+    lost = Decision(None, "rollout failed", 2)
     config = GRPOConfig(model="m", group_size=3)
     step = Step.of([[sample(1), sample(0), sample(1)], [sample(1), lost, sample(0)]], config)
     assert [group.index for group in step.groups] == [0]

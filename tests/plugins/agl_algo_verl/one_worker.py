@@ -39,10 +39,10 @@ def main(model: str) -> dict[str, Any]:
     from agl_algo_verl.advantages import rollout_token_weights
     from agl_algo_verl.cpu.generation import Generator
     from agl_algo_verl.cpu.workers import CPUActorRolloutRefWorker
-    from agl_algo_verl.feeder import GroupRow, Prompt
+    from agl_algo_verl.queue_rows import row_fields
+    from agl_algo_verl.rollout_groups import GroupRow, Prompt
     from agl_algo_verl.rows import Row
     from agl_algo_verl.settings import compose
-    from agl_algo_verl.table import row_fields
 
     config = compose(VERLConfig(config=_settings(model)))
     worker: Any = CPUActorRolloutRefWorker(config.actor_rollout_ref, role="actor")

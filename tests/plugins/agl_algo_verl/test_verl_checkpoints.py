@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agl_algo_verl.checkpoints import RunKeeper, cancel_leftovers, keep_metrics_file, latest_step
+from agl_algo_verl.checkpoints import (
+    RunCheckpoints,
+    cancel_leftovers,
+    keep_metrics_file,
+    latest_step,
+)
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError
 from agl_core.store import InMemoryLightningStore
@@ -21,7 +26,7 @@ def checkpoint(folder: Path, step: int) -> None:
 async def opened(store: InMemoryLightningStore, name: str, folder: Path, **more: object) -> int:
     run = await Run.open(store, name)
     settings = {"model": "tiny", "resumes": True, **more}
-    return await RunKeeper(run, folder, **settings).open()  # pyright: ignore[reportArgumentType]
+    return await RunCheckpoints(run, folder, **settings).open()  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture
@@ -34,10 +39,10 @@ class TestIdentity:
         self, store: InMemoryLightningStore, tmp_path: Path
     ):
         run = await Run.open(store, "rooms")
-        keeper = RunKeeper(run, tmp_path, "tiny", resumes=True)
-        assert await keeper.open() == 0
+        checkpoints = RunCheckpoints(run, tmp_path, "tiny", resumes=True)
+        assert await checkpoints.open() == 0
         checkpoint(tmp_path, 4)
-        await keeper.saved(4, str(tmp_path / "global_step_4"))
+        await checkpoints.saved(4, str(tmp_path / "global_step_4"))
         again = await Run.open(store, "rooms")
         assert again.state["step"] == 4
         assert again.metrics == {"checkpoint_step": 4.0}
@@ -74,9 +79,9 @@ class TestIdentity:
         self, store: InMemoryLightningStore, tmp_path: Path
     ):
         run = await Run.open(store, "rooms")
-        keeper = RunKeeper(run, tmp_path, "tiny", resumes=True)
-        await keeper.open()
-        await keeper.saved(4, "there")
+        checkpoints = RunCheckpoints(run, tmp_path, "tiny", resumes=True)
+        await checkpoints.open()
+        await checkpoints.saved(4, "there")
         with pytest.raises(ConfigError, match="saved at step 4 in there, which is not there"):
             await opened(store, "rooms", tmp_path)
 

@@ -21,7 +21,7 @@ from vllm_parts.transformers_process import Transformers
 
 @pytest.fixture(scope="session")
 def vllm_python() -> str:
-    """The interpreter that has a real vLLM."""
+    """Interpreter that has a real vLLM."""
     python = os.environ.get("AGL_TEST_VLLM_PYTHON", "")
     if not Path(python).is_file():
         pytest.fail(
@@ -49,7 +49,7 @@ def tiny(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def other(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of the same shape and of other weights."""
+    """A model of the same shape with other weights."""
     folder = tmp_path_factory.mktemp("other") / "other"
     return make_tiny_model(folder, python=vllm_python, seed=5, taught=False)
 
@@ -83,7 +83,7 @@ def started(vllm_python: str, tiny: Path) -> Iterator[VLLMServer]:
 
 @pytest.fixture(scope="module")
 def policy(started: VLLMServer, tiny: Path) -> VLLMServer:
-    """A real vLLM that takes whole models; one for all modules, which find it as it began."""
+    """A real vLLM for whole models, shared by all modules; tests restore its first weights."""
     if not started.is_running():
         asyncio.run(started.start())
     elif started.model_version != "0":
@@ -101,7 +101,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake_env(tmp_path: Path) -> dict[str, str]:
-    """The environment in which this interpreter has a vLLM, which stands in for the real one."""
+    """Environment in which this interpreter has a stand-in for vLLM."""
     pids = tmp_path / "pids"
     pids.mkdir()
     path = os.pathsep.join([str(FAKE), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -114,7 +114,7 @@ def fake_env(tmp_path: Path) -> dict[str, str]:
 async def make_server(
     model: Path, fake_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., VLLMServer]]:
-    """Make a server on the stand-in: ``make_server("fault fault", **options)``."""
+    """Make a server that runs the stand-in: ``make_server("fault fault", **options)``."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made: list[VLLMServer] = []
 
@@ -132,7 +132,7 @@ async def make_server(
 
 @pytest.fixture
 def alive(tmp_path: Path) -> Callable[[], list[int]]:
-    """Tell which processes of the stand-in live."""
+    """Return a function that lists the live processes of the stand-in."""
 
     def find() -> list[int]:
         pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
@@ -143,7 +143,7 @@ def alive(tmp_path: Path) -> Callable[[], list[int]]:
 
 def is_alive(pid: int) -> bool:
     try:
-        # A zombie has ended: its parent is yet to look.
+        # A zombie has ended; its parent has not reaped it yet.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

@@ -39,18 +39,18 @@ def test_words_of_vllm(words, options, args):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "say one model after --.*: there is none"),
-        (["serve", "--port", "3"], "there is none"),
-        (["m", "--model", "n"], "not m and n"),
+        ([], "name one model after --.*: found none"),
+        (["serve", "--port", "3"], "found none"),
+        (["m", "--model", "n"], "found m and n"),
         (["m", "--port", "x"], "invalid int value"),
     ],
 )
-def test_words_that_are_wrong(words, message):
+def test_invalid_words(words, message):
     with pytest.raises(ConfigError, match=message):
         read_words(words)
 
 
-def test_without_vllm_it_says_what_to_install(model: Path, capsys):
+def test_a_missing_vllm_names_the_pip_command(model: Path, capsys):
     assert main(["vllm", "--", "serve", str(model)]) == 2
     assert capsys.readouterr().err == (
         "agl: error: the vLLM server needs a package that is not installed: pip install 'vllm'\n"
@@ -74,7 +74,7 @@ def command(model: Path, fake_env: dict[str, str]) -> Iterator[subprocess.Popen[
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_told_to_end(command: subprocess.Popen[str], alive, number: int):
+def test_the_command_serves_until_a_signal(command: subprocess.Popen[str], alive, number: int):
     assert command.stdout is not None
     said = command.stdout.readline().split()
     assert said[:3] == ["Serving", "policy", "at"]
@@ -86,7 +86,7 @@ def test_it_serves_until_it_is_told_to_end(command: subprocess.Popen[str], alive
     assert alive() == []
 
 
-def test_a_vllm_that_dies_ends_it(command: subprocess.Popen[str], alive):
+def test_the_command_ends_when_vllm_dies(command: subprocess.Popen[str], alive):
     assert command.stdout is not None
     command.stdout.readline()
     os.kill(min(alive()), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Nothing that vLLM starts outlives whoever wanted it, however that ends."""
+"""No process of vLLM outlives its owner, however the owner ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def start(model: Path, fake_env: dict[str, str]) -> Iterator[Callable[..., subpr
 
 
 def gone(alive: Alive, seconds: float = 20) -> bool:
-    """Tell whether all processes end in time; nobody tells us when orphans do."""
+    """Return whether all processes end in time; there is no event for the end of an orphan."""
     deadline = time.monotonic() + seconds
     while alive() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -58,14 +58,14 @@ def gone(alive: Alive, seconds: float = 20) -> bool:
 
 
 @pytest.mark.parametrize(("way", "code"), [("returns", 0), ("raises", 1), ("forgets", 0)])
-def test_an_owner_that_ends_by_itself(start, alive: Alive, way: str, code: int):
+def test_an_owner_that_ends_normally(start, alive: Alive, way: str, code: int):
     owner = start(way)
     assert owner.wait(30) == code
     assert gone(alive)
 
 
 def test_an_owner_whose_keeper_is_killed(start, alive: Alive):
-    """The group ends all the same; who has left it is beyond anybody's reach then."""
+    """The process group still ends; processes that left it cannot be found any more."""
     owner = start("kills-keeper")
     assert owner.wait(30) == 0
     assert gone(lambda: [pid for pid in alive() if os.getsid(pid) != pid])
@@ -75,7 +75,7 @@ def test_an_owner_whose_keeper_is_killed(start, alive: Alive):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("faults", ["", "stubborn"])
-def test_an_owner_that_is_ended(start, alive: Alive, number: int, faults: str):
+def test_an_owner_that_is_signalled(start, alive: Alive, number: int, faults: str):
     owner = start("waits", faults)
     assert len(alive()) == PROCESSES
     owner.send_signal(number)
@@ -84,8 +84,8 @@ def test_an_owner_that_is_ended(start, alive: Alive, number: int, faults: str):
 
 
 @pytest.mark.parametrize("way", ["forks", "forks-python"])
-def test_an_owner_whose_children_live_on(start, alive: Alive, way: str):
-    """They may hold on to the pipe that would have told of its end."""
+def test_an_owner_whose_children_survive(start, alive: Alive, way: str):
+    """The children may hold the pipe open whose end would show the owner's end."""
     owner = start(way)
     owner.kill()
     owner.wait(30)
@@ -100,7 +100,9 @@ async def test_a_stop(make_server: Callable[..., VLLMServer], alive: Alive):
     assert alive() == []
 
 
-async def test_a_stop_of_what_does_not_listen(make_server: Callable[..., VLLMServer], alive: Alive):
+async def test_a_stop_of_a_process_that_ignores_sigterm(
+    make_server: Callable[..., VLLMServer], alive: Alive
+):
     server = make_server("stubborn", stop_timeout=0.5)
     await server.start()
     begun = time.monotonic()
@@ -109,7 +111,7 @@ async def test_a_stop_of_what_does_not_listen(make_server: Callable[..., VLLMSer
     assert alive() == []
 
 
-async def test_a_server_that_dies_leaves_nothing(
+async def test_a_server_that_dies_leaves_no_process(
     make_server: Callable[..., VLLMServer], alive: Alive
 ):
     server = make_server()

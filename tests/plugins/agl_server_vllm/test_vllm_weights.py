@@ -1,4 +1,4 @@
-"""New weights: what is refused, what is exchanged, and what answers afterwards."""
+"""New weights: checks before a load, updates, and the answers afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_parts.asking import chat, held_chat, release, until
+from vllm_parts.calls import chat, held_chat, release, until
 from vllm_parts.models import SHAPES, write_adapter, write_model
 
 from agl_core import InMemoryLightningStore
@@ -34,28 +34,28 @@ class TestChecks:
         [
             (SHAPES, {"tie_word_embeddings": True}, "ties its input and output embeddings"),
             (SHAPES, {"text_config": {"tie_word_embeddings": True}}, "ties its input"),
-            # Models whose class ties by default do not say so in their configuration.
+            # Models whose class ties by default do not state it in their configuration.
             (HEADLESS, {}, "ties its input and output embeddings"),
             ({**SHAPES, "lm_head.weight": (7, 4)}, {}, r"lm_head.weight of shape \[7, 4\] for"),
             ({**SHAPES, "extra.weight": (1,)}, {}, "with extra.weight"),
             ({"lm_head.weight": (6, 4)}, {}, r"without model.embed_tokens.weight, without model.l"),
         ],
     )
-    def test_a_model_that_would_be_loaded_wrongly(
+    def test_a_model_that_vllm_would_load_wrongly(
         self, tmp_path: Path, shapes: Any, config: Any, message: str
     ):
         folder = write_model(tmp_path / "new", 1.0, shapes, **config)
         with pytest.raises(LLMServerError, match=message):
             check_checkpoint(folder, SHAPES)
 
-    def test_another_model_may_be_let_through(self, tmp_path: Path):
+    def test_another_model_is_accepted_without_strict_weights(self, tmp_path: Path):
         folder = write_model(tmp_path / "new", 1.0, {**SHAPES, "extra.weight": (1,)})
         check_checkpoint(folder, {}, strict=False)
 
-    def test_the_same_model_is_right(self, tmp_path: Path):
+    def test_a_model_of_the_same_shape_is_accepted(self, tmp_path: Path):
         check_checkpoint(write_model(tmp_path / "new", 1.0), SHAPES)
 
-    def test_a_model_in_pieces(self, tmp_path: Path):
+    def test_a_sharded_model(self, tmp_path: Path):
         folder = write_model(tmp_path / "new", 1.0, {"a": (1,)})
         (folder / "model.safetensors").rename(folder / "one.safetensors")
         write_model(tmp_path / "rest", 1.0, {"b": (2,)})
@@ -68,9 +68,9 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("data", "message"),
         [
-            (b"", "is no safetensors file"),
-            (b"\xff" * 64, "its header is cut off"),
-            (b"\x02" + b"\x00" * 7 + b"[]", "is no safetensors file"),
+            (b"", "is not a valid safetensors file"),
+            (b"\xff" * 64, "its header is truncated"),
+            (b"\x02" + b"\x00" * 7 + b"[]", "is not a valid safetensors file"),
         ],
     )
     def test_broken_files(self, tmp_path: Path, data: bytes, message: str):
@@ -83,13 +83,13 @@ class TestChecks:
         folder = write_model(tmp_path / "new", 1.0)
         file = folder / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
-        with pytest.raises(LLMServerError, match="its data are cut off"):
+        with pytest.raises(LLMServerError, match="its data is truncated"):
             check_checkpoint(folder, SHAPES)
 
     def test_no_weights(self, tmp_path: Path):
         folder = write_model(tmp_path / "new", 1.0)
         (folder / "model.safetensors").unlink()
-        with pytest.raises(LLMServerError, match=r"there are no \*\.safetensors files in it"):
+        with pytest.raises(LLMServerError, match=r"it has no \*\.safetensors files"):
             check_checkpoint(folder, SHAPES)
 
     def test_adapters(self, tmp_path: Path):
@@ -101,9 +101,9 @@ class TestChecks:
             check_adapter(write_adapter(tmp_path / "c", 1.0, rank_pattern=pattern), max_rank=8)
         empty = write_adapter(tmp_path / "d", 1.0)
         (empty / "adapter_model.safetensors").unlink()
-        with pytest.raises(LLMServerError, match="holds no weights"):
+        with pytest.raises(LLMServerError, match="has no weights"):
             check_adapter(empty, max_rank=8)
-        with pytest.raises(LLMServerError, match="says no rank"):
+        with pytest.raises(LLMServerError, match="has no rank"):
             check_adapter(write_adapter(tmp_path / "e", 1.0, r=None), max_rank=8)
 
     def test_a_blank_adapter_fits_its_model(self, tmp_path: Path):
@@ -132,9 +132,9 @@ def adapters(tmp_path: Path) -> list[Path]:
     return [write_adapter(tmp_path / "adapters" / str(n), float(n)) for n in range(3)]
 
 
-class TestExchange:
+class TestUpdate:
     @pytest.mark.parametrize("faults", ["", "busy-cache"])
-    async def test_what_was_computed_for_prompts_is_forgotten(
+    async def test_an_update_clears_the_prefix_cache(
         self, make_server: MakeServer, second: Path, faults: str
     ):
         async with make_server(faults) as server:
@@ -167,7 +167,7 @@ class TestExchange:
             early = await held_chat(server)
             updating = asyncio.create_task(server.update_weights(second, version="step-1"))
             done, _ = await asyncio.wait([updating], timeout=0.5)
-            assert not done  # the early call holds on to the prefix cache
+            assert not done  # the call in flight uses the prefix cache
             await release(server)
             await updating
             assert await chat(server) != await early
@@ -183,7 +183,7 @@ class TestExchange:
             await release(server)
             assert (await chat(server), server.model_version) == (await early, "0")
 
-    async def test_an_update_that_is_cancelled_leaves_the_old_ones(
+    async def test_a_cancelled_update_keeps_the_old_weights(
         self, make_server: MakeServer, second: Path
     ):
         async with make_server() as server:
@@ -197,7 +197,7 @@ class TestExchange:
             await release(server)
             assert (await chat(server), server.model_version) == (await early, "0")
 
-    async def test_weights_that_fail_to_load_leave_the_old_ones(
+    async def test_weights_that_fail_to_load_leave_the_old_weights(
         self, make_server: MakeServer, second: Path
     ):
         async with make_server("bad-reload") as server:
@@ -213,7 +213,7 @@ class TestExchange:
         self, make_server: MakeServer, second: Path, faults: str
     ):
         async with make_server(faults, update_timeout=0.5) as server:
-            with pytest.raises(LLMServerError, match="in no known state after an update"):
+            with pytest.raises(LLMServerError, match="weights were unknown after an update"):
                 await server.update_weights(second, version="step-1")
             assert not server.is_running()
 
@@ -228,7 +228,7 @@ class TestExchange:
 
 
 class TestAdapters:
-    async def test_it_begins_with_one_that_changes_nothing_or_with_a_given_one(
+    async def test_the_first_adapter_changes_nothing_or_is_the_given_one(
         self, make_server: MakeServer, adapters: list[Path]
     ):
         async with make_server(lora=True) as server:
@@ -245,10 +245,10 @@ class TestAdapters:
             assert await chat(server) != given
             assert await chat(server, server.base_model) == base
 
-    async def test_each_rollout_may_have_its_own(
+    async def test_rollouts_can_use_different_adapters(
         self, make_server: MakeServer, adapters: list[Path]
     ):
-        """They differ in the model that their resource names."""
+        """The rollouts' resources name different models."""
         async with make_server(lora=True, max_loras=3) as server:
             for number, folder in enumerate(adapters):
                 await server.load_adapter(f"policy-{number}", folder)
@@ -282,7 +282,7 @@ class TestAdapters:
             )
         return reply.choices[0].message.content or ""
 
-    async def test_one_that_fails_to_load_leaves_the_old_one(
+    async def test_an_adapter_that_fails_to_load_leaves_the_old_one(
         self, make_server: MakeServer, adapters: list[Path]
     ):
         async with make_server("bad-reload", lora=True, adapter=adapters[0]) as server:
@@ -292,14 +292,14 @@ class TestAdapters:
             assert (await chat(server), server.model_version) == (old, "0")
 
     @pytest.mark.parametrize("lora", [False, True])
-    async def test_what_is_refused(
+    async def test_refused_adapters(
         self, make_server: MakeServer, adapters: list[Path], second: Path, lora: bool
     ):
         async with make_server(lora=lora) as server:
             wrong = second if lora else adapters[0]
             with pytest.raises(LLMServerError, match="LoRA adapter"):
                 await server.update_weights(wrong, version="step-1")
-            with pytest.raises(LLMServerError, match="was loaded; there are: none"):
+            with pytest.raises(LLMServerError, match="is loaded; loaded are: none"):
                 await server.unload_adapter("x")
             name, why = (server.base_model, "own name") if lora else ("x", "lora=True")
             with pytest.raises(LLMServerError, match=why):

@@ -1,58 +1,89 @@
-"""Configuration of APO."""
+"""Options of APO."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, SkipValidation, model_validator
 
-from agl_prompt_search import Price
+from agl_core.algorithm import ChatClient
+from agl_core.plugins import ComponentConfig
+from agl_prompt_search import Budget, Price
 
 __all__ = ["APOConfig"]
 
 
-class APOConfig(BaseModel):
-    """Options of ``algorithm.apo``; the same as the arguments of :class:`~agl_algo_apo.APO`."""
+class APOConfig(ComponentConfig):
+    """Options of :class:`~agl_algo_apo.APO`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    async_openai_client: Any = None
-    """Any OpenAI-compatible async client; None makes one from the environment."""
+    async_openai_client: SkipValidation[ChatClient | None] = Field(
+        default=None, exclude=True, kw_only=False
+    )
+    """Any OpenAI-compatible async client; None makes an ``openai.AsyncOpenAI`` from the environment
+    when the run starts."""
     gradient_model: str = Field(default="gpt-5-mini", min_length=1)
-    """The model that criticises."""
+    """Model that criticises prompts."""
     apply_edit_model: str = Field(default="gpt-4.1-mini", min_length=1)
-    """The model that edits."""
+    """Model that edits prompts."""
     diversity_temperature: float = Field(default=1.0, ge=0)
-    """Temperature of both."""
+    """Temperature of both models."""
     gradient_batch_size: int = Field(default=4, ge=1)
-    """Training tasks that are run for a critique."""
+    """Number of training tasks that are run for one critique."""
     val_batch_size: int = Field(default=16, ge=1)
-    """Validation tasks that all candidates of a round are scored on."""
+    """Number of validation tasks on which all candidates of a round are scored."""
     beam_width: int = Field(default=4, ge=1)
-    """Prompts that survive a round, and prompts that a round edits."""
+    """Number of prompts that a round keeps, and that it edits; a shorter beam is repeated."""
     branch_factor: int = Field(default=4, ge=1)
-    """Edits of each of them."""
+    """Number of edits of each of these prompts."""
     beam_rounds: int = Field(default=3, ge=1)
-    """Rounds."""
+    """Number of rounds."""
     rollout_batch_timeout: float = Field(default=3600.0, gt=0)
-    """Seconds that one batch of rollouts may take."""
+    """Seconds for one batch of rollouts; unfinished rollouts are cancelled. Concurrent batches get
+    a multiple of it."""
     run_initial_validation: bool = True
     """Whether the seed prompt is measured on all validation tasks first."""
     seed: int | None = None
-    """Makes a run repeatable, as far as agent and models are."""
-    prompts_dir: str | None = None
-    """A folder with prompts of your own for critiques and edits."""
+    """Makes a run repeatable, as far as agent and models are. Requests then carry a seed, too."""
+    prompts_dir: str | Path | None = None
+    """Folder with prompt files for critiques and edits that replace the packaged ones."""
     max_rollouts: int | None = Field(default=None, ge=1)
-    """Most rollouts; a round that may not fit is not begun."""
+    """Limit of rollouts; a round that may exceed it is not started."""
     max_calls: int | None = Field(default=None, ge=0)
-    """Most calls of the two models."""
+    """Limit of calls of the two models."""
     max_tokens: int | None = Field(default=None, ge=0)
-    """Tokens of the two models, in and out, after which it stops."""
+    """Input and output tokens of the two models after which the search stops."""
     max_cost: float | None = Field(default=None, ge=0)
-    """Money spent on the two models after which it stops; needs ``prices``."""
-    prices: dict[str, Price] | None = None
-    """What the models cost, by name."""
+    """Cost of the two models after which the search stops; needs ``prices``."""
+    prices: Mapping[str, Price] | None = None
+    """Price of each model, by name."""
     call_timeout: float = Field(default=300.0, gt=0)
-    """Seconds that a critique or an edit may take."""
-    output_dir: str | None = None
-    """A folder for the history and the learning curve; None writes no files."""
+    """Seconds for one critique or edit."""
+    output_dir: str | Path | None = None
+    """Folder for ``history.csv``, ``curve.csv`` and ``curve.png``; None writes no files."""
+
+    @property
+    def proposals_per_round(self) -> int:
+        """Number of proposals in a round."""
+        return self.beam_width * self.branch_factor
+
+    def budget(self) -> Budget:
+        """Return the limits.
+
+        Raises:
+            ConfigError: The cost is limited, but a model's price is missing.
+        """
+        return Budget.of(
+            self.gradient_model,
+            self.apply_edit_model,
+            rollouts=self.max_rollouts,
+            calls=self.max_calls,
+            tokens=self.max_tokens,
+            cost=self.max_cost,
+            prices=self.prices,
+        )
+
+    @model_validator(mode="after")
+    def _check_prices(self) -> APOConfig:
+        self.budget()
+        return self

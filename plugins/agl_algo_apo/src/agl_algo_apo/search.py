@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from random import Random
 from typing import Any
 
 import anyio
 
+from agl_algo_apo.config import APOConfig
 from agl_algo_apo.proposals import Proposer
 from agl_algo_apo.state import APOState, Candidate
 from agl_core.adapter import TraceToMessages
@@ -18,25 +18,7 @@ from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutMode
 from agl_prompt_search import Budget, Experiment, Reporter, Snapshots, describe
 
-__all__ = ["BeamSearch", "Settings"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Sizes of a search; see :class:`~agl_algo_apo.APOConfig`."""
-
-    gradient_batch_size: int
-    val_batch_size: int
-    beam_width: int
-    branch_factor: int
-    beam_rounds: int
-    rollout_batch_timeout: float
-    run_initial_validation: bool
-
-    @property
-    def slots(self) -> int:
-        """Number of proposals per round."""
-        return self.beam_width * self.branch_factor
+__all__ = ["BeamSearch"]
 
 
 class BeamSearch:
@@ -47,7 +29,7 @@ class BeamSearch:
     one. Its rollouts in flight belong to the run, which does not enqueue them again.
 
     Args:
-        settings: Sizes of the search.
+        config: Sizes of the search.
         state: State to start from; changed in place.
         run: Saves the state; a run without a name saves nothing.
         store: Store of the rollouts.
@@ -62,7 +44,7 @@ class BeamSearch:
 
     def __init__(
         self,
-        settings: Settings,
+        config: APOConfig,
         state: APOState,
         *,
         run: Run,
@@ -75,7 +57,7 @@ class BeamSearch:
         budget: Budget,
         reporter: Reporter,
     ) -> None:
-        self._settings = settings
+        self._config = config
         self._state = state
         self._run = run
         self._saving = anyio.Lock()
@@ -90,10 +72,10 @@ class BeamSearch:
 
     async def run(self) -> None:
         """Search until the last round ends, the budget is spent, or the models do not answer."""
-        state, settings = self._state, self._settings
+        state, config = self._state, self._config
         if not state.curve:
             seed = state.candidate("v0")
-            if settings.run_initial_validation:
+            if config.run_initial_validation:
                 rows = range(len(self._val))
                 if self._stop_if(self._budget.exceeded_by(state.spent, rollouts=len(rows))):
                     return
@@ -102,7 +84,7 @@ class BeamSearch:
             state.add_curve_point()
             await self._save()
             self._reporter.started(state)
-        while state.rounds < settings.beam_rounds:
+        while state.rounds < config.beam_rounds:
             number = state.rounds + 1
             if self._stop_if(
                 self._budget.exceeded_by(state.spent, rollouts=self._max_rollouts(number), calls=2)
@@ -131,26 +113,26 @@ class BeamSearch:
 
     async def _propose(self, number: int) -> None:
         """Criticise and edit each parent several times, concurrently."""
-        state, settings = self._state, self._settings
+        state, config = self._state, self._config
         parents = self._parents(number)
-        slots = range(settings.slots)
+        slots = range(config.proposals_per_round)
         if self._budget.calls is not None:
             # Decided in advance, so that the order of concurrent calls does not matter.
             slots = slots[: (self._budget.calls - state.spent.calls) // 2]
         known = {candidate.version for candidate in state.history}
         async with anyio.create_task_group() as group:
             for slot in slots:
-                index = (number - 1) * settings.slots + slot
+                index = (number - 1) * config.proposals_per_round + slot
                 version = f"v{index + 1}"
                 if version not in known:
-                    parent = parents[slot // settings.branch_factor]
+                    parent = parents[slot // config.branch_factor]
                     candidate = Candidate(version=version, parent=parent.version, round=number)
                     group.start_soon(self._propose_one, candidate, parent, index)
         self._reject_repetitions(number)
 
     def _parents(self, number: int) -> list[Candidate]:
         """Return the prompts that a round edits; a short beam is repeated."""
-        beam, width = self._state.beam, self._settings.beam_width
+        beam, width = self._state.beam, self._config.beam_width
         if len(beam) < width:
             chosen = [beam[index % len(beam)] for index in range(width)]
         else:
@@ -169,11 +151,11 @@ class BeamSearch:
     async def _experiment(self, parent: Candidate, child: str, index: int) -> list[Experiment]:
         """Run a prompt on the training tasks from which its child is proposed."""
         batches = batch_iter_over_dataset(
-            self._train, self._settings.gradient_batch_size, seed=self._seed("train")
+            self._train, self._config.gradient_batch_size, seed=self._seed("train")
         )
         (tasks,) = islice(batches, index, index + 1)
         outcomes = await self._batch(
-            parent, tasks, "train", f"{child}-gradient", self._settings.slots
+            parent, tasks, "train", f"{child}-gradient", self._config.proposals_per_round
         )
         return [describe(outcome, self._adapter) for outcome in outcomes]
 
@@ -206,7 +188,7 @@ class BeamSearch:
             return  # no prompt was measured, so the beam stays
         # Of equal prompts the newer one stays, so that edits without a visible gain can add up.
         scores.sort(key=lambda pair: (-pair[0], -pair[1].number))
-        state.beam = [one.version for _, one in scores[: self._settings.beam_width]]
+        state.beam = [one.version for _, one in scores[: self._config.beam_width]]
         leader = scores[0][1]
         await self._measure([leader], range(len(self._val)), f"round-{number}-leader")
         best = state.candidate(state.best)
@@ -216,7 +198,7 @@ class BeamSearch:
     def _rows(self, number: int) -> list[int]:
         """Return the validation rows of a round."""
         batches = batch_iter_over_dataset(
-            range(len(self._val)), self._settings.val_batch_size, seed=self._seed("val")
+            range(len(self._val)), self._config.val_batch_size, seed=self._seed("val")
         )
         (rows,) = islice(batches, number - 1, number)
         return sorted(rows)
@@ -258,7 +240,7 @@ class BeamSearch:
             resources=await self._snapshots.get(candidate.version),
             mode=mode,
             # Concurrent batches share the runners, so each gets more time.
-            timeout=self._settings.rollout_batch_timeout * concurrent,
+            timeout=self._config.rollout_batch_timeout * concurrent,
             description=f"{candidate.version} {mode}",
             run=self._run,
             name=name,
@@ -275,11 +257,11 @@ class BeamSearch:
 
     def _max_rollouts(self, number: int) -> int:
         """Return the number of rollouts of a round in which every proposal is usable."""
-        slots, n_val = self._settings.slots, len(self._val)
+        slots, n_val = self._config.proposals_per_round, len(self._val)
         rows = self._rows(number)
         beam = [self._state.candidate(version) for version in self._state.beam]
         return (
-            slots * (min(self._settings.gradient_batch_size, len(self._train)) + len(rows))
+            slots * (min(self._config.gradient_batch_size, len(self._train)) + len(rows))
             + sum(len(candidate.missing(rows)) for candidate in beam)
             + n_val
             - len(rows)

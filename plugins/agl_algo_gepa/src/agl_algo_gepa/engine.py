@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -21,33 +20,18 @@ from gepa.strategies.acceptance import ImprovementOrEqualAcceptance, StrictImpro
 from gepa.strategies.proposal_sampling import IndependentSampling
 
 from agl_algo_gepa.bridge import Bridge
-from agl_algo_gepa.config import Acceptance, ModuleSelector, Selection
+from agl_algo_gepa.config import GEPAConfig
 from agl_algo_gepa.evolution import Evolution, Job, Row
 
-__all__ = ["Settings", "optimise"]
+__all__ = ["optimise"]
 
 logger = logging.getLogger(__name__)
 
 _MERGE_OVERLAP = 5  # tasks that both parents of a merge were measured on; the library's default
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Options of the engine; see :class:`~agl_algo_gepa.GEPAConfig`."""
-
-    max_iterations: int
-    proposals_per_iteration: int
-    reflection_minibatch_size: int
-    candidate_selection_strategy: Selection
-    module_selector: ModuleSelector
-    acceptance_criterion: Acceptance
-    perfect_score: float | None
-    use_merge: bool
-    max_merge_invocations: int
-
-
 def optimise(
-    settings: Settings,
+    config: GEPAConfig,
     evolution: Evolution,
     bridge: Bridge,
     *,
@@ -61,7 +45,7 @@ def optimise(
     The search is deterministic: equal results of the evolution lead to equal decisions.
 
     Args:
-        settings: Options of the engine.
+        config: Options.
         evolution: Runs rollouts and reflections, and keeps the history.
         bridge: Runs the evolution's coroutines on its event loop.
         seed_prompts: Prompts to start from, by name.
@@ -70,8 +54,8 @@ def optimise(
         seed: Seed of the engine's random draws.
     """
     sampling = None
-    if settings.proposals_per_iteration > 1:
-        sampling = IndependentSampling(settings.proposals_per_iteration)
+    if config.proposals_per_iteration > 1:
+        sampling = IndependentSampling(config.proposals_per_iteration)
     gepa.optimize(
         # The library iterates over sets of names when it merges candidates; see _Name.
         seed_candidate={_Name(name): text for name, text in seed_prompts.items()},
@@ -79,20 +63,20 @@ def optimise(
         valset=[Row("val", index) for index in range(n_val)],
         adapter=_Adapter(evolution, bridge),
         reflection_strategy=_Reflection(evolution, bridge),
-        candidate_selection_strategy=settings.candidate_selection_strategy,
-        skip_perfect_score=settings.perfect_score is not None,
-        perfect_score=1.0 if settings.perfect_score is None else settings.perfect_score,
-        reflection_minibatch_size=min(settings.reflection_minibatch_size, n_train),
-        module_selector=settings.module_selector,
-        use_merge=settings.use_merge,
-        max_merge_invocations=settings.max_merge_invocations,
+        candidate_selection_strategy=config.candidate_selection_strategy,
+        skip_perfect_score=config.perfect_score is not None,
+        perfect_score=1.0 if config.perfect_score is None else config.perfect_score,
+        reflection_minibatch_size=min(config.reflection_minibatch_size, n_train),
+        module_selector=config.module_selector,
+        use_merge=config.use_merge,
+        max_merge_invocations=config.max_merge_invocations,
         merge_val_overlap_floor=min(_MERGE_OVERLAP, n_val),
         stop_callbacks=_Rounds(evolution, bridge),
         callbacks=[_Merges(evolution, bridge)],
         # Version 0.1.4 of the library raises when it merges descendants of a candidate that scores
         # 0. Failures of our own code still end the search, through the bridge.
-        raise_on_exception=not settings.use_merge,
-        acceptance_criterion=_Verdicts(settings.acceptance_criterion, evolution, bridge),
+        raise_on_exception=not config.use_merge,
+        acceptance_criterion=_Verdicts(config.acceptance_criterion, evolution, bridge),
         sampling_strategy=sampling,
         logger=_Log(),
         track_best_outputs=False,
@@ -182,7 +166,7 @@ class _Reflection:
 class _Verdicts:
     """Accepts or rejects a candidate by its minibatch, and reports rejections."""
 
-    def __init__(self, criterion: Acceptance, evolution: Evolution, bridge: Bridge) -> None:
+    def __init__(self, criterion: str, evolution: Evolution, bridge: Bridge) -> None:
         self._strict = criterion == "strict_improvement"
         self._criterion = (
             StrictImprovementAcceptance() if self._strict else ImprovementOrEqualAcceptance()

@@ -1,8 +1,8 @@
 """Rollouts, reflections and history of a GEPA run; all of it on the run's event loop.
 
 The engine of the ``gepa`` library decides what to try. Its decisions are a function of the seed and
-of the results returned here. A run therefore resumes by starting the engine again and returning the
-earlier results from the journal: no rollout and no call is repeated, and the decisions are the same.
+of the results returned here. To resume a run, the engine starts again and gets the earlier results
+from the journal: no rollout and no call is repeated, and the decisions are the same.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Evolution:
         self._answered = self._failed = self._silent_rounds = 0
 
     def may_begin(self) -> bool:
-        """Return whether the budget allows the seed to be measured; if not, the search has stopped."""
+        """Return whether the budget allows the seed to be measured; if not, the search stops."""
         spent, n_val = self._state.spent, len(self._tasks["val"])
         self._state.stopped = self._budget.exceeded_by(spent, rollouts=n_val)
         if self._state.stopped:

@@ -26,11 +26,10 @@ from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from pydantic import ValidationError
 
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics, draw_curve
-from agl_algo_grpo.samples import Step, Verdict, judge
+from agl_algo_grpo.samples import Decision, Step, decide
 from agl_algo_grpo.serving import Serving, build_server
 from agl_core.adapter import TraceToTrajectory
 from agl_core.algorithm import (
@@ -43,6 +42,7 @@ from agl_core.algorithm import (
 )
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.llm_server import LLMServer
+from agl_core.plugins import configured_by
 from agl_core.proxy import LLMProxy
 from agl_core.types import Dataset, RolloutConfig, RolloutMode
 
@@ -66,21 +66,12 @@ class GRPO(Algorithm):
     A named run (``Trainer(run=…)``, ``agl train --resume``) resumes from its last checkpoint after
     any process was killed. Rollouts finished since that checkpoint are reused.
 
-    Args:
-        model: Folder of the model to start from.
-        **options: See :class:`~agl_algo_grpo.config.GRPOConfig`.
-
-    Raises:
-        ConfigError: An option is invalid (a ``ValueError``).
+    Options: :class:`GRPOConfig`.
     """
 
-    def __init__(self, model: str | Path, **options: Any) -> None:
-        try:
-            self.config = GRPOConfig(model=str(model), **options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, ("algorithm", *first["loc"])))
-            raise ConfigError(str(first["msg"]), path=where) from error
+    @configured_by(GRPOConfig)
+    def __init__(self, config: GRPOConfig) -> None:
+        self.config = config
         self.metrics: Metrics | None = None
         self.output_dir: Path | None = None
 
@@ -229,31 +220,31 @@ class _TrainingRun:
     async def _collect(self, step: int, tasks: Sequence[Any], serving: Serving) -> Step:
         """Run the rollouts of a step; repeat unusable ones, up to ``retries`` times."""
         size = self._config.group_size
-        verdicts: dict[tuple[int, int], Verdict] = {}
+        decisions: dict[tuple[int, int], Decision] = {}
         missing = [(group, member) for group in range(len(tasks)) for member in range(size)]
-        retried: list[Verdict] = []
+        retried: list[Decision] = []
         tries = 0
         name = f"step-{step}"
         while True:
             restarts = serving.restarts
             batch = await self._rollouts(name, [tasks[g] for g, _ in missing], serving, "train")
             for slot, outcome in zip(missing, batch, strict=True):
-                verdicts[slot] = judge(outcome, self._adapter, self._config, serving.version)
-            missing = [s for s in missing if verdicts[s].reason and verdicts[s].failed]
+                decisions[slot] = decide(outcome, self._adapter, self._config, serving.version)
+            missing = [s for s in missing if decisions[s].reason and decisions[s].failed]
             if missing:
                 await serving.ensure()
             # Rollouts lost to a server's death do not count as retries: `Serving` limits restarts.
             tries += serving.restarts == restarts
             if not missing or tries > self._config.retries:
                 break
-            retried += [verdicts[slot] for slot in missing]
+            retried += [decisions[slot] for slot in missing]
             # The name identifies these rollouts, so that a resumed run finds them in the store.
             name = f"step-{step}-again-{zlib.crc32(repr((name, missing)).encode()):08x}"
         selected = Step.of(
-            [[verdicts[group, member] for member in range(size)] for group in range(len(tasks))],
+            [[decisions[group, member] for member in range(size)] for group in range(len(tasks))],
             self._config,
         )
-        selected.retried.update(verdict.reason for verdict in retried)
+        selected.retried.update(decision.reason for decision in retried)
         return selected
 
     async def _rollouts(
@@ -382,7 +373,7 @@ def _check_libraries(*, lora: bool) -> None:
             raise MissingDependencyError("algorithm.grpo", pip=package)
 
 
-def _find_model(name: str) -> Path:
+def _find_model(name: str | Path) -> Path:
     """Return the folder of a model; a name that is not a folder is downloaded from the hub.
 
     Raises:
@@ -394,7 +385,7 @@ def _find_model(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name))
+        return Path(snapshot_download(str(name)))
     except Exception as error:  # many types: unknown name, no network, no permission
         raise ConfigError(
             f"{name} is not a model's folder and cannot be downloaded from the hub: {error}",

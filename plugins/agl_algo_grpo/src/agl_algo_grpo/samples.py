@@ -14,7 +14,7 @@ from agl_core.adapter import CertificateSummary, TraceToTrajectory, TrajectoryRo
 from agl_core.algorithm import RolloutOutcome
 from agl_core.types import Span
 
-__all__ = ["Group", "Reason", "Sample", "Step", "Verdict", "judge"]
+__all__ = ["Decision", "Group", "Reason", "Sample", "Step", "decide"]
 
 
 class Reason:
@@ -48,7 +48,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """The decision on one rollout: a sample, or the reason against it.
 
     Attributes:
@@ -111,19 +111,19 @@ class Step:
         return [sample for group in self.groups for sample in group.samples]
 
     @classmethod
-    def of(cls, verdicts: Sequence[Sequence[Verdict]], config: GRPOConfig) -> Step:
-        """Return the step for the verdicts on each group's rollouts."""
+    def of(cls, decisions: Sequence[Sequence[Decision]], config: GRPOConfig) -> Step:
+        """Return the step for the decisions on each group's rollouts."""
         step = cls()
         fewest = config.min_group_size or config.group_size
-        for index, members in enumerate(verdicts):
-            samples = [verdict.sample for verdict in members if verdict.sample is not None]
-            for verdict in members:
-                step.certificates += verdict.certificates
-                if verdict.sample is None:
-                    step.dropped[verdict.reason] += 1
-                    step.dropped_rows += verdict.rows
+        for index, members in enumerate(decisions):
+            samples = [decision.sample for decision in members if decision.sample is not None]
+            for decision in members:
+                step.certificates += decision.certificates
+                if decision.sample is None:
+                    step.dropped[decision.reason] += 1
+                    step.dropped_rows += decision.rows
                 else:
-                    step.rewards.append(verdict.sample.reward)
+                    step.rewards.append(decision.sample.reward)
             if len(samples) < fewest:
                 step.dropped_groups += 1
                 step.dropped["its group is too small"] += len(samples)
@@ -140,9 +140,9 @@ class Step:
         return ", ".join(f"{count} ({reason})" for reason, count in self.dropped.most_common())
 
 
-def judge(
+def decide(
     outcome: RolloutOutcome, adapter: TraceToTrajectory, config: GRPOConfig, version: str
-) -> Verdict:
+) -> Decision:
     """Decide whether a rollout can be trained on.
 
     Args:
@@ -152,17 +152,17 @@ def judge(
         version: Version of the weights that must have sampled it.
     """
     rows, calls = _rows(outcome.spans, adapter)
-    verdict = _judge(outcome, rows, calls, config, version)
-    return replace(verdict, certificates=CertificateSummary.of(rows))
+    decision = _decide(outcome, rows, calls, config, version)
+    return replace(decision, certificates=CertificateSummary.of(rows))
 
 
-def _judge(
+def _decide(
     outcome: RolloutOutcome,
     rows: Sequence[TrajectoryRow],
     calls: Sequence[Span],
     config: GRPOConfig,
     version: str,
-) -> Verdict:
+) -> Decision:
     status = outcome.rollout.status
     reward = outcome.reward
     reason = "" if status == "succeeded" else f"rollout {status}"
@@ -174,14 +174,14 @@ def _judge(
     if flaw or reason:
         usable = reason and not flaw and config.on_failure == "penalise"
         penalised = Sample(outcome.rollout.rollout_id, config.failure_reward, rows)
-        return Verdict(penalised if usable else None, reason or flaw, len(rows))
+        return Decision(penalised if usable else None, reason or flaw, len(rows))
     assert reward is not None
     if any("length" in _finish_reasons(call) for call in calls):
         if config.on_overlong == "drop":
-            return Verdict(None, Reason.CUT_OFF, len(rows), failed=False)
+            return Decision(None, Reason.CUT_OFF, len(rows), failed=False)
         if config.on_overlong == "penalise":
             reward = config.overlong_reward
-    return Verdict(Sample(outcome.rollout.rollout_id, float(reward), rows), rows=len(rows))
+    return Decision(Sample(outcome.rollout.rollout_id, float(reward), rows), rows=len(rows))
 
 
 def _rows(

@@ -1,8 +1,8 @@
-"""Advantages of rollouts instead of rows, and weights that make rollouts count the same.
+"""Advantages per rollout instead of per row, and loss weights that make rollouts count the same.
 
-A rollout can become several rows: a row per model call, or a new one wherever its history was cut.
-If rows are what is compared, a rollout of many calls moves its group's mean by as much as all of
-its siblings together, and gets as many votes in the loss. Both can be undone here:
+A rollout can have several rows: one per model call, or a new one wherever its history was cut. If
+rows are compared with each other, a rollout of many calls dominates its group's mean and the loss.
+These options prevent that:
 
 - ``advantage_level="rollout"``: one score per rollout enters its group's mean and deviation, and
   the advantage goes to all of its rows.
@@ -24,7 +24,7 @@ __all__ = ["add_advantages", "rollout_of", "rollout_token_weights"]
 
 
 def rollout_of(key: str) -> str:
-    """Return what the rows of one rollout have in common in their keys."""
+    """Return the part of a row's key that all rows of its rollout share."""
     return key.rsplit("_", 1)[0]
 
 
@@ -47,9 +47,9 @@ def add_advantages(
             ``response_mask`` (B, T), and ``uid`` (B,), the group, among the non-tensors; for GAE
             also ``values`` (B, T).
         keys: Key of each row.
-        level: What a sample is; GAE, whose advantages are of tokens, always works on rows.
+        level: Unit of a sample. GAE computes advantages per token and always works on rows.
         estimator: Name of the estimator.
-        num_repeat: Rollouts of a group.
+        num_repeat: Number of rollouts in a group.
         gamma: Discount factor.
         lam: GAE's lambda.
         norm_by_std: Whether GRPO divides by the group's standard deviation.
@@ -57,7 +57,7 @@ def add_advantages(
 
     Returns:
         ``data`` with ``advantages`` and ``returns`` (B, T), 0 outside the response mask. A group
-        with one sample left, of several, has nothing to be compared with: both are 0 for it.
+        of which one sample is left has nothing to compare with; both are 0 for it.
     """
     arguments: dict[str, Any] = {
         "adv_estimator": estimator,
@@ -76,22 +76,22 @@ def add_advantages(
         samples, place = _last_rows(keys)
         final = compute_advantage(data.select_idxs(samples), **arguments)
         mask = final.batch["response_mask"]
-        # These estimators give all tokens of a row one advantage; the first sampled one has it.
+        # These estimators give all sampled tokens of a row the same advantage.
         first = mask.argmax(dim=1, keepdim=True)
         scores = final.batch["advantages"].gather(1, first)[place]
         spread = scores * data.batch["response_mask"]
         data.batch["advantages"], data.batch["returns"] = spread, spread.clone()
     if num_repeat > 1:
-        _silence_lone_groups(data, samples)
+        _zero_single_sample_groups(data, samples)
     return data
 
 
 def rollout_token_weights(response_mask: torch.Tensor, keys: Sequence[str]) -> torch.Tensor:
-    """Return weights with which a mean over tokens is a mean over rollouts of means over tokens.
+    """Return weights that turn a mean over tokens into a mean over rollouts of token means.
 
     A token of rollout i weighs ``N / (R * n_i)``: N sampled tokens in the batch, R rollouts that
-    have any, n_i of them in rollout i. The weights of all sampled tokens have the mean 1, so the
-    learning rate means the same.
+    have any, n_i of them in rollout i. The weights have the mean 1, so the learning rate keeps its
+    meaning.
 
     Args:
         response_mask: (B, T), 1 on sampled tokens.
@@ -111,7 +111,7 @@ def rollout_token_weights(response_mask: torch.Tensor, keys: Sequence[str]) -> t
 
 
 def _last_rows(keys: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the last row of each rollout, and for each row which of these is of its rollout."""
+    """Return the last row of each rollout, and for each row the position of its rollout's."""
     last: dict[str, tuple[int, int]] = {}
     for row, key in enumerate(keys):
         index = int(key.rsplit("_", 1)[1])
@@ -120,11 +120,11 @@ def _last_rows(keys: Sequence[str]) -> tuple[list[int], list[int]]:
     return [row for _, row in last.values()], [order[rollout_of(key)] for key in keys]
 
 
-def _silence_lone_groups(data: DataProto, samples: Sequence[int]) -> None:
+def _zero_single_sample_groups(data: DataProto, samples: Sequence[int]) -> None:
     """Set advantages and returns of groups with a single sample to 0.
 
-    verl's estimators take the raw reward for the advantage there: with rewards of 0 and 1, every
-    such rollout would be reinforced, whatever it did.
+    verl's estimators use the raw reward as the advantage there. With rewards of 0 and 1, every such
+    rollout would be reinforced.
     """
     groups = np.asarray(data.non_tensor_batch["uid"])
     names, counts = np.unique(groups[list(samples)], return_counts=True)

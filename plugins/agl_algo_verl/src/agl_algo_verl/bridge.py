@@ -1,4 +1,4 @@
-"""The only door between the trainer's thread and the algorithm's loop."""
+"""All calls between the trainer's thread and the algorithm's event loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from agl_algo_verl.feeder import Prompt
+from agl_algo_verl.rollout_groups import Prompt
 
 __all__ = ["Bridge"]
 
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 class Bridge:
-    """What the trainer can ask of the algorithm. Methods are called in the trainer's thread.
+    """The trainer's interface to the algorithm. Methods are called in the trainer's thread.
 
     Args:
-        loop: The algorithm's loop.
-        submit: Begins groups of rollouts; called in the loop.
-        serve: Sends agents to rollout servers, by address.
-        close: Closes the way to them; returns how many calls were aborted.
-        open: Opens it, to weights of a version.
-        take_metrics: Returns what was counted, of a partition.
-        step_done: Told the number and the metrics of a step.
-        saved: Told the number of a step and the folder of its checkpoint.
-        finish: Ends what agents still do, before the servers go.
+        loop: The algorithm's event loop.
+        submit: Starts groups of rollouts; called in the loop.
+        serve: Directs the proxy to rollout servers, by address.
+        close: Holds calls back; returns the number of aborted calls.
+        open: Lets calls through, to weights of a version.
+        take_metrics: Returns the counts of a partition.
+        step_done: Receives the number and the metrics of a step.
+        saved: Receives the number of a step and the folder of its checkpoint.
+        finish: Cancels open rollouts before the servers stop.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Bridge:
         self._changed.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have the trainer's next wait raise an error; the first one counts."""
+        """Make the trainer's next wait raise an error; only the first one counts."""
         if self._error is None:
             self._error = error
         self._changed.set()
@@ -72,49 +72,49 @@ class Bridge:
         """Wait until a group has ended, at most this long.
 
         Raises:
-            BaseException: What was given to :meth:`fail`.
+            BaseException: The error passed to :meth:`fail`.
         """
         self._changed.wait(seconds)
         self._changed.clear()
         self.check()
 
     def check(self) -> None:
-        """Raise what was given to :meth:`fail`, if anything was."""
+        """Raise the error passed to :meth:`fail`, if any."""
         if self._error is not None:
             raise self._error
 
     def submit(self, prompts: Sequence[Prompt]) -> None:
-        """Begin a group per prompt; does not wait for them."""
+        """Start a group per prompt, without waiting for them."""
         self._loop.call_soon_threadsafe(self._submit, list(prompts))
 
     def serve(self, addresses: Sequence[str], version: int) -> None:
-        """Let agents through to these servers, which have the weights of this version."""
+        """Direct agents to these servers, which hold the weights of this version."""
 
         async def serve() -> None:
             await self._serve(addresses)
             await self._open(version)
 
-        self._there(serve())
+        self._call(serve())
 
     def pause(self) -> int:
-        """Keep agents from the servers; return how many calls were aborted."""
-        return self._there(self._close())
+        """Hold agents' calls back; return the number of aborted calls."""
+        return self._call(self._close())
 
     def resume(self, version: int) -> None:
-        """Let agents through, to weights of this version."""
-        self._there(self._open(version))
+        """Let agents' calls through to weights of this version."""
+        self._call(self._open(version))
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report a step."""
         self._loop.call_soon_threadsafe(self._step_done, step, dict(metrics))
 
     def saved(self, step: int, folder: str) -> None:
-        """Report a checkpoint; return when the run has noted it."""
-        self._there(self._saved(step, folder))
+        """Report a checkpoint; return when the run has recorded it."""
+        self._call(self._saved(step, folder))
 
     def finish(self) -> None:
-        """End what agents still do: rollouts that nothing will be trained on any more."""
-        self._there(self._finish())
+        """Cancel open rollouts, which will not be trained on any more."""
+        self._call(self._finish())
 
-    def _there(self, call: Coroutine[Any, Any, T]) -> T:
+    def _call(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()

@@ -1,55 +1,58 @@
-"""Options of VERL: what is not verl's own."""
+"""Options of VERL beside verl's own configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from agl_core.plugins import ComponentConfig
 
 __all__ = ["VERLConfig"]
 
-Policy = Literal["retry", "drop", "penalise"]
 
+class VERLConfig(ComponentConfig):
+    """Options of :class:`~agl_algo_verl.VERL`."""
 
-class VERLConfig(BaseModel):
-    """Options of ``algorithm.verl``; the same as the arguments of :class:`~agl_algo_verl.VERL`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    config: dict[str, Any] = Field(default_factory=dict)
-    """verl's own configuration: what differs from its defaults."""
+    config: Mapping[str, Any] = Field(default_factory=dict[str, Any], kw_only=False)
+    """verl's own configuration: a table merged over its Hydra defaults. An unknown key is an error;
+    ``+key`` adds one, as on verl's command line."""
     config_name: str = Field(default="ppo_trainer", min_length=1)
-    """Which of verl's configurations gives the defaults."""
+    """verl's configuration that gives the defaults."""
     model_name: str | None = Field(default=None, min_length=1)
-    """What agents call the model; None: the last part of its path."""
+    """Name that agents call the model by; None is the last part of its path."""
 
     aggregation: Literal["transition", "trajectory"] = "transition"
-    """Rows to train on: one per model call, or one per chain of calls that continue each other."""
+    """Rows to train on: ``transition`` is one per model call, ``trajectory`` one per chain of calls
+    that continue each other token by token."""
     advantage_level: Literal["rollout", "row"] = "rollout"
-    """What counts once in a group's mean reward: a rollout, or each of its rows."""
+    """Unit that counts once in a group's mean reward: a rollout, or each of its rows."""
     loss_level: Literal["token", "rollout"] = "token"
-    """What weighs the same in the loss: tokens (verl's ``loss_agg_mode``), or rollouts."""
+    """Unit of equal weight in the loss: ``token`` leaves it to verl's ``loss_agg_mode``;
+    ``rollout`` takes the mean over rollouts of each one's mean over tokens."""
 
-    on_failed: Policy = "retry"
-    """What becomes of a rollout that failed, ran out of time, or has nothing to train on."""
-    on_overlong: Policy = "drop"
-    """What becomes of rows over ``data.max_prompt_length`` or ``data.max_response_length``."""
+    on_failed: Literal["retry", "drop", "penalise"] = "retry"
+    """What to do with a rollout that failed, timed out, or has no rows to train on."""
+    on_overlong: Literal["retry", "drop", "penalise"] = "drop"
+    """What to do about rows over ``data.max_prompt_length`` or ``data.max_response_length``:
+    ``retry`` the rollout, ``drop`` the rows, or truncate responses and ``penalise`` the rollout."""
     penalty: float = 0.0
-    """Reward of a rollout that is penalised."""
+    """Reward of a penalised rollout."""
     missing_reward: float | None = 0.0
-    """Reward of a rollout that gave none; None: it counts as failed."""
+    """Reward of a rollout without one; None counts it as failed."""
     max_retries: int = Field(default=2, ge=0)
-    """How often a rollout is tried again before it is dropped."""
+    """Number of retries before a rollout is dropped."""
     min_group_size: int = Field(default=2, ge=1)
-    """A group with fewer rollouts left is dropped as a whole, and another task takes its place."""
+    """A group with fewer usable rollouts is dropped, and another task takes its place."""
     max_failed_groups: int = Field(default=64, ge=1)
-    """How many groups may be dropped in a row before the run is given up."""
+    """Number of groups dropped in a row after which the run ends with an error."""
 
     rollout_timeout: float | None = Field(default=1200.0, gt=0)
-    """Seconds that one attempt of a rollout may take."""
+    """Seconds for one attempt of a rollout; None is no limit."""
     drain_timeout: float = Field(default=60.0, ge=0)
-    """Seconds that calls in flight may take to end before weights change; then they are aborted."""
+    """Seconds for calls in flight to end before weights change; then they are aborted."""
     health_interval: float = Field(default=10.0, gt=0)
-    """Seconds between two looks at the rollout servers."""
+    """Seconds between two health checks of the rollout servers."""
     max_restarts: int = Field(default=2, ge=0)
-    """How often a broken trainer or server is started again, from the last checkpoint."""
+    """Number of restarts, from the last checkpoint, after a trainer or a server died."""

@@ -1,4 +1,4 @@
-"""Notices that a rollout server is gone, so that nobody waits for it."""
+"""Health checks of the rollout servers, so that no rollout waits for a dead one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["HealthWatch"]
 _TRIES = 3
 _PAUSE_SECONDS = 0.5
 _ANSWER_SECONDS = 60.0
-"""A busy engine may take long to answer; one that hangs is given up after this."""
+"""A busy engine may answer slowly; after this time it counts as hung."""
 
 
 class HealthWatch:
-    """Looks at the servers in an interval, and at once when there is reason to.
+    """Checks the servers at an interval, and at once after :meth:`suspect`.
 
     Args:
-        interval: Seconds between two looks.
+        interval: Seconds between two checks.
     """
 
     def __init__(self, interval: float) -> None:
@@ -31,11 +31,11 @@ class HealthWatch:
         self._wake = anyio.Event()
 
     def watch(self, addresses: Sequence[str]) -> None:
-        """Look after these servers, ``host:port`` each, from now on."""
+        """Check these servers, each ``host:port``, from now on."""
         self._addresses = list(addresses)
 
     def suspect(self) -> None:
-        """Look soon; called in the loop."""
+        """Check at once; called in the event loop."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -51,10 +51,10 @@ class HealthWatch:
                     await self._wake.wait()
                 self._wake = anyio.Event()
                 for address in self._addresses:
-                    await _look(session, address)
+                    await _check(session, address)
 
 
-async def _look(session: aiohttp.ClientSession, address: str) -> None:
+async def _check(session: aiohttp.ClientSession, address: str) -> None:
     began = time.monotonic()
     problem = ""
     for _ in range(_TRIES):
@@ -68,5 +68,5 @@ async def _look(session: aiohttp.ClientSession, address: str) -> None:
             break
         except (aiohttp.ClientError, OSError) as error:
             problem = str(error) or type(error).__name__
-        await anyio.sleep(_PAUSE_SECONDS)  # a server that restarts its socket is back by then
+        await anyio.sleep(_PAUSE_SECONDS)  # time for a server to reopen its socket
     raise LLMServerError(f"the rollout server at {address} is gone: {problem}")

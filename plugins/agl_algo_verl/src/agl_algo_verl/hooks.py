@@ -1,4 +1,6 @@
-"""The door to VERL."""
+"""Declares the algorithm and the doctor's check ``verl``; each is imported on use."""
+
+from __future__ import annotations
 
 from agl_core.plugins import CheckSpec, ComponentSpec, hookimpl
 

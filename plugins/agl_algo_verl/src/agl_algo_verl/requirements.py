@@ -1,6 +1,6 @@
-"""Are the libraries there, in a version that this plugin was written for?
+"""Checks that the required libraries are installed in a supported version.
 
-Asked before any of them is imported: their own errors are pages long and name no remedy.
+The check runs before any of them is imported, because their own errors are long and name no remedy.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ NEEDED: Final = {
     "pyzmq": ">=26",
     "uvicorn": ">=0.50",
 }
-"""Distribution and versions; the same as in this package's metadata."""
+"""Supported versions by distribution; equal to this package's requirements."""
 
 
 class WrongVersionError(MissingDependencyError):
-    """A library is installed in a version that cannot be used.
+    """A library is installed in an unsupported version.
 
     Args:
-        name: The distribution.
+        name: Name of the distribution.
         found: Its version.
-        pip: What to pass to ``pip install``.
+        pip: Argument for ``pip install``.
     """
 
     def __init__(self, name: str, found: str, *, pip: str) -> None:
         self.pip = pip
-        # Not the parent's message: something is installed.
+        # The parent's message says that a package is missing, which is wrong here.
         ImportError.__init__(self, f"VERL cannot use {name} {found}: pip install '{pip}'")
 
 
 def check_requirements() -> None:
-    """Raise about the first library that is missing or has a wrong version.
+    """Check all libraries.
 
     Raises:
-        MissingDependencyError: With the command that mends it.
+        MissingDependencyError: A library is missing or has an unsupported version. The message
+            names the pip command.
     """
     for name, versions in NEEDED.items():
         pip = f"{name}{versions}"

@@ -1,9 +1,9 @@
 """Rows to train on, from the spans of a rollout, token for token.
 
-Two aggregations. ``transition``: each model call is a row. ``trajectory``: calls that continue each
-other token by token are one row, in which what the agent inserted between them is context (mask 0).
-Both read what the core's adapters make of the spans, so that a row holds the very tokens that the
-server saw and sampled, and nothing that was tokenised again.
+There are two aggregations. ``transition``: each model call is a row. ``trajectory``: calls that
+continue each other token by token are one row; the text that the agent inserted between them has
+mask 0. Both use the core's adapters, so a row holds the tokens that the server read and sampled. No
+text is tokenised again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ class Row:
 
     Attributes:
         prompt_ids: Tokens before the first sampled one; at least one.
-        response_ids: What follows: sampled tokens, and what was inserted between them.
+        response_ids: The tokens after the prompt: sampled ones, and inserted ones between them.
         mask: As long as ``response_ids``; 1 where the token was sampled, else 0.
         logprobs: As long as ``response_ids``; the natural log-probability each token was sampled
             with, 0.0 where ``mask`` is 0. None if they were not captured.
-        versions: The oldest and the newest weights that sampled its tokens; None if the proxy did
-            not say.
-        turns: Model calls in the row.
+        versions: Oldest and newest weights that sampled its tokens; None if the spans have none.
+        turns: Number of model calls in the row.
     """
 
     prompt_ids: list[int]
@@ -56,9 +55,8 @@ class RowBuilder:
     """Makes rows of the spans of one attempt.
 
     Args:
-        aggregation: What a row is.
-        adapter: The run's adapter. One for triplets or trajectories is used as it is, and its
-            choice of calls also for the other aggregation.
+        aggregation: Unit of a row.
+        adapter: The run's adapter. Its choice of model calls applies to both aggregations.
 
     Raises:
         ConfigError: The adapter makes neither triplets nor trajectories.
@@ -82,9 +80,9 @@ class RowBuilder:
             self.adapter = TraceToTrajectory()
 
     def build(self, spans: Sequence[Span]) -> tuple[list[Row], AdapterReport]:
-        """Return the rows, in order of their first calls, and what was left out.
+        """Return the rows, in the order of their first calls, and a report.
 
-        Calls without token ids are left out and counted in the report.
+        Calls without token ids are dropped and counted in the report.
         """
         if not spans:
             return [], AdapterReport()
@@ -104,7 +102,7 @@ class RowBuilder:
 
 
 def _trajectory_like(adapter: TracerTraceToTriplet) -> TraceToTrajectory:
-    """Return an adapter that makes trajectories of the calls that another makes triplets of."""
+    """Return a trajectory adapter with the same choice of calls as a triplet adapter."""
     made = TraceToTrajectory(
         reward_match=adapter.reward_match, repair_hierarchy=adapter.repair_hierarchy
     )
@@ -131,7 +129,7 @@ def _row(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> Row:
 
 
 def _split(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> list[Row]:
-    """Return one row per call: what came before its response is its prompt."""
+    """Return one row per call; all tokens before its response are its prompt."""
     captured = trajectory.certificate.logprobs_present
     return [
         Row(
@@ -180,7 +178,7 @@ def _logprobs(entries: Any, length: int) -> list[float] | None:
 def _versions(span: Span) -> Versions:
     first = str(span.attributes.get(semconv.MODEL_VERSION, ""))
     last = str(span.attributes.get(semconv.MODEL_VERSION + ".end", first))
-    # Ours are numbers of steps; another proxy may have words of its own.
+    # Our versions are step numbers; another proxy may use other words.
     return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else None
 
 
@@ -196,12 +194,12 @@ def _span_of(versions: Iterable[Versions]) -> Versions:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Rows under the limits, and how many were not.
+    """Rows within the limits, and the number of rows beyond them.
 
     Attributes:
-        rows: The rows that can be trained on.
-        prompt_too_long: Rows left out because their prompt is too long.
-        response_too_long: Rows left out, or cut, because their response is too long.
+        rows: Rows to train on.
+        prompt_too_long: Number of rows dropped for their prompt.
+        response_too_long: Number of rows dropped or truncated for their response.
     """
 
     rows: list[Row]
@@ -210,7 +208,7 @@ class Fit:
 
     @property
     def over(self) -> int:
-        """How many rows were over a limit."""
+        """Number of rows beyond a limit."""
         return self.prompt_too_long + self.response_too_long
 
 
@@ -218,10 +216,11 @@ def fit_rows(rows: Iterable[Row], max_prompt: int, max_response: int, *, cut: bo
     """Keep rows within the limits.
 
     Args:
-        rows: The rows of a rollout.
-        max_prompt: Most tokens of a prompt. A longer one cannot be cut: the model saw all of it.
-        max_response: Most tokens of a response.
-        cut: Whether a longer response is cut instead of left out.
+        rows: Rows of a rollout.
+        max_prompt: Limit of a prompt, in tokens. A prompt is never truncated, because the model
+            read all of it.
+        max_response: Limit of a response, in tokens.
+        cut: Whether a longer response is truncated instead of dropped.
     """
     kept: list[Row] = []
     prompts = responses = 0

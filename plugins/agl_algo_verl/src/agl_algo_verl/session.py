@@ -1,6 +1,6 @@
-"""One session of verl's trainer: Ray, the queue, the trainer, and their end. Runs in a thread.
+"""One session of verl's trainer: start and end of Ray, the queue and the trainer. For a thread.
 
-Importing this imports torch and verl.
+Importing this module imports torch and verl.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verl.trainer.ppo.utils import Role
 from agl_algo_verl.bridge import Bridge
 from agl_algo_verl.checkpoints import keep_metrics_file
 from agl_algo_verl.config import VERLConfig
-from agl_algo_verl.table import QueuePublisher
+from agl_algo_verl.queue_rows import QueuePublisher
 from agl_algo_verl.trainer import TRAINERS, PromptDispatcher
 from agl_core.errors import LLMServerError
 
@@ -39,7 +39,7 @@ LOST = (
     ray.exceptions.OutOfMemoryError,
     ray.exceptions.ObjectLostError,
 )
-"""Errors that say that a process is gone, and not that something is wrong with what it did."""
+"""Errors that mean that a process died; a restart can help against these only."""
 
 
 def run_session(
@@ -54,25 +54,25 @@ def run_session(
 
     Args:
         config: verl's configuration, resolved.
-        options: What is not verl's own.
-        bridge: The way to the algorithm.
-        publisher: Writes to the queue; closed here, before the queue is.
-        data_sources: Names of the data sources of the tasks, by partition.
-        environment: Environment variables that workers need.
+        options: Options of the algorithm.
+        bridge: Interface to the algorithm.
+        publisher: Writes to the queue; closed here before the queue.
+        data_sources: Data sources of the tasks, by partition.
+        environment: Environment variables for workers.
 
     Raises:
-        Exception: Whatever ends the training early; one of :data:`LOST` if a process is gone.
+        Exception: The failure that ended the training; one of :data:`LOST` if a process died.
     """
     started = _start_ray(config, environment)
     try:
         _train(config, options, bridge, publisher, data_sources)
     except LOST as error:
         if getattr(error, "actor_init_failed", False):
-            # It would fail again: a setting is wrong, or something is not installed.
+            # A restart would fail again: a setting is wrong, or a package is missing.
             raise RuntimeError(f"a worker of verl did not start: {error}") from error
         if not started:
-            # What is left of its actors lives on in a Ray that is not ours to stop.
-            raise RuntimeError(f"a Ray that was there before lost a process: {error}") from error
+            # The remaining actors live in a Ray that this process did not start and must not stop.
+            raise RuntimeError(f"the existing Ray cluster lost a process: {error}") from error
         raise
     finally:
         _close(started)
@@ -109,7 +109,7 @@ def _train(
 
 
 def _start_ray(config: DictConfig, environment: Mapping[str, str]) -> bool:
-    """Connect to Ray unless that was done; tell whether it was done here."""
+    """Connect to Ray unless it is connected; return whether this call did."""
     if ray.is_initialized():
         return False
     runtime: dict[str, Any] = get_ppo_ray_runtime_env(config)
@@ -117,7 +117,7 @@ def _start_ray(config: DictConfig, environment: Mapping[str, str]) -> bool:
     arguments: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     given = arguments.pop("runtime_env", None) or {}
     merged: Any = OmegaConf.to_container(OmegaConf.merge(runtime, given))
-    # Read by verl in this process, which is a worker's process in its own entry point.
+    # verl also reads it in this process, which is a Ray worker in verl's own entry point.
     os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
     ray.init(**arguments, runtime_env=merged)
     return True
@@ -126,7 +126,7 @@ def _start_ray(config: DictConfig, environment: Mapping[str, str]) -> bool:
 def _close(started: bool) -> None:
     try:
         tq.close()
-    except Exception as error:  # its actors may be what died; Ray's end takes the rest along
+    except Exception as error:  # its actors may have died; ray.shutdown() ends the others
         logger.warning("TransferQueue did not close: %s", error)
     finally:
         if started:
@@ -134,7 +134,7 @@ def _close(started: bool) -> None:
 
 
 def _workers(config: DictConfig) -> dict[Role, type]:
-    """Return worker classes that stand in for verl's own."""
+    """Return the worker classes that replace verl's own."""
     if config.trainer.device != "cpu":
         return {}
     from agl_algo_verl.cpu.workers import (

@@ -1,7 +1,7 @@
-"""verl's configuration: its Hydra defaults, with a plain dict merged over them.
+"""verl's configuration: its Hydra defaults, with a user's dict merged over them.
 
-A key that verl does not know is an error, as on its command line, and as there a ``+`` before a key
-adds it: ``{"ray_kwargs": {"ray_init": {"+address": "auto"}}}``.
+As on verl's command line, an unknown key is an error, and a ``+`` before a key adds it, as in
+``{"ray_kwargs": {"ray_init": {"+address": "auto"}}}``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["compose", "is_cpu"]
 
 _DEFAULTS: Final = {
     "actor_rollout_ref": {"rollout": {"name": "vllm"}},
-    # A group without a row would shrink the batch in silence: verl gives out another task instead.
+    # Otherwise a group without rows shrinks the batch silently; with it verl takes another task.
     "trainer": {"v1": {"sampler": {"sync_refill_failed_groups": True}}},
 }
 _MODES: Final = ("sync", "colocate_async", "separate_async")
 
 
 def is_cpu(config: Mapping[str, Any]) -> bool:
-    """Tell whether a configuration selects the CPU platform."""
+    """Return whether a configuration selects the CPU platform."""
     trainer = config.get("trainer") or {}
     return trainer.get("device") == "cpu"
 
@@ -35,11 +35,11 @@ def compose(options: VERLConfig, run_name: str = "") -> DictConfig:
     """Return verl's configuration, resolved and checked by verl.
 
     Args:
-        options: Whose ``config`` goes over verl's defaults.
-        run_name: Name of the run: the experiment's, if that is not configured.
+        options: Options of the algorithm; ``options.config`` overrides verl's defaults.
+        run_name: Name of the run, which is the default name of the experiment.
 
     Raises:
-        ConfigError: A key is unknown or a value is wrong.
+        ConfigError: A key is unknown or a value is invalid.
     """
     from hydra import compose as compose_defaults
     from hydra import initialize_config_module
@@ -74,7 +74,7 @@ def _merge(node: DictConfig, values: Mapping[str, Any], path: str) -> None:
     from omegaconf import DictConfig, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
-    is_free = not len(node)  # verl leaves a mapping empty where any key may be
+    is_free = not len(node)  # an empty mapping in verl's defaults takes any key
     for key, value in values.items():
         name = str(key)
         where = f"{path}.{name}" if path else name
@@ -100,7 +100,7 @@ def _plain(value: Any) -> Any:
 
 
 def _check(config: DictConfig, options: VERLConfig) -> None:
-    """Let verl check what it can, and refuse what would be wrong in silence."""
+    """Let verl check the configuration, and refuse settings that would fail silently."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -109,31 +109,31 @@ def _check(config: DictConfig, options: VERLConfig) -> None:
     mode = config.trainer.v1.trainer_mode
     if mode not in _MODES:
         raise ConfigError(
-            f"{mode!r} is none of {', '.join(_MODES)}", path="config.trainer.v1.trainer_mode"
+            f"{mode!r} is not one of {', '.join(_MODES)}", path="config.trainer.v1.trainer_mode"
         )
     if not config.trainer.use_v1:
-        raise ConfigError("VERL is built on the V1 trainer", path="config.trainer.use_v1")
+        raise ConfigError("VERL needs the V1 trainer", path="config.trainer.use_v1")
     if config.trainer.v1.separate_async.hybrid_rollout.enable_switch:
         raise ConfigError(
-            "agents reach the standalone rollout servers only; set it to false",
+            "agents call the standalone rollout servers only; set it to false",
             path="config.trainer.v1.separate_async.hybrid_rollout.enable_switch",
         )
     model = config.actor_rollout_ref.model
     if (model.lora_rank > 0 or model.lora.get("rank", 0) > 0) and not model.lora.get("merge"):
         raise ConfigError(
-            "agents call the servers over HTTP, where verl's adapter is not applied: set it to "
-            "true, and the servers get merged weights",
+            "agents call the servers over HTTP, where verl does not apply its adapter; set it to "
+            "true, so that the servers get merged weights",
             path="config.actor_rollout_ref.model.lora.merge",
         )
     if options.loss_level == "rollout":
         if config.actor_rollout_ref.actor.loss_agg_mode != "token-mean":
             raise ConfigError(
-                "loss_level='rollout' weighs tokens, which asks for token-mean",
+                "loss_level='rollout' weights tokens, which needs token-mean",
                 path="config.actor_rollout_ref.actor.loss_agg_mode",
             )
         if config.algorithm.rollout_correction.bypass_mode:
             raise ConfigError(
-                "its loss makes weights of its own, so loss_level='rollout' cannot be had with it",
+                "its loss has its own weights, so loss_level='rollout' cannot be combined with it",
                 path="config.algorithm.rollout_correction.bypass_mode",
             )
     try:

@@ -1,7 +1,7 @@
-"""verl's V1 trainers, fed by agents that run somewhere else.
+"""verl's V1 trainers, with rollouts made by agents that run elsewhere.
 
-Each is verl's own class with one mixin before it. The mixin gives out tasks instead of prompts,
-keeps agents from the servers while weights change, and decides what a sample of an advantage is.
+Each class is verl's own with one mixin in front. The mixin submits tasks instead of generating
+texts, holds agents' calls back while weights change, and computes advantages per rollout.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from verl.workers.utils.padding import response_to_nested
 from agl_algo_verl.advantages import add_advantages, rollout_token_weights
 from agl_algo_verl.bridge import Bridge
 from agl_algo_verl.config import VERLConfig
-from agl_algo_verl.feeder import Prompt
+from agl_algo_verl.rollout_groups import Prompt
 
 __all__ = ["TRAINERS", "AgentColocateAsync", "AgentSeparateAsync", "AgentSync", "PromptDispatcher"]
 
 
 class TaskIndices(TorchDataset[dict[str, Any]]):
-    """The tasks as verl's data loader sees them: their numbers. What they are the feeder knows.
+    """Dataset of task indices for verl's data loader; :class:`GroupRunner` has the tasks.
 
     Args:
-        data_sources: Name of the data source of each task.
+        data_sources: Data source of each task.
     """
 
     def __init__(self, data_sources: Sequence[str]) -> None:
@@ -54,13 +54,13 @@ class TaskIndices(TorchDataset[dict[str, Any]]):
 
 
 class PromptDispatcher:
-    """Stands where verl has its agent loops: hands prompts to the feeder and returns at once."""
+    """Replaces verl's agent loops: submits prompts to the algorithm and returns at once."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Begin a group of rollouts for each prompt."""
+        """Start a group of rollouts for each prompt."""
         step = int(_plain(prompts["global_steps"]))
         validate = "validate" in prompts and bool(_plain(prompts["validate"]))
         self._bridge.submit(
@@ -72,14 +72,14 @@ class PromptDispatcher:
 
 
 class AgentTrainer:
-    """What is different about training agents; comes before one of verl's trainers.
+    """Mixin for training agents, in front of one of verl's trainers.
 
     Args:
         config: verl's configuration.
-        options: What is not verl's own.
-        bridge: The way to the algorithm.
-        data_sources: Names of the data sources of the tasks, by partition.
-        workers: Worker classes that stand in for verl's own, by role.
+        options: Options of the algorithm.
+        bridge: Interface to the algorithm.
+        data_sources: Data sources of the tasks, by partition.
+        workers: Worker classes that replace verl's own, by role.
     """
 
     config: Any
@@ -107,7 +107,7 @@ class AgentTrainer:
         config = self.config
         train, val = (TaskIndices(self._data_sources[part]) for part in ("train", "val"))
         self.train_dataset, self.val_dataset = train, val
-        # Tasks that replace others are fetched one by one.
+        # verl fetches replacements for dropped groups one by one.
         with open_dict(config):
             config.data.gen_batch_size = 1
         self.train_dataloader = StatefulDataLoader(
@@ -142,7 +142,7 @@ class AgentTrainer:
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()  # pyright: ignore[reportAttributeAccessIssue]
-        # verl looks every two seconds; the feeder says when there is something to see.
+        # verl polls every two seconds; the bridge wakes it when a group has ended.
         buffer._wait_for_next_poll = self._wait_for_group
         return buffer
 
@@ -153,19 +153,19 @@ class AgentTrainer:
     # -- agents at the servers ---------------------------------------------------------------------
 
     def server_addresses(self) -> list[str]:
-        """Return ``host:port`` of the servers that agents are sent to."""
+        """Return ``host:port`` of the servers that agents call."""
         return self.llm_server_manager.get_addresses()  # pyright: ignore
 
     def on_init_end(self) -> None:
-        """Let agents in, once the servers have the first weights."""
+        """Let agents' calls through once the servers have the first weights."""
         super().on_init_end()  # pyright: ignore[reportAttributeAccessIssue]
         self.bridge.serve(self.server_addresses(), self.global_steps)
 
-    def _keep_agents_out(self) -> None:
+    def _hold_calls(self) -> None:
         aborted = self.bridge.pause()
         self._calls_aborted = getattr(self, "_calls_aborted", 0) + aborted
 
-    # -- what a sample is --------------------------------------------------------------------------
+    # -- advantages -------------------------------------------------------------------------------
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         batch = super()._compute_old_log_prob(batch, metrics)  # pyright: ignore
@@ -200,7 +200,9 @@ class AgentTrainer:
         if correction and not correction.bypass_mode and "rollout_log_probs" in data.batch:
             data, found = compute_rollout_correction_and_add_to_batch(data, correction)
             metrics.update(found)
-            written.append("response_mask")  # it rejects tokens by taking them out of the mask
+            written.append(
+                "response_mask"
+            )  # the correction rejects tokens by removing them from the mask
 
         data = add_advantages(
             data,
@@ -227,7 +229,7 @@ class AgentTrainer:
             fields=TensorDict(nested, batch_size=len(batch)),
         )
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def _validate(self) -> dict[str, float]:
         found = super()._validate()  # pyright: ignore[reportAttributeAccessIssue]
@@ -247,53 +249,53 @@ class AgentTrainer:
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()  # pyright: ignore[reportAttributeAccessIssue]
-        folder = os.path.join(  # noqa: PTH118 -- verl's own way to its name
+        folder = os.path.join(  # noqa: PTH118 -- as verl builds the name
             self.config.trainer.default_local_dir, f"global_step_{self.global_steps}"
         )
         self.bridge.saved(self.global_steps, folder)
 
 
 class AgentSync(AgentTrainer, PPOTrainerSync):
-    """Rollouts, then training, on the same devices: every row is of the weights it trains."""
+    """Rollouts, then training, on the same devices; rows are sampled by the weights they train."""
 
     def on_sample_end(self) -> None:
-        """Send agents away before the servers go to sleep."""
-        self._keep_agents_out()
-        # Whoever calls the servers past the proxy must not be in their way either.
+        """Hold calls back before the servers sleep."""
+        self._hold_calls()
+        # This also stops calls that bypass the proxy.
         self.checkpoint_manager.abort_replicas()
         super().on_sample_end()
 
     def on_step_end(self) -> None:
-        """Let agents in again, to the new weights."""
+        """Let calls through to the new weights."""
         super().on_step_end()
         self.checkpoint_manager.resume_generation_replicas()
         self.bridge.resume(self.global_steps)
 
 
 class AgentColocateAsync(AgentTrainer, PPOTrainerColocateAsync):
-    """One step off, on the same devices: agents begin on the next batch before this one is used."""
+    """One step off-policy, on the same devices; the next batch starts before this one is used."""
 
     def on_sample_end(self) -> None:
-        """Send agents away before the servers go to sleep; rollouts go on afterwards."""
-        self._keep_agents_out()
+        """Hold calls back before the servers sleep; rollouts continue afterwards."""
+        self._hold_calls()
         super().on_sample_end()
 
     def on_step_end(self) -> None:
-        """Let agents in again, to the new weights."""
+        """Let calls through to the new weights."""
         super().on_step_end()
         self.bridge.resume(self.global_steps)
 
 
 class AgentSeparateAsync(AgentTrainer, PPOTrainerSeparateAsync):
-    """One step off or more, on devices of their own: agents go on while the trainer trains."""
+    """One step off-policy or more, on separate devices; agents continue during training."""
 
     def server_addresses(self) -> list[str]:
         """Return ``host:port`` of the standalone servers."""
         return self.standalone_server_manager.get_addresses()
 
     def on_step_end(self) -> None:
-        """Stop agents for as long as the weights are sent."""
-        self._keep_agents_out()
+        """Hold calls back while the weights are sent."""
+        self._hold_calls()
         super().on_step_end()
         self.bridge.resume(self.global_steps)
 
@@ -303,14 +305,14 @@ TRAINERS: Final[Mapping[str, type[Any]]] = {
     "colocate_async": AgentColocateAsync,
     "separate_async": AgentSeparateAsync,
 }
-"""By verl's ``trainer.v1.trainer_mode``."""
+"""Trainer classes by verl's ``trainer.v1.trainer_mode``."""
 
 
 def _logprob_gap(batch: KVBatchMeta, config: Any) -> dict[str, float]:
     """Compare the trainer's log-probabilities with the server's, over all sampled tokens.
 
-    What they differ by is what the servers' kernels and precision make of the same weights, plus
-    what the weights have changed since.
+    Differences come from other kernels and precision in the servers, and from changes of the
+    weights since the tokens were sampled.
     """
     correction = config.algorithm.get("rollout_correction")
     captured = config.actor_rollout_ref.rollout.calculate_log_probs

@@ -19,12 +19,13 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final
 
 import anyio
 
 from agl_core.errors import LLMServerError, MissingDependencyError
 from agl_core.llm_server import LLMServer
+from agl_core.plugins import configured_by
 from agl_server_hf.config import HFServerConfig
 
 __all__ = ["HFServer"]
@@ -49,51 +50,12 @@ class HFServer(LLMServer):
 
     The process ends with :meth:`stop`, and by itself when its parent is dead.
 
-    Args:
-        path: Folder of the model and its tokenizer.
-        model: Name that calls ask for; None is the folder's name.
-        **options: See :class:`~agl_server_hf.config.HFServerConfig`.
-
-    Raises:
-        ConfigError: An option is wrong (a ``ValueError``).
+    Options: :class:`HFServerConfig`.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        model: str | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        device: str = "auto",
-        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
-        max_model_len: int | None = None,
-        max_batch_size: int = 64,
-        chat_template: str | None = None,
-        threads: int | None = None,
-        seed: int | None = None,
-        python: str | None = None,
-        start_timeout: float = 300.0,
-        update_timeout: float = 300.0,
-        log_file: str | Path | None = None,
-    ) -> None:
-        self._config = HFServerConfig(
-            path=str(path),
-            model=model,
-            host=host,
-            port=port,
-            device=device,
-            dtype=dtype,
-            max_model_len=max_model_len,
-            max_batch_size=max_batch_size,
-            chat_template=chat_template,
-            threads=threads,
-            seed=seed,
-            python=python,
-            start_timeout=start_timeout,
-            update_timeout=update_timeout,
-            log_file=None if log_file is None else str(log_file),
-        )
+    @configured_by(HFServerConfig)
+    def __init__(self, config: HFServerConfig) -> None:
+        self._config = config
         self._version = "0"
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None

@@ -1,6 +1,6 @@
-"""The routes of a running vLLM that agl uses beside those of OpenAI's protocol.
+"""Client for vLLM's own routes, beside those of OpenAI's protocol.
 
-``/collective_rpc``, ``/pause``, ``/resume`` and ``/reset_prefix_cache`` are there with
+``/collective_rpc``, ``/pause``, ``/resume`` and ``/reset_prefix_cache`` exist with
 ``VLLM_SERVER_DEV_MODE=1``, the routes of adapters with ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Api"]
 _PROBE_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 0.2
 _NO_ROUTE: Final = (404, 405)
-_SHOWN: Final = 500  # characters of an answer that went wrong
+_MAX_SHOWN: Final = 500  # characters of an error's body in a message
 
 
 class Api:
@@ -29,7 +29,7 @@ class Api:
 
     Args:
         root_url: The server's URL, without ``/v1``.
-        api_key: What it asks callers for.
+        api_key: Key that it requires, if any.
     """
 
     def __init__(self, root_url: str, api_key: str | None) -> None:
@@ -48,86 +48,89 @@ class Api:
     ) -> None:
         await self._session.close()
 
-    # -- is it there -----------------------------------------------------------------------------
+    # -- readiness ------------------------------------------------------------------------------
 
     async def serves(self, model: str) -> bool:
-        """Tell whether the engine says that it is well, and serves a model of this name."""
+        """Return whether the engine is healthy and serves a model of this name."""
         try:
-            await self._done("GET", "/health", seconds=_PROBE_SECONDS)
-            body = await self._done("GET", "/v1/models", seconds=_PROBE_SECONDS)
+            await self._request_ok("GET", "/health", seconds=_PROBE_SECONDS)
+            body = await self._request_ok("GET", "/v1/models", seconds=_PROBE_SECONDS)
             return model in [entry["id"] for entry in body["data"]]
         except LLMServerError:
             return False
-        except (KeyError, TypeError):  # somebody else's answer
+        except (KeyError, TypeError):  # another server's reply
             return False
 
-    async def say_one_token(self, model: str, seconds: float) -> None:
-        """Let a model answer one token, so that whatever is made at the first call is made.
+    async def generate_one_token(self, model: str, seconds: float) -> None:
+        """Generate one token, so that the work of a first call is done.
 
         Raises:
-            LLMServerError: It cannot, or it returns no token ids.
+            LLMServerError: The call failed, or it returned no token ids.
         """
         call = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0, "logprobs": 0}
-        body = await self._done(
+        body = await self._request_ok(
             "POST", "/v1/completions", {**call, "return_token_ids": True}, seconds=seconds
         )
         if body["choices"][0].get("token_ids") is None:
-            raise LLMServerError("this vLLM returns no token ids: pip install 'vllm>=0.10.2'")
+            raise LLMServerError("this vLLM does not return token ids: pip install 'vllm>=0.10.2'")
 
     # -- weights ---------------------------------------------------------------------------------
 
     async def pause(self, seconds: float) -> None:
-        """Let new calls wait, and wait until those in flight have ended; older versions do not.
+        """Hold new calls back and wait until the calls in flight have ended.
 
-        However this ends, :meth:`resume` has to be called.
+        :meth:`resume` must be called afterwards, even if this raises. Older versions of vLLM have
+        no such route; then this does nothing.
 
         Raises:
             LLMServerError: Calls are still in flight after that time.
         """
         try:
-            status, body = await self._call("POST", "/pause?mode=wait", seconds=seconds)
+            status, body = await self._request("POST", "/pause?mode=wait", seconds=seconds)
         except LLMServerError as error:
             if not isinstance(error.__cause__, TimeoutError):
                 raise
             raise LLMServerError(
-                f"calls in flight did not end in {seconds:g} s, so the weights stay as they are: "
+                f"calls in flight did not end within {seconds:g} s, so the weights stay: "
                 "drain the proxy before an update, or raise update_timeout"
             ) from None
         if status not in _NO_ROUTE:
             _expect("/pause", status, body)
 
     async def resume(self) -> None:
-        """Let calls go on."""
-        status, body = await self._call("POST", "/resume", seconds=_PROBE_SECONDS)
+        """Let calls through again."""
+        status, body = await self._request("POST", "/resume", seconds=_PROBE_SECONDS)
         if status not in _NO_ROUTE:
             _expect("/resume", status, body)
 
     async def reload(self, path: Path, seconds: float) -> None:
         """Load the weights of a whole model."""
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}
-        await self._done("POST", "/collective_rpc", call, seconds=seconds)
+        await self._request_ok("POST", "/collective_rpc", call, seconds=seconds)
 
     async def load_adapter(self, name: str, path: Path, seconds: float, *, replace: bool) -> None:
-        """Serve a LoRA adapter under a name of its own, in place of the one of that name."""
+        """Serve a LoRA adapter under a name; ``replace`` replaces the adapter of that name."""
         call: dict[str, Any] = {"lora_name": name, "lora_path": str(path)}
         if replace:
             call["load_inplace"] = True
-        await self._done("POST", "/v1/load_lora_adapter", call, seconds=seconds)
+        await self._request_ok("POST", "/v1/load_lora_adapter", call, seconds=seconds)
 
     async def unload_adapter(self, name: str, seconds: float) -> None:
-        """Serve an adapter no longer."""
-        await self._done("POST", "/v1/unload_lora_adapter", {"lora_name": name}, seconds=seconds)
+        """Stop serving an adapter."""
+        await self._request_ok(
+            "POST", "/v1/unload_lora_adapter", {"lora_name": name}, seconds=seconds
+        )
 
     async def reset_prefix_cache(self, seconds: float) -> None:
-        """Forget what was computed for prompts.
+        """Clear the prefix cache.
 
         Raises:
-            LLMServerError: Calls hold on to it for longer than that.
+            LLMServerError: Calls still use it after that time.
         """
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
-            body = await self._done("POST", "/reset_prefix_cache", seconds=seconds)
-            # Older versions answer an empty body, and always that it was done.
+            body = await self._request_ok("POST", "/reset_prefix_cache", seconds=seconds)
+            # Older versions reply with an empty body and always succeed.
             if not isinstance(body, dict) or body.get("success", True):
                 return
             if asyncio.get_running_loop().time() > deadline:
@@ -136,17 +139,17 @@ class Api:
 
     # -- http ------------------------------------------------------------------------------------
 
-    async def _done(
+    async def _request_ok(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float
     ) -> Any:
-        status, raw = await self._call(method, path, body, seconds=seconds)
+        status, raw = await self._request(method, path, body, seconds=seconds)
         _expect(path, status, raw)
         try:
             return json.loads(raw)
         except ValueError:
             return raw
 
-    async def _call(
+    async def _request(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float
     ) -> tuple[int, str]:
         try:
@@ -158,7 +161,7 @@ class Api:
             ) as reply:
                 return reply.status, await reply.text()
         except TimeoutError as error:
-            raise LLMServerError(f"vLLM did not answer {path} in {seconds:g} s") from error
+            raise LLMServerError(f"vLLM did not answer {path} within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise LLMServerError(f"vLLM did not answer {path}: {error}") from error
 
@@ -167,7 +170,7 @@ def _expect(path: str, status: int, body: str) -> None:
     if status == 200:
         return
     try:
-        said = json.loads(body)["error"]["message"]
+        message = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError):
-        said = body
-    raise LLMServerError(f"vLLM answered {path} with {status}: {str(said)[:_SHOWN]}")
+        message = body
+    raise LLMServerError(f"vLLM answered {path} with {status}: {str(message)[:_MAX_SHOWN]}")

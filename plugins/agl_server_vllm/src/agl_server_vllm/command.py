@@ -1,4 +1,4 @@
-"""``agl vllm``: serve a model with vLLM by itself."""
+"""``agl vllm``: serve a model with vLLM, without an algorithm."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PORT = 8000  # vLLM's own default
 @click.option(
     "--log-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write what vLLM says; default: a temporary file, kept if vLLM fails.",
+    help="File for vLLM's output; default: a temporary file, kept if vLLM fails.",
 )
 @click.option("--start-timeout", default=900.0, show_default=True, help="Seconds until ready.")
-@click.option("--insecure", is_flag=True, help="Let a network reach vLLM.")
+@click.option("--insecure", is_flag=True, help="Allow a network to reach vLLM.")
 @click.argument("words", metavar="-- [serve] MODEL [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def vllm(
     python: str | None,
@@ -42,8 +42,8 @@ def vllm(
 ) -> None:
     """Serve a model with vLLM until Ctrl+C, with vLLM's own arguments.
 
-    Returns when calls are answered, and ends all of vLLM's processes however this one ends. With
-    --enable-lora, MODEL's name is answered by an adapter that can be replaced while it serves.
+    All of vLLM's processes end with this command, however it ends. With --enable-lora, an adapter
+    is served under MODEL's name and can be replaced while vLLM runs.
     """
     from agl_core.logs import setup_logging
 
@@ -64,15 +64,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """Return the server's arguments for the words of a ``vllm serve``.
+    """Return the server's options for the words of a ``vllm serve`` command.
 
     Raises:
-        ConfigError: They name no model, or two.
+        ConfigError: The words name no model, or two.
     """
     rest = list(words)
     if rest[:1] == ["serve"]:
         del rest[0]
-    # As vLLM has it, the model comes before the options.
+    # vLLM's own command takes the model before the options, too.
     first = [rest.pop(0)] if rest and not rest[0].startswith("-") else []
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", dest="path")
@@ -87,8 +87,8 @@ def read_words(words: Sequence[str]) -> dict[str, Any]:
     options = vars(known)
     paths = [path for path in (*first, options.pop("path")) if path is not None]
     if len(paths) != 1:
-        said = f"not {' and '.join(paths)}" if paths else "there is none"
-        raise ConfigError(f"say one model after --, as in `agl vllm -- Qwen/Qwen3-8B`: {said}")
+        found = f"found {' and '.join(paths)}" if paths else "found none"
+        raise ConfigError(f"name one model after --, as in `agl vllm -- Qwen/Qwen3-8B`: {found}")
     return {**options, "path": paths[0], "args": args}
 
 
@@ -102,6 +102,6 @@ async def _serve(server: VLLMServer) -> None:
         async with server:
             click.echo(f"Serving {server.model} at {server.base_url} (Ctrl+C stops)")
             await server.wait()
-            _ = server.base_url  # raises, and says why it ended
+            _ = server.base_url  # raises with the reason why vLLM ended
             raise LLMServerError("vLLM has ended")
     click.echo("Stopped")

@@ -1,8 +1,8 @@
-"""What this plugin says about its LLM server; agl imports the rest when the server is built."""
+"""Declares the LLM server, the doctor's check and the command ``vllm``; each is imported on use."""
 
 from __future__ import annotations
 
-from agl_core.plugins import CheckSpec, ComponentSpec, hookimpl
+from agl_core.plugins import CheckSpec, CommandSpec, ComponentSpec, hookimpl
 
 
 @hookimpl
@@ -22,5 +22,14 @@ def agl_check() -> CheckSpec:
     return CheckSpec(
         name="vllm",
         check="agl_server_vllm.check:check_versions",
-        summary="Releases of vLLM that return no token ids",
+        summary="Releases of vLLM that do not return token ids",
+    )
+
+
+@hookimpl
+def agl_command() -> CommandSpec:
+    return CommandSpec(
+        name="vllm",
+        target="agl_server_vllm.command:vllm",
+        summary="Serve a model with vLLM until Ctrl+C.",
     )

@@ -1,4 +1,4 @@
-"""Which vLLM an interpreter has, and how to run it."""
+"""Finds the vLLM of an interpreter, and the command that runs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OLDEST: Final = (0, 10, 2)
 """The first version that returns token ids."""
 _PROBE_SECONDS: Final = 60.0
 
-# Looks for files and imports nothing: importing vLLM takes seconds.
+# It looks for files only, because importing vLLM takes seconds.
 _PROBE: Final = """
 import importlib.metadata, importlib.util, json, pathlib
 def version(name):
@@ -48,28 +48,31 @@ print(snapshot_download(sys.argv[1], local_files_only=True))
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A vLLM that can be run."""
+    """An installed vLLM.
+
+    Attributes:
+        python: Interpreter that has it.
+        version: Its version; None if its metadata is missing.
+        has_command: Whether ``vllm serve`` works, which needs the distribution ``vllm``.
+    """
 
     python: str
-    """The interpreter that has it."""
     version: str | None
-    """None: it does not say."""
     has_command: bool
-    """Whether ``vllm serve`` works, which needs a distribution of that very name."""
 
     def command(self, model: str) -> list[str]:
-        """Return the command that serves a model, without its options."""
+        """Return the command that serves a model, without options."""
         if self.has_command:
             return [self.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
         return [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
 
 
 async def find_installation(python: str | None, env: Mapping[str, str]) -> Installation:
-    """Look for vLLM.
+    """Return the vLLM of an interpreter.
 
     Args:
-        python: The interpreter to look in; None is the running one.
-        env: Further environment variables of it.
+        python: Interpreter to look in; None is the running one.
+        env: Further environment variables for it.
 
     Raises:
         MissingDependencyError: The interpreter has no vLLM, or one that is too old.
@@ -84,7 +87,7 @@ async def find_installation(python: str | None, env: Mapping[str, str]) -> Insta
     version = found["version"]
     if version is not None and _numbers(version) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
-        feature = f"{_feature(python)} has vLLM {version}, which returns no token ids; it"
+        feature = f"{_feature(python)} has vLLM {version}, which does not return token ids; it"
         raise MissingDependencyError(feature, pip=f"vllm>={oldest}", python=python)
     has_command = found["vllm"] is not None or not found["api_server"]
     return Installation(interpreter, version, has_command)
@@ -97,8 +100,8 @@ def _feature(python: str | None) -> str:
 def _probe(python: str, env: Mapping[str, str]) -> dict[str, Any]:
     done = _run(python, _PROBE, env=env)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise LLMServerError(f"{python} is no Python that runs: {last}")
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise LLMServerError(f"{python} is not a working Python: {last}")
     return json.loads(done.stdout)
 
 
@@ -119,7 +122,7 @@ def _run(
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, e.g. (0, 10, 2) of ``0.10.2rc1+cpu``."""
+    """Return the leading numbers of a version, e.g. (0, 10, 2) for ``0.10.2rc1+cpu``."""
     found: list[int] = []
     for word in version.split(".")[:3]:
         digits = word[: len(word) - len(word.lstrip("0123456789"))]
@@ -130,13 +133,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def interpreter_environment(python: str) -> dict[str, str]:
-    """Return the environment to run an interpreter in.
+    """Return the environment variables for an interpreter.
 
-    Another interpreter does not get this one's import path, and finds the tools of its own
-    environment (compilers for kernels) before all others.
+    Another interpreter must not inherit this one's import path. Its own folder comes first on
+    ``PATH``, because vLLM runs tools of its environment, such as compilers for kernels.
     """
     env = dict(os.environ)
-    if os.path.abspath(python) != os.path.abspath(sys.executable):  # noqa: PTH100 -- links stay
+    if os.path.abspath(python) != os.path.abspath(sys.executable):  # noqa: PTH100 -- resolve() would follow a virtual environment's link
         for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
             env.pop(name, None)
     folder = str(Path(python).parent) if os.sep in python else ""
@@ -149,16 +152,16 @@ def resolve_in_cache(python: str, model: str, env: Mapping[str, str]) -> Path:
 
     Args:
         python: vLLM's interpreter.
-        model: What vLLM was told to load: a folder, or a name on the hub.
+        model: Model that vLLM loaded: a folder, or a name on the hub.
         env: Further environment variables of vLLM.
 
     Raises:
-        LLMServerError: It is not there.
+        LLMServerError: The model is not in the cache.
     """
     if Path(model).is_dir():
         return Path(model).absolute()
     done = _run(python, _RESOLVE, model, env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [""])[-1]
-        raise LLMServerError(f"the files of {model} are not to be found: {last}")
+        raise LLMServerError(f"the files of {model} cannot be found: {last}")
     return Path(done.stdout.strip().splitlines()[-1])

@@ -1,12 +1,10 @@
-"""vLLM's options, as its command line takes them."""
+"""vLLM's options as words of its command line."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-
-from agl_core.errors import ConfigError
 
 __all__ = ["refuse_managed", "words_of"]
 
@@ -23,7 +21,7 @@ _MANAGED: Final = {
     "--max-loras": "max_loras",
     "--uds": "host and port",
 }
-"""Options of vLLM that the server sets itself, and what says them to the server."""
+"""Options of vLLM that the server sets itself, and the server's own option for each."""
 
 
 def words_of(args: Sequence[str] | Mapping[str, Any]) -> list[str]:
@@ -31,15 +29,10 @@ def words_of(args: Sequence[str] | Mapping[str, Any]) -> list[str]:
 
     Args:
         args: The words, or a table: ``{"max_model_len": 4096, "enforce_eager": True}``. True is the
-            option alone, False its opposite (``--no-…``), None leaves it out, a list is several
-            words, a table is JSON.
-
-    Raises:
-        ConfigError: One of them is the server's own.
+            option alone, False its opposite (``--no-…``), None leaves it out, a list becomes
+            several words, a table becomes JSON.
     """
-    words = [str(word) for word in args] if not isinstance(args, Mapping) else _of_table(args)
-    refuse_managed(words)
-    return words
+    return _of_table(args) if isinstance(args, Mapping) else [str(word) for word in args]
 
 
 def _of_table(table: Mapping[str, Any]) -> list[str]:
@@ -63,9 +56,9 @@ def refuse_managed(words: Sequence[str]) -> None:
     """Refuse options that the server sets itself.
 
     Raises:
-        ConfigError: There is one.
+        ValueError: One of the words is such an option.
     """
     for word in words:
         name = word.partition("=")[0].replace("_", "-")
         if name in _MANAGED:
-            raise ConfigError(f"{word} is set by {_MANAGED[name]} of the server", path="args")
+            raise ValueError(f"{word} is set by the server's own option {_MANAGED[name]}")

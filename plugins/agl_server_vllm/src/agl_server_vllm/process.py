@@ -1,4 +1,4 @@
-"""vLLM as processes: how they are started, what they say, and how they end."""
+"""vLLM's processes: start, log and end."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ _TAIL_BYTES: Final = 16_384
 _TAIL_LINES: Final = 12
 _LAUNCH_SECONDS: Final = 30.0
 _EXTRA_SECONDS: Final = 15.0
-"""How much longer than the grace period the keeper may take."""
+"""Time that the keeper may need beyond the grace period."""
 _PREFIX: Final = re.compile(r"^(\([^)]*pid=\d+\) )?([A-Z]+ \S+ \S+ \[[^\]]*\] )?")
 
 
 def message_of(line: str) -> str:
-    """Return a line of vLLM's log without who says it, when and where."""
+    """Return the message of a line of vLLM's log, without process, level, time and place."""
     return _PREFIX.sub("", line).strip()
 
 
 class KeptProcess:
-    """A command with all that it starts, in the hands of a keeper (:mod:`agl_server_vllm.keeper`).
+    """A command run by a keeper process (:mod:`agl_server_vllm.keeper`).
 
-    It ends when :meth:`stop` is called, and when this process ends in any way, SIGKILL included.
+    The command and all its processes end when :meth:`stop` is called, and when this process ends in
+    any way, SIGKILL included.
 
     Args:
-        command: What to run.
-        env: The environment to run it in.
-        grace: Seconds between asking it to end and killing it.
-        log_file: Where its output goes; None is a temporary file, which is kept after a failure.
+        command: Command to run.
+        env: Its environment variables.
+        grace: Seconds between SIGTERM and SIGKILL.
+        log_file: File for its output; None is a temporary file, which is kept after a failure.
 
     Raises:
-        LLMServerError: It cannot be run.
+        LLMServerError: The command cannot be run.
     """
 
     def __init__(
@@ -70,38 +71,38 @@ class KeptProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=handle,
-                start_new_session=True,  # Ctrl+C is for us; we tell the keeper
+                start_new_session=True,  # Ctrl+C must reach this process only; it stops the keeper
             )
         finally:
             os.close(handle)
-        self.pid = self._first_word()
+        self.pid = self._read_pid()
         """Process id, process group and session of the command."""
 
-    def _first_word(self) -> int:
+    def _read_pid(self) -> int:
         assert self._keeper.stdout is not None
-        word = self._keeper.stdout.readline()  # at once, or the end of a keeper that failed
+        word = self._keeper.stdout.readline()  # returns at once; empty if the keeper failed
         self._keeper.stdout.close()
         if not word.strip():
             self._keeper.wait()
-            raise LLMServerError(f"vLLM cannot be run: {self.tail()}")
+            raise LLMServerError(f"vLLM cannot be started: {self.tail()}")
         return int(word)
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended: an exit code, 128 + a signal's number, or None while it runs."""
+        """Exit code, or 128 + the signal's number; None while the command runs."""
         code = self._keeper.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def last_line(self) -> str:
-        """Return what it said last, without who, when and where."""
+        """Return the last message in its log."""
         lines = [message_of(line) for line in self._read_tail()]
         return next((line for line in reversed(lines) if line), "")
 
     def tail(self) -> str:
-        """Return the last lines of what it said, and where there is more."""
+        """Return the last lines of its log, and the log's path."""
         lines = [line for line in self._read_tail() if line.strip()][-_TAIL_LINES:]
-        said = "\n".join(lines) or "(it said nothing)"
-        return f"{said}\n(all of it is in {self.log_file})"
+        text = "\n".join(lines) or "(the log is empty)"
+        return f"{text}\n(full log: {self.log_file})"
 
     def _read_tail(self) -> list[str]:
         with self.log_file.open("rb") as file:
@@ -110,17 +111,17 @@ class KeptProcess:
             return file.read().decode("utf-8", "replace").splitlines()
 
     async def wait(self) -> int:
-        """Wait until it ends; return its exit code."""
+        """Wait until the command ends; return its exit code."""
         await asyncio.to_thread(self._keeper.wait)
         code = self.exit_code
         assert code is not None
         return code
 
     async def stop(self, *, keep_log: bool = False) -> None:
-        """End it and everything it started. Idempotent.
+        """End the command and all its processes. Idempotent.
 
         Args:
-            keep_log: Whether to leave the log there, though it be a temporary file.
+            keep_log: Whether to keep a temporary log file.
         """
         if self._keeper.poll() is None:
             self._keeper.send_signal(signal.SIGTERM)
@@ -130,7 +131,7 @@ class KeptProcess:
             self._keeper.kill()
             await asyncio.to_thread(self._keeper.wait)
         if self._keeper.returncode < 0:
-            self._kill_group()  # nobody did it for us
+            self._kill_group()  # the keeper was killed before it could do so
         if self._keeper.stdin is not None:
             self._keeper.stdin.close()
         if self._temporary and not keep_log:

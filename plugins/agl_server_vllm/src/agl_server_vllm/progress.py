@@ -1,4 +1,4 @@
-"""What there is to see while a server starts: a spinner in a terminal, elsewhere a line at times.
+"""Progress of a starting server: a spinner in a terminal, elsewhere a log line every ten seconds.
 
 A first start may download a model and compile kernels for minutes.
 """
@@ -22,7 +22,7 @@ _WIDTH: Final = 70
 
 @contextmanager
 def show_start(name: str) -> Generator[Callable[[str], None]]:
-    """Show that a server is starting; yield what tells the last thing it said."""
+    """Show that a server is starting; yield a function that takes its last log message."""
     begun = time.monotonic()
     if sys.stderr.isatty():
         from rich.console import Console
@@ -30,20 +30,20 @@ def show_start(name: str) -> Generator[Callable[[str], None]]:
 
         with Console(stderr=True).status(f"starting vLLM: {name}") as status:
 
-            def show(said: str) -> None:
+            def show(message: str) -> None:
                 seconds = time.monotonic() - begun
-                status.update(f"starting vLLM: {name} {seconds:.0f} s  {escape(said[:_WIDTH])}")
+                status.update(f"starting vLLM: {name} {seconds:.0f} s  {escape(message[:_WIDTH])}")
 
             yield show
         return
 
-    told = begun
+    logged = begun
 
-    def tell(said: str) -> None:
-        nonlocal told
+    def log(message: str) -> None:
+        nonlocal logged
         now = time.monotonic()
-        if now - told >= _LINE_INTERVAL:
-            told = now
-            logger.info("starting vLLM: %s, %.0f s: %s", name, now - begun, said[:_WIDTH])
+        if now - logged >= _LINE_INTERVAL:
+            logged = now
+            logger.info("starting vLLM: %s, %.0f s: %s", name, now - begun, message[:_WIDTH])
 
-    yield tell
+    yield log

@@ -1,6 +1,6 @@
-"""What can be known of weights before an engine loads them: names, shapes, LoRA ranks, ties.
+"""Checks of weights before vLLM loads them: tensor names, shapes, LoRA ranks, tied embeddings.
 
-Only headers are read, so it costs milliseconds whatever the size. Format of a safetensors file:
+Only headers are read, so a check takes milliseconds for any size. Format of a safetensors file:
 https://huggingface.co/docs/safetensors (eight bytes of length, a JSON header, the data).
 """
 
@@ -35,15 +35,15 @@ _FEW: Final = 3
 
 
 def is_adapter(folder: Path) -> bool:
-    """Tell whether a folder holds a LoRA adapter in PEFT's format."""
+    """Return whether a folder holds a LoRA adapter in PEFT's format."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every tensor of a model.
+    """Return the name and shape of every tensor of a model.
 
     Raises:
-        LLMServerError: There are no safetensors files, or they are broken.
+        LLMServerError: The folder has no safetensors files, or broken ones.
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -52,7 +52,7 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise LLMServerError(f"{folder} holds no model: there are no *.safetensors files in it")
+        raise LLMServerError(f"{folder} is not a model's folder: it has no *.safetensors files")
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         shapes |= _shapes_in(file)
@@ -65,15 +65,15 @@ def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
             (length,) = struct.unpack("<Q", stream.read(8))
             size = file.stat().st_size
             if length > size:
-                raise ValueError("its header is cut off")
+                raise ValueError("its header is truncated")
             header: dict[str, Any] = json.loads(stream.read(length))
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
         if 8 + length + end > size:
-            raise ValueError("its data are cut off")
+            raise ValueError("its data is truncated")
         return {name: tuple(entry["shape"]) for name, entry in entries.items()}
     except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
-        raise LLMServerError(f"{file} is no safetensors file: {error}") from error
+        raise LLMServerError(f"{file} is not a valid safetensors file: {error}") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -87,12 +87,12 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def check_checkpoint(folder: Path, served: Shapes, *, strict: bool = True) -> None:
-    """Refuse a model that an engine would load in part, or wrongly, without saying so.
+    """Refuse a model that vLLM would load partly or wrongly without an error.
 
     Args:
-        folder: The new model.
-        served: The shapes of the model that the engine was started with.
-        strict: Whether its tensors must be the very ones that are served.
+        folder: Folder of the new model.
+        served: Shapes of the model that vLLM was started with.
+        strict: Whether its tensors must have the names and shapes of the served ones.
 
     Raises:
         LLMServerError: It cannot be loaded, its embeddings are tied, or its tensors differ.
@@ -102,7 +102,7 @@ def check_checkpoint(folder: Path, served: Shapes, *, strict: bool = True) -> No
             f"{folder} is a LoRA adapter: start the server with lora=True to update by adapters"
         )
     if not (folder / "config.json").is_file():
-        raise LLMServerError(f"{folder} holds no model: there is no config.json in it")
+        raise LLMServerError(f"{folder} is not a model's folder: it has no config.json")
     shapes = tensor_shapes(folder)
     refuse_tied(folder, shapes)
     if not strict:
@@ -117,18 +117,17 @@ def check_checkpoint(folder: Path, served: Shapes, *, strict: bool = True) -> No
     if problems:
         more = f" and {len(problems) - _FEW} more" if len(problems) > _FEW else ""
         raise LLMServerError(
-            f"{folder} is another model than the one that is served: "
-            f"{', '.join(problems[:_FEW])}{more}"
+            f"{folder} differs from the served model: {', '.join(problems[:_FEW])}{more}"
         )
 
 
 def refuse_tied(folder: Path, shapes: Shapes) -> None:
     """Refuse a model whose input and output embeddings are one tensor.
 
-    vLLM answers the reload of such a model with 200 and goes on with wrong weights.
+    vLLM replies to the reload of such a model with 200 and then uses wrong weights.
 
     Raises:
-        LLMServerError: They are.
+        LLMServerError: The embeddings are tied.
     """
     config = _read_json(folder / "config.json")
     text: dict[str, Any] = config.get("text_config") or {}
@@ -136,7 +135,7 @@ def refuse_tied(folder: Path, shapes: Shapes) -> None:
     if tied or not any(_HEADS.search(name) for name in shapes):
         raise LLMServerError(
             f"{folder} ties its input and output embeddings, which vLLM reloads wrongly without "
-            "saying so: update by LoRA adapters (lora=True), or train a model that was saved "
+            "an error: update by LoRA adapters (lora=True), or train a model that was saved "
             "with tie_word_embeddings=False and an output layer of its own"
         )
 
@@ -145,20 +144,20 @@ def refuse_tied(folder: Path, shapes: Shapes) -> None:
 
 
 def check_adapter(folder: Path, *, max_rank: int) -> None:
-    """Refuse a folder that is no LoRA adapter which a server of this rank can take.
+    """Refuse a folder that is not a LoRA adapter, or one of too high a rank.
 
     Raises:
-        LLMServerError: It is none, its files are broken, or its rank is too high.
+        LLMServerError: It is not an adapter, its files are broken, or its rank is too high.
     """
     if not is_adapter(folder):
         raise LLMServerError(
-            f"{folder} holds no LoRA adapter: there is no {ADAPTER_CONFIG} in it (this server "
-            "takes adapters; started with lora=False it takes whole models)"
+            f"{folder} is not a LoRA adapter: it has no {ADAPTER_CONFIG} (this server takes "
+            "adapters; with lora=False it takes whole models)"
         )
     config = _read_json(folder / ADAPTER_CONFIG)
     rank = config.get("r")
     if not isinstance(rank, int):
-        raise LLMServerError(f"{folder / ADAPTER_CONFIG} says no rank 'r'")
+        raise LLMServerError(f"{folder / ADAPTER_CONFIG} has no rank 'r'")
     pattern: Mapping[str, int] = config.get("rank_pattern") or {}
     highest = max([rank, *pattern.values()])
     if highest > max_rank:
@@ -168,25 +167,25 @@ def check_adapter(folder: Path, *, max_rank: int) -> None:
         )
     files = [folder / name for name in _ADAPTER_FILES if (folder / name).is_file()]
     if not files:
-        raise LLMServerError(f"{folder} holds no weights: there is no {_ADAPTER_FILES[0]} in it")
+        raise LLMServerError(f"{folder} has no weights: {_ADAPTER_FILES[0]} is missing")
     if files[0].suffix == ".safetensors":
         _shapes_in(files[0])
 
 
 def write_blank_adapter(folder: Path, shapes: Shapes) -> None:
-    """Write an adapter that changes nothing, for a model of these tensors.
+    """Write an adapter that changes nothing, for a model with these tensors.
 
-    It has rank 1 and a B of zeros (Hu et al., 2021, https://arxiv.org/abs/2106.09685, section 4.1),
-    on one kind of attention projection.
+    It has rank 1 and a zero matrix B (Hu et al., 2021, https://arxiv.org/abs/2106.09685, section
+    4.1), on one kind of attention projection.
 
     Raises:
-        LLMServerError: The model has none of the projections that are known.
+        LLMServerError: The model has no known attention projection.
     """
     target = next((t for t in _TARGETS if any(n.endswith(f".{t}.weight") for n in shapes)), None)
     if target is None:
         raise LLMServerError(
-            "no adapter to begin with can be made for this model, whose attention projections "
-            f"are none of {', '.join(_TARGETS)}: pass one as adapter="
+            "no first adapter can be made for this model, because it has none of the attention "
+            f"projections {', '.join(_TARGETS)}: pass one as adapter="
         )
     tensors: dict[str, Sequence[int]] = {}
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""Calls in every protocol, as the official SDKs make them."""
+"""Calls in every protocol, made by the official SDKs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from agl_testing.tiny_model import WEATHER_TOOL
 
-__all__ = ["CASES", "TURNS", "Case", "Said", "call"]
+__all__ = ["CASES", "TURNS", "Case", "SDKResult", "call"]
 
 FUNCTION = WEATHER_TOOL["function"]
 STORY = "Tell me a story about a fox."
@@ -60,8 +60,8 @@ CASES = [
 
 
 @dataclass(frozen=True)
-class Said:
-    """What an SDK got.
+class SDKResult:
+    """The result of an SDK's call.
 
     Attributes:
         text: What was said.
@@ -74,7 +74,7 @@ class Said:
     usage: tuple[int, int]
 
 
-async def call(case: Case, base_url: str, model: str) -> Said:
+async def call(case: Case, base_url: str, model: str) -> SDKResult:
     """Make a call; ``base_url`` is OpenAI's, which ends in ``/v1``."""
     make = globals()[f"_{case.protocol}"]
     if case.streamed:
@@ -87,7 +87,7 @@ async def call(case: Case, base_url: str, model: str) -> Said:
     return await asyncio.to_thread(_call_sync, case, base_url, model)
 
 
-def _call_sync(case: Case, base_url: str, model: str) -> Said:
+def _call_sync(case: Case, base_url: str, model: str) -> SDKResult:
     if case.protocol == "messages":
         root = base_url.removesuffix("/v1")
         with Anthropic(base_url=root, api_key="none", max_retries=0) as client:
@@ -97,7 +97,7 @@ def _call_sync(case: Case, base_url: str, model: str) -> Said:
             return _chat_of(client.chat.completions.create(**_chat_body(case, model)))
         if case.protocol == "completions":
             reply = client.completions.create(**_completions_body(case, model))
-            return Said(reply.choices[0].text, None, _usage(reply.usage))
+            return SDKResult(reply.choices[0].text, None, _usage(reply.usage))
         return _responses_of(client.responses.create(**_responses_body(case, model)))
 
 
@@ -114,15 +114,15 @@ def _chat_body(case: Case, model: str) -> dict[str, Any]:
     return body | ({"tools": [WEATHER_TOOL]} if case.kind == "tools" else {})
 
 
-def _chat_of(reply: Any) -> Said:
+def _chat_of(reply: Any) -> SDKResult:
     message = reply.choices[0].message
     calls = message.tool_calls or []
     tool = (calls[0].function.name, json.loads(calls[0].function.arguments)) if calls else None
-    return Said(message.content or "", tool, _usage(reply.usage))
+    return SDKResult(message.content or "", tool, _usage(reply.usage))
 
 
-async def _chat(case: Case, client: AsyncOpenAI, model: str) -> Said:
-    # The SDK's own helper takes only tools with strict schemas, and is made of this.
+async def _chat(case: Case, client: AsyncOpenAI, model: str) -> SDKResult:
+    # The SDK's own helper is built on this, but takes only tools with strict schemas.
     state = ChatCompletionStreamState()
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     async for chunk in await client.chat.completions.create(**_chat_body(case, model), **options):
@@ -143,7 +143,7 @@ def _completions_body(case: Case, model: str) -> dict[str, Any]:
     }
 
 
-async def _completions(case: Case, client: AsyncOpenAI, model: str) -> Said:
+async def _completions(case: Case, client: AsyncOpenAI, model: str) -> SDKResult:
     body = _completions_body(case, model)
     chunks = [
         chunk
@@ -152,7 +152,7 @@ async def _completions(case: Case, client: AsyncOpenAI, model: str) -> Said:
         )
     ]
     text = "".join(choice.text for chunk in chunks for choice in chunk.choices)
-    return Said(text, None, _usage(chunks[-1].usage))
+    return SDKResult(text, None, _usage(chunks[-1].usage))
 
 
 def _usage(usage: Any) -> tuple[int, int]:
@@ -172,13 +172,13 @@ def _responses_body(case: Case, model: str) -> dict[str, Any]:
     return body | ({"tools": [{"type": "function", **FUNCTION}]} if case.kind == "tools" else {})
 
 
-def _responses_of(reply: Any) -> Said:
+def _responses_of(reply: Any) -> SDKResult:
     calls = [item for item in reply.output if item.type == "function_call"]
     tool = (calls[0].name, json.loads(calls[0].arguments)) if calls else None
-    return Said(reply.output_text, tool, (reply.usage.input_tokens, reply.usage.output_tokens))
+    return SDKResult(reply.output_text, tool, (reply.usage.input_tokens, reply.usage.output_tokens))
 
 
-async def _responses(case: Case, client: AsyncOpenAI, model: str) -> Said:
+async def _responses(case: Case, client: AsyncOpenAI, model: str) -> SDKResult:
     async with client.responses.stream(**_responses_body(case, model)) as events:
         async for _ in events:
             pass
@@ -201,14 +201,14 @@ def _messages_body(case: Case, model: str) -> dict[str, Any]:
     return body
 
 
-def _messages_of(reply: Any) -> Said:
+def _messages_of(reply: Any) -> SDKResult:
     text = "".join(block.text for block in reply.content if block.type == "text")
     calls = [block for block in reply.content if block.type == "tool_use"]
     tool = (calls[0].name, calls[0].input) if calls else None
-    return Said(text, tool, (reply.usage.input_tokens, reply.usage.output_tokens))
+    return SDKResult(text, tool, (reply.usage.input_tokens, reply.usage.output_tokens))
 
 
-async def _messages(case: Case, client: AsyncAnthropic, model: str) -> Said:
+async def _messages(case: Case, client: AsyncAnthropic, model: str) -> SDKResult:
     async with client.messages.stream(**_messages_body(case, model)) as events:
         async for _ in events:
             pass
@@ -265,4 +265,4 @@ TURNS: dict[str, Callable[[str, str], Awaitable[str]]] = {
     "responses": _responses_turns,
     "messages": _messages_turns,
 }
-"""By protocol: ask for the weather, call the tool, say the answer."""
+"""By protocol: ask for the weather, call the tool, give the answer."""

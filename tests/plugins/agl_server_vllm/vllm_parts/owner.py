@@ -1,4 +1,4 @@
-"""A program that starts a server, and ends as its second argument says.
+"""A program that starts a server and ends in the way of its second argument.
 
 Usage: ``owner.py MODEL WAY``, with the stand-in on PYTHONPATH. It says ``ready`` when it is.
 """

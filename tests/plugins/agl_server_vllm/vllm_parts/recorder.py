@@ -1,4 +1,4 @@
-"""An HTTP relay that keeps what a server answered, byte by byte."""
+"""An HTTP relay that records a server's responses byte for byte."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from aiohttp import web
 
 @dataclass
 class Recorded:
-    """A call to the server."""
+    """A recorded call to the server."""
 
     path: str
     request: dict[str, Any]
     answer: bytes = b""
 
     def token_ids(self) -> tuple[list[int], list[int], list[float]]:
-        """Return prompt ids, response ids and log-probabilities, as the server wrote them."""
+        """Return prompt ids, response ids and log-probabilities, as the server sent them."""
         if not self.answer.startswith(b"data:"):
             bodies = [json.loads(self.answer)]
         else:

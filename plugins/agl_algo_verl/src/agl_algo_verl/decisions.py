@@ -1,6 +1,6 @@
-"""What becomes of a rollout, by policy: trained on, tried again, dropped or penalised.
+"""The decision on each rollout: train on it, retry it, drop it or penalise it.
 
-Pure functions; every reason has a name, under which it is counted in the metrics.
+Pure functions. Every reason has a name, under which the metrics count it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.rows import Fit, Row, fit_rows
 from agl_core.types import RolloutStatus
 
-__all__ = ["Limits", "Reason", "Verdict", "judge"]
+__all__ = ["Decision", "Limits", "Reason", "decide"]
 
 
 class Reason(StrEnum):
-    """Why a rollout, or rows of it, cannot be trained on as they are."""
+    """Why a rollout, or some of its rows, cannot be used unchanged."""
 
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -30,12 +30,12 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What rows must keep to.
+    """Limits of rows.
 
     Attributes:
-        max_prompt: Tokens of a prompt.
-        max_response: Tokens of a response.
-        needs_logprobs: Whether rows need log-probabilities; if not, those there are are taken off.
+        max_prompt: Limit of a prompt, in tokens.
+        max_response: Limit of a response, in tokens.
+        needs_logprobs: Whether rows need log-probabilities; otherwise they are removed.
     """
 
     max_prompt: int
@@ -44,17 +44,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of a rollout.
+class Decision:
+    """The decision on one rollout.
 
     Attributes:
         action: ``keep`` its rows, ``retry`` it, or ``drop`` it.
-        rows: Rows to train on; some if it is kept, else none.
-        reward: The reward they get.
-        reason: What is wrong with it; None if nothing is.
-        penalised: Whether its reward is the penalty.
-        fit: What was over a limit.
-        without_logprobs: Rows left out because they have no log-probabilities.
+        rows: Rows to train on; empty unless it is kept.
+        reward: Reward of these rows.
+        reason: What is wrong with the rollout; None if nothing is.
+        penalised: Whether the reward is the penalty.
+        fit: Rows within the limits, and the number beyond them.
+        without_logprobs: Number of rows dropped for missing log-probabilities.
     """
 
     action: Literal["keep", "retry", "drop"]
@@ -66,7 +66,7 @@ class Verdict:
     without_logprobs: int = 0
 
 
-def judge(
+def decide(
     status: RolloutStatus,
     reward: float | None,
     rows: Sequence[Row],
@@ -74,48 +74,48 @@ def judge(
     limits: Limits,
     options: VERLConfig,
     may_retry: bool,
-) -> Verdict:
+) -> Decision:
     """Decide about a rollout that has ended.
 
     Args:
-        status: How it ended.
-        reward: Its final reward, if it gave one.
-        rows: The rows of its last attempt.
-        limits: What rows must keep to.
-        options: The policies.
-        may_retry: Whether it has tries left.
+        status: Final status of the rollout.
+        reward: Its final reward, if it has one.
+        rows: Rows of its last attempt.
+        limits: Limits of rows.
+        options: Options of the algorithm.
+        may_retry: Whether a retry is left.
     """
     if limits.needs_logprobs:
         usable = [row for row in rows if row.logprobs is not None]
-    else:  # a column that only some rows have cannot be stored
+    else:  # verl cannot store a column that only some rows have
         usable = [replace(row, logprobs=None) for row in rows]
     without = len(rows) - len(usable)
     if reward is None:
         reward = options.missing_reward
-    trouble = _trouble(status, reward, rows, usable)
-    if trouble is not None:
+    problem = _problem(status, reward, rows, usable)
+    if problem is not None:
         if options.on_failed == "retry" and may_retry and status != "cancelled":
-            return Verdict("retry", reason=trouble, without_logprobs=without)
+            return Decision("retry", reason=problem, without_logprobs=without)
         penalised = options.on_failed == "penalise"
         fit = fit_rows(usable, limits.max_prompt, limits.max_response, cut=True)
         if penalised and fit.rows:
-            return Verdict("keep", fit.rows, options.penalty, trouble, True, fit, without)
-        return Verdict("drop", reason=trouble, fit=fit, without_logprobs=without)
+            return Decision("keep", fit.rows, options.penalty, problem, True, fit, without)
+        return Decision("drop", reason=problem, fit=fit, without_logprobs=without)
 
-    assert reward is not None  # else it would have been trouble
+    assert reward is not None  # otherwise _problem() found it
     penalised = options.on_overlong == "penalise"
     fit = fit_rows(usable, limits.max_prompt, limits.max_response, cut=penalised)
     if not fit.over:
-        return Verdict("keep", fit.rows, reward, None, False, fit, without)
+        return Decision("keep", fit.rows, reward, None, False, fit, without)
     if options.on_overlong == "retry" and may_retry:
-        return Verdict("retry", reason=Reason.OVERLONG, fit=fit, without_logprobs=without)
+        return Decision("retry", reason=Reason.OVERLONG, fit=fit, without_logprobs=without)
     if not fit.rows:
-        return Verdict("drop", reason=Reason.OVERLONG, fit=fit, without_logprobs=without)
+        return Decision("drop", reason=Reason.OVERLONG, fit=fit, without_logprobs=without)
     paid = options.penalty if penalised else reward
-    return Verdict("keep", fit.rows, paid, Reason.OVERLONG, penalised, fit, without)
+    return Decision("keep", fit.rows, paid, Reason.OVERLONG, penalised, fit, without)
 
 
-def _trouble(
+def _problem(
     status: RolloutStatus, reward: float | None, rows: Sequence[Row], usable: Sequence[Row]
 ) -> Reason | None:
     if status == "cancelled":

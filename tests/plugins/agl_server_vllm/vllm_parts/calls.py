@@ -1,4 +1,4 @@
-"""Calls to the stand-in, and what it is asked about itself."""
+"""Calls to the stand-in for vLLM, and its control routes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ async def chat(server: VLLMServer, model: str | None = None, **body: Any) -> str
 
 
 async def held_chat(server: VLLMServer) -> asyncio.Task[str]:
-    """Begin a call that ends when it is released; return when it is in flight."""
+    """Start a call that ends when it is released; return when it is in flight."""
     task = asyncio.create_task(chat(server, user="hold"))
     await until(server, in_flight=1)
     return task
 
 
 async def until(server: VLLMServer, **wanted: Any) -> None:
-    """Wait for the stand-in to be in a state."""
+    """Wait until the stand-in is in a state."""
     url = server.base_url.removesuffix("/v1") + "/state"
     async with asyncio.timeout(20), aiohttp.ClientSession() as session:
         while True:

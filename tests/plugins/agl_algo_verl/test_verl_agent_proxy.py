@@ -10,7 +10,7 @@ import anyio
 import openai
 import pytest
 
-from agl_algo_verl.gate import Gate, model_list
+from agl_algo_verl.agent_proxy import AgentProxy, model_list
 from agl_algo_verl.health import HealthWatch
 from agl_core.errors import ConfigError, LLMServerError
 from agl_core.store import InMemoryLightningStore
@@ -20,9 +20,9 @@ from agl_testing.models import Reply, ScriptedModels
 SAMPLING: dict[str, Any] = {"train": {"temperature": 0.9}, "val": {"temperature": 0.0}}
 
 
-def make_gate(store: InMemoryLightningStore, proxy: Any = None, **options: Any) -> Gate:
+def make_gate(store: InMemoryLightningStore, proxy: Any = None, **options: Any) -> AgentProxy:
     settings: dict[str, Any] = {"name": None, "path": "/models/tiny/", "drain_timeout": 5.0}
-    return Gate(proxy, store, **{**settings, **SAMPLING, **options})
+    return AgentProxy(proxy, store, **{**settings, **SAMPLING, **options})
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def store() -> InMemoryLightningStore:
 
 
 @pytest.fixture
-async def gate(store: InMemoryLightningStore) -> AsyncIterator[Gate]:
+async def agent_proxy(store: InMemoryLightningStore) -> AsyncIterator[AgentProxy]:
     made = make_gate(store)
     await made.start()
     yield made
@@ -46,9 +46,11 @@ def calls(models: ScriptedModels) -> list[Any]:
     return [request for request in models.requests if request.path.endswith("/completions")]
 
 
-async def ask(store: InMemoryLightningStore, gate: Gate, partition: str = "train") -> Any:
+async def ask(
+    store: InMemoryLightningStore, agent_proxy: AgentProxy, partition: str = "train"
+) -> Any:
     rollout = await store.start_rollout(input=1)
-    llm: Any = gate.resource(partition)
+    llm: Any = agent_proxy.resource(partition)
     url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         reply = await client.chat.completions.create(
@@ -73,72 +75,72 @@ class TestGate:
         assert found[0]["litellm_params"]["temperature"] == 1.0
 
     async def test_agents_get_the_sampling_of_what_they_do(
-        self, store: InMemoryLightningStore, gate: Gate
+        self, store: InMemoryLightningStore, agent_proxy: AgentProxy
     ):
         with ScriptedModels([Reply("ok")], models=("/local/copy",)) as models:
-            await gate.serve([address_of(models)])
-            await gate.open(0)
-            _, version = await ask(store, gate)
-            await ask(store, gate, "val")
+            await agent_proxy.serve([address_of(models)])
+            await agent_proxy.open(0)
+            _, version = await ask(store, agent_proxy)
+            await ask(store, agent_proxy, "val")
         assert version == "0"
         assert [r.body["temperature"] for r in calls(models)] == [0.9, 0.0]
         assert {r.body["model"] for r in calls(models)} == {"/local/copy"}
-        assert gate.resource("val").model == "tiny-val"
-        assert gate.resource("train").sampling_parameters == {"temperature": 0.9}
+        assert agent_proxy.resource("val").model == "tiny-val"
+        assert agent_proxy.resource("train").sampling_parameters == {"temperature": 0.9}
 
     async def test_a_call_waits_until_there_are_new_weights(
-        self, store: InMemoryLightningStore, gate: Gate
+        self, store: InMemoryLightningStore, agent_proxy: AgentProxy
     ):
         with ScriptedModels([Reply("ok")]) as models:
-            await gate.serve([address_of(models)])
-            await gate.open(1)
-            assert await gate.close() == 0
-            waiting = asyncio.create_task(ask(store, gate))
+            await agent_proxy.serve([address_of(models)])
+            await agent_proxy.open(1)
+            assert await agent_proxy.close() == 0
+            waiting = asyncio.create_task(ask(store, agent_proxy))
             done, _ = await asyncio.wait([waiting], timeout=0.3)
             assert not done
             assert not calls(models)
-            await gate.open(2)
+            await agent_proxy.open(2)
             _, version = await waiting
             assert version == "2"
 
     async def test_a_call_in_flight_ends_on_the_old_weights(
-        self, store: InMemoryLightningStore, gate: Gate
+        self, store: InMemoryLightningStore, agent_proxy: AgentProxy
     ):
         with ScriptedModels([Reply("ok", delay=0.5)]) as models:
-            await gate.serve([address_of(models)])
-            await gate.open(1)
-            asking = asyncio.create_task(ask(store, gate))
+            await agent_proxy.serve([address_of(models)])
+            await agent_proxy.open(1)
+            asking = asyncio.create_task(ask(store, agent_proxy))
             with anyio.fail_after(10):
                 while not calls(models):
                     await anyio.sleep(0.01)
-            assert await gate.close() == 0
+            assert await agent_proxy.close() == 0
             _, version = await asking
             assert version == "1"
 
     async def test_a_call_that_takes_too_long_is_aborted(self, store: InMemoryLightningStore):
-        gate = make_gate(store, drain_timeout=0.2)
-        await gate.start()
+        agent_proxy = make_gate(store, drain_timeout=0.2)
+        await agent_proxy.start()
         try:
             with ScriptedModels([Reply("ok", delay=20)]) as models:
-                await gate.serve([address_of(models)])
-                await gate.open(1)
-                asking = asyncio.create_task(ask(store, gate))
+                await agent_proxy.serve([address_of(models)])
+                await agent_proxy.open(1)
+                asking = asyncio.create_task(ask(store, agent_proxy))
                 with anyio.fail_after(10):
                     while not calls(models):
                         await anyio.sleep(0.01)
-                assert await gate.close() == 1
+                assert await agent_proxy.close() == 1
                 with pytest.raises(openai.APIError):
                     await asking
         finally:
-            await gate.stop()
+            await agent_proxy.stop()
 
     async def test_a_proxy_of_the_runs_own_is_left_running(self, store: InMemoryLightningStore):
         proxy = DirectProxy(store=store)
         await proxy.start()
         try:
-            gate = make_gate(store, proxy)
-            await gate.start()
-            await gate.stop()
+            agent_proxy = make_gate(store, proxy)
+            await agent_proxy.start()
+            await agent_proxy.stop()
             assert proxy.is_running()
         finally:
             await proxy.stop()

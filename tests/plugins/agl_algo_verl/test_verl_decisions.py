@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_algo_verl import VERLConfig
-from agl_algo_verl.judging import Limits, Reason, Verdict, judge
+from agl_algo_verl.decisions import Decision, Limits, Reason, decide
 from agl_algo_verl.rows import Row
 
 LIMITS = Limits(max_prompt=4, max_response=8)
@@ -18,86 +18,86 @@ LONG_PROMPT = Row([1] * 5, [2], [1], [0.0], (1, 1))
 BLIND = Row([1], [2], [1], None, (1, 1))
 
 
-def verdict(*rows: Row, status: Any = "succeeded", reward: Any = 1.0, **more: Any) -> Verdict:
+def decision(*rows: Row, status: Any = "succeeded", reward: Any = 1.0, **more: Any) -> Decision:
     may_retry = more.pop("may_retry", False)
     limits = more.pop("limits", LIMITS)
     options = VERLConfig(**more)
-    return judge(status, reward, rows, limits=limits, options=options, may_retry=may_retry)
+    return decide(status, reward, rows, limits=limits, options=options, may_retry=may_retry)
 
 
 class TestGood:
     def test_it_is_kept_with_its_reward(self):
-        found = verdict(GOOD, GOOD, reward=0.25)
+        found = decision(GOOD, GOOD, reward=0.25)
         assert (found.action, found.rows, found.reward, found.reason) == (
             ("keep", [GOOD, GOOD], 0.25, None)
         )
 
     def test_no_reward_counts_as_the_one_configured(self):
-        assert verdict(GOOD, reward=None, missing_reward=-1.0).reward == -1.0
+        assert decision(GOOD, reward=None, missing_reward=-1.0).reward == -1.0
 
     def test_no_reward_can_be_a_failure(self):
-        found = verdict(GOOD, reward=None, missing_reward=None)
+        found = decision(GOOD, reward=None, missing_reward=None)
         assert (found.action, found.reason) == ("drop", Reason.NO_REWARD)
 
 
 class TestFailed:
     def test_it_is_tried_again_while_it_may(self):
-        found = verdict(GOOD, status="failed", on_failed="retry", may_retry=True)
+        found = decision(GOOD, status="failed", on_failed="retry", may_retry=True)
         assert (found.action, found.reason, found.rows) == ("retry", Reason.FAILED, ())
-        assert verdict(GOOD, status="failed", on_failed="retry").action == "drop"
+        assert decision(GOOD, status="failed", on_failed="retry").action == "drop"
 
     def test_it_is_dropped(self):
-        found = verdict(GOOD, status="failed", on_failed="drop", may_retry=True)
+        found = decision(GOOD, status="failed", on_failed="drop", may_retry=True)
         assert (found.action, found.rows) == ("drop", ())
 
     def test_it_is_penalised(self):
-        found = verdict(GOOD, LONG, status="failed", on_failed="penalise", penalty=-2.0)
+        found = decision(GOOD, LONG, status="failed", on_failed="penalise", penalty=-2.0)
         assert (found.action, found.reward, found.penalised) == ("keep", -2.0, True)
         assert [len(row.response_ids) for row in found.rows] == [2, 8]
 
     def test_without_rows_there_is_nothing_to_penalise(self):
-        found = verdict(status="failed", on_failed="penalise", penalty=-2.0)
+        found = decision(status="failed", on_failed="penalise", penalty=-2.0)
         assert (found.action, found.reason) == ("drop", Reason.FAILED)
 
     def test_one_without_rows_failed(self):
-        found = verdict(on_failed="retry", may_retry=True)
+        found = decision(on_failed="retry", may_retry=True)
         assert (found.action, found.reason) == ("retry", Reason.NO_ROWS)
 
     def test_a_cancelled_one_is_not_tried_again(self):
-        found = verdict(GOOD, status="cancelled", on_failed="retry", may_retry=True)
+        found = decision(GOOD, status="cancelled", on_failed="retry", may_retry=True)
         assert (found.action, found.reason) == ("drop", Reason.CANCELLED)
 
 
 class TestLogprobs:
     def test_rows_without_are_left_out_and_counted(self):
-        found = verdict(GOOD, BLIND)
+        found = decision(GOOD, BLIND)
         assert (found.action, found.rows, found.without_logprobs) == ("keep", [GOOD], 1)
 
     def test_nothing_with_them_is_a_failure(self):
-        assert verdict(BLIND).reason is Reason.NO_LOGPROBS
+        assert decision(BLIND).reason is Reason.NO_LOGPROBS
 
     def test_they_need_not_be_there(self):
         limits = Limits(4, 8, needs_logprobs=False)
-        found = verdict(BLIND, GOOD, limits=limits)
+        found = decision(BLIND, GOOD, limits=limits)
         assert [row.logprobs for row in found.rows] == [None, None]
 
 
 class TestOverlong:
     def test_its_rows_are_dropped_and_the_others_kept(self):
-        found = verdict(GOOD, LONG, LONG_PROMPT, reward=0.5, on_overlong="drop")
+        found = decision(GOOD, LONG, LONG_PROMPT, reward=0.5, on_overlong="drop")
         assert (found.action, found.rows, found.reward) == ("keep", [GOOD], 0.5)
         assert (found.fit.prompt_too_long, found.fit.response_too_long) == (1, 1)
         assert found.reason is Reason.OVERLONG
 
     def test_without_others_it_is_dropped(self):
-        assert verdict(LONG, on_overlong="drop").action == "drop"
+        assert decision(LONG, on_overlong="drop").action == "drop"
 
     def test_it_is_tried_again_while_it_may(self):
-        assert verdict(GOOD, LONG, on_overlong="retry", may_retry=True).action == "retry"
-        assert verdict(GOOD, LONG, on_overlong="retry").rows == [GOOD]
+        assert decision(GOOD, LONG, on_overlong="retry", may_retry=True).action == "retry"
+        assert decision(GOOD, LONG, on_overlong="retry").rows == [GOOD]
 
     def test_it_is_cut_and_penalised(self):
-        found = verdict(GOOD, LONG, reward=1.0, on_overlong="penalise", penalty=-1.0)
+        found = decision(GOOD, LONG, reward=1.0, on_overlong="penalise", penalty=-1.0)
         assert [len(row.response_ids) for row in found.rows] == [2, 8]
         assert (found.reward, found.penalised) == (-1.0, True)
 
@@ -113,7 +113,7 @@ class TestOverlong:
 def test_what_is_kept_can_be_trained_on_and_the_rest_is_named(
     rows, status, reward, on_failed, on_overlong, may_retry
 ):
-    found = verdict(
+    found = decision(
         *rows,
         status=status,
         reward=reward,

@@ -1,7 +1,7 @@
-"""Rows as verl's trainer stores them, in TransferQueue.
+"""Writes rows to TransferQueue, from which verl's trainer reads them.
 
 Keys are ``{uid}_{session}_{index}``: group, rollout of the group, row of the rollout. Tensors have
-no padding; verl pads where it needs to.
+no padding; verl pads them itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from agl_algo_verl.feeder import GroupRow, Prompt
+from agl_algo_verl.rollout_groups import GroupRow, Prompt
 from agl_algo_verl.rows import Row
 
 __all__ = ["QueuePublisher", "row_fields", "row_tags"]
@@ -56,8 +56,8 @@ def row_fields(prompt: Prompt, row: GroupRow, extra: Mapping[str, Any]) -> dict[
 
 
 def row_tags(prompt: Prompt, row: GroupRow) -> dict[str, Any]:
-    """Return the tags of a row: lengths in tokens, and the weights that sampled it."""
-    # Weights are named by the step that made them; a proxy that does not say serves the latest.
+    """Return the tags of a row: lengths in tokens, and versions of the weights."""
+    # Versions are step numbers. Without one the row counts as sampled by the latest weights.
     oldest, newest = row.row.versions or (prompt.step - 1, prompt.step - 1)
     prompt_length, response_length = len(row.row.prompt_ids), len(row.row.response_ids)
     return {
@@ -75,8 +75,8 @@ class QueuePublisher:
     """Writes groups to TransferQueue. Thread-safe.
 
     Args:
-        data_sources: Name of the data source of each task, by partition and index.
-        filler: Id of a token that stands for a response, in validation only.
+        data_sources: Data source of each task, by partition and index.
+        filler: Token id of placeholder responses in validation.
     """
 
     def __init__(self, data_sources: Mapping[str, Sequence[str]], filler: int) -> None:
@@ -87,28 +87,28 @@ class QueuePublisher:
         self._closed = False
 
     def close(self, seconds: float) -> None:
-        """Write nothing more, and wait for what is being written, at most this long.
+        """Refuse further writes, and wait for current ones at most this long.
 
-        The queue's client never answers those who ask it while it closes.
+        The queue's client never answers calls that are made while it closes.
         """
         with self._idle:
             self._closed = True
             self._idle.wait_for(lambda: not self._writers, seconds)
 
     def begin(self, prompt: Prompt) -> None:
-        """Note that a group is being worked on."""
+        """Record that a group is running."""
         with self._writing():
             self._status(prompt, "running")
 
     def end(self, prompt: Prompt, rows: Sequence[GroupRow], *, usable: bool) -> None:
-        """Write the rows of a group, then that it has ended: the trainer never sees half of it."""
+        """Write the rows of a group, then its end; the trainer never sees part of a group."""
         with self._writing():
             if rows:
                 self._write(prompt, rows)
             self._status(prompt, "finished" if usable else "failure")
 
     def placeholder(self) -> Row:
-        """Return a row that says nothing, for a rollout of which only the reward counts."""
+        """Return a row without sampled tokens, for a rollout of which only the reward counts."""
         return Row([self._filler], [self._filler], [0], [0.0], None, turns=0)
 
     @contextmanager

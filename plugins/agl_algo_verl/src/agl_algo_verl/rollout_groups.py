@@ -1,8 +1,8 @@
-"""Turns the trainer's prompts into rollouts, and what agents make of them into rows.
+"""Runs groups of rollouts for the trainer's prompts, and publishes their rows.
 
-One prompt is one group: ``rollout.n`` rollouts of one task. The feeder lives in the algorithm's
-loop. The trainer, in a thread of its own, hands it prompts and finds rows in its queue; see
-:mod:`agl_algo_verl.bridge`.
+One prompt is one group: ``rollout.n`` rollouts of one task. Groups run in the algorithm's event
+loop. The trainer, in a thread of its own, submits prompts (:mod:`agl_algo_verl.bridge`) and reads
+rows from its queue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio
 from anyio import to_thread
 
 from agl_algo_verl.config import VERLConfig
-from agl_algo_verl.judging import Limits, Verdict, judge
+from agl_algo_verl.decisions import Decision, Limits, decide
 from agl_algo_verl.rows import Row, RowBuilder
 from agl_core.adapter import AdapterReport
 from agl_core.algorithm import Run, cancel_rollouts
@@ -28,24 +28,24 @@ from agl_core.runner import SyncCalls
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, EnqueueRolloutRequest, Rollout, RolloutConfig
 
-__all__ = ["Feeder", "FeederSettings", "GroupRow", "Prompt", "Publisher"]
+__all__ = ["GroupRow", "GroupRunner", "GroupSettings", "Prompt", "Publisher"]
 
 logger = logging.getLogger(__name__)
 
-_SLICE_SECONDS = 2.0
-"""A group's wait returns the moment all of it has ended; the slice is for those to be retried."""
+_WAIT_SECONDS = 2.0
+"""Longest wait before ended rollouts are examined, and retried if needed, while others run."""
 _READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of the trainer: a task to be done by a group of rollouts.
+    """One prompt of the trainer: a task for a group of rollouts.
 
     Attributes:
-        uid: The trainer's name of the group; unique.
-        index: Which task of the dataset.
-        step: The step it was given out for, from 1; 0 is the validation before the first.
-        validate: Whether it is of the validation dataset.
+        uid: The trainer's id of the group; unique.
+        index: Index of the task in its dataset.
+        step: Training step, from 1; 0 is the validation before the first step.
+        validate: Whether the task is from the validation dataset.
     """
 
     uid: str
@@ -55,20 +55,20 @@ class Prompt:
 
     @property
     def partition(self) -> str:
-        """What verl calls the dataset."""
+        """Name of the dataset in verl."""
         return "val" if self.validate else "train"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A row in its place.
+    """A row with its position in the group.
 
     Attributes:
-        session: Which rollout of the group it is of, from 0.
-        index: Which row of the rollout it is, from 0.
+        session: Index of its rollout in the group.
+        index: Index of the row in its rollout.
         row: The row.
-        reward: The reward of its rollout.
-        turns: Model calls of the rollout.
+        reward: Reward of its rollout.
+        turns: Number of model calls of the rollout.
     """
 
     session: int
@@ -79,29 +79,29 @@ class GroupRow:
 
 
 class Publisher(Protocol):
-    """Where rows go; called in worker threads."""
+    """Writes rows for the trainer; called in worker threads."""
 
     def begin(self, prompt: Prompt) -> None:
-        """Note that the group is being worked on."""
+        """Record that a group is running."""
         ...
 
     def end(self, prompt: Prompt, rows: Sequence[GroupRow], *, usable: bool) -> None:
-        """Hand over the rows of a group; without any if it is not usable."""
+        """Write the rows of a group; an unusable group has none."""
         ...
 
     def placeholder(self) -> Row:
-        """Return a row that stands for a rollout without one, in validation only."""
+        """Return a row for a validation rollout without rows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class FeederSettings:
-    """What the feeder takes from verl's configuration.
+class GroupSettings:
+    """Settings from verl's configuration.
 
     Attributes:
-        n_train: Rollouts of a group.
-        n_val: Rollouts of a validation task.
-        limits: What rows must keep to.
+        n_train: Rollouts per training task.
+        n_val: Rollouts per validation task.
+        limits: Limits of rows.
         batch: Prefix of the names of batches, unique in the run.
     """
 
@@ -111,20 +111,20 @@ class FeederSettings:
     batch: str
 
 
-class Feeder:
+class GroupRunner:
     """Runs groups of rollouts.
 
     Args:
-        store: Where tasks go.
-        run: The run they belong to; it has a name.
-        options: The policies.
-        settings: See :class:`FeederSettings`.
+        store: Store of the rollouts.
+        run: Run that they belong to; it has a name.
+        options: Options of the algorithm.
+        settings: See :class:`GroupSettings`.
         datasets: Tasks by partition.
         resources: Id of the resources by partition.
-        builder: Makes rows.
-        publisher: Takes them.
-        changed: Called, in any thread, whenever a group has ended.
-        suspect: Called in the loop whenever a rollout failed: perhaps a server has.
+        builder: Makes rows of spans.
+        publisher: Writes rows for the trainer.
+        changed: Called whenever a group has ended, in any thread.
+        suspect: Called in the event loop after a failed rollout, because a server may be down.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Feeder:
         store: LightningStore,
         run: Run,
         options: VERLConfig,
-        settings: FeederSettings,
+        settings: GroupSettings,
         *,
         datasets: Mapping[str, Dataset[Any]],
         resources: Mapping[str, str],
@@ -153,7 +153,7 @@ class Feeder:
         self._suspect = suspect
         self._readers = anyio.CapacityLimiter(_READERS)
         self._open: set[str] = set()
-        # A queue whose process died may never answer: its threads can be left behind.
+        # A queue whose process died may never answer; these threads can be abandoned then.
         self._queue_calls = SyncCalls("agl-verl-queue")
         self._failed_groups = 0
         self._lock = threading.Lock()
@@ -161,13 +161,13 @@ class Feeder:
         self._rewards: dict[str, list[float]] = {"train": [], "val": []}
 
     async def cancel(self) -> None:
-        """Cancel the rollouts that are not done."""
+        """Cancel unfinished rollouts."""
         await cancel_rollouts(self._store, sorted(self._open))
         self._open.clear()
         self._queue_calls.close()
 
     def take_metrics(self, partition: str) -> dict[str, float]:
-        """Return what was counted since the last time; from any thread."""
+        """Return the counts since the last call; may be called from any thread."""
         with self._lock:
             counts, self._counts[partition] = self._counts[partition], Counter()
             rewards, self._rewards[partition] = self._rewards[partition], []
@@ -184,46 +184,46 @@ class Feeder:
     # -- one group -------------------------------------------------------------------------------
 
     async def run_group(self, prompt: Prompt) -> None:
-        """Have a task done, and hand over its rows.
+        """Run the rollouts of a task and publish their rows.
 
         Raises:
-            AgentError: Too many groups in a row had nothing to train on.
+            AgentError: Too many groups in a row had no usable rollout.
         """
         tally = _Tally()
         await self._publish(lambda: self._publisher.begin(prompt))
-        verdicts = await self._verdicts(prompt, tally)
+        decisions = await self._decisions(prompt, tally)
         rows = [
-            GroupRow(session, index, row, verdict.reward, sum(row.turns for row in verdict.rows))
-            for session, verdict in enumerate(verdicts)
-            for index, row in enumerate(verdict.rows)
+            GroupRow(session, index, row, decision.reward, sum(row.turns for row in decision.rows))
+            for session, decision in enumerate(decisions)
+            for index, row in enumerate(decision.rows)
         ]
-        kept = sum(verdict.action == "keep" for verdict in verdicts)
+        kept = sum(decision.action == "keep" for decision in decisions)
         if prompt.validate:
             rows += [
-                GroupRow(session, 0, self._publisher.placeholder(), verdict.reward, 0)
-                for session, verdict in enumerate(verdicts)
-                if verdict.action != "keep"
+                GroupRow(session, 0, self._publisher.placeholder(), decision.reward, 0)
+                for session, decision in enumerate(decisions)
+                if decision.action != "keep"
             ]
             usable = True
         else:
-            usable = self._is_usable(prompt, verdicts, kept, len(rows), tally)
+            usable = self._is_usable(prompt, decisions, kept, len(rows), tally)
         self._add(prompt.partition, tally)
         if self._failed_groups >= self._options.max_failed_groups:
             raise AgentError(
-                f"{self._failed_groups} tasks in a row gave nothing to train on; of the last one, "
-                f"task {prompt.index}, {kept} of {len(verdicts)} rollouts could be used: "
-                f"{_reasons(verdicts)}"
+                f"{self._failed_groups} tasks in a row gave nothing to train on; of task "
+                f"{prompt.index}, the last one, {kept} of {len(decisions)} rollouts are usable: "
+                f"{_reasons(decisions)}"
             )
-        handed = rows if usable else ()
-        await self._publish(lambda: self._publisher.end(prompt, handed, usable=usable))
+        published = rows if usable else ()
+        await self._publish(lambda: self._publisher.end(prompt, published, usable=usable))
         self._changed()
 
     def _is_usable(
-        self, prompt: Prompt, verdicts: Sequence[Verdict], kept: int, rows: int, tally: _Tally
+        self, prompt: Prompt, decisions: Sequence[Decision], kept: int, rows: int, tally: _Tally
     ) -> bool:
-        wanted = len(verdicts)
+        wanted = len(decisions)
         usable = kept >= min(wanted, self._options.min_group_size)
-        reasons = _reasons(verdicts)
+        reasons = _reasons(decisions)
         if usable:
             self._failed_groups = 0
             tally.count(groups=1, rows=rows, groups_partial=int(kept < wanted))
@@ -236,13 +236,13 @@ class Feeder:
         self._failed_groups += 1
         tally.count(groups=1, groups_dropped=1, rows_dropped_with_group=rows)
         logger.warning(
-            "task %d is dropped from step %d: %d of %d rollouts left, %s",
+            "task %d is dropped from step %d: %d of %d rollouts are usable, %s",
             *(prompt.index, prompt.step, kept, wanted, reasons),
         )
         return False
 
-    async def _verdicts(self, prompt: Prompt, tally: _Tally) -> list[Verdict]:
-        """Have the rollouts of a group done, tried again if need be; return one verdict each."""
+    async def _decisions(self, prompt: Prompt, tally: _Tally) -> list[Decision]:
+        """Run the rollouts of a group, with retries; return one decision per rollout."""
         partition = prompt.partition
         n = self._settings.n_val if prompt.validate else self._settings.n_train
         request = EnqueueRolloutRequest(
@@ -261,32 +261,32 @@ class Feeder:
         )
         sessions = {rollout.rollout_id: place for place, rollout in enumerate(enqueued)}
         self._open.update(sessions)
-        verdicts: dict[int, Verdict] = {}
+        decisions: dict[int, Decision] = {}
         tries: Counter[str] = Counter()
         pending = set(sessions)
         while pending:
-            for rollout in await self._run.wait_for_rollouts(sorted(pending), _SLICE_SECONDS):
+            for rollout in await self._run.wait_for_rollouts(sorted(pending), _WAIT_SECONDS):
                 tries[rollout.rollout_id] += 1
-                verdict = await self._judge(rollout, tries[rollout.rollout_id], tally)
-                if verdict.action == "retry":
+                decision = await self._decide(rollout, tries[rollout.rollout_id], tally)
+                if decision.action == "retry":
                     await self._store.update_rollout(rollout.rollout_id, status="requeuing")
                     continue
                 attempt = await self._store.get_latest_attempt(rollout.rollout_id)
                 if attempt is not None:
-                    # The run tries again by itself what a runner died of.
+                    # The run retries attempts by itself when their runner died.
                     lost = attempt.sequence_id - tries[rollout.rollout_id]
                     tally.count(attempts_lost=max(lost, 0))
-                verdicts[sessions[rollout.rollout_id]] = verdict
+                decisions[sessions[rollout.rollout_id]] = decision
                 pending.discard(rollout.rollout_id)
                 self._open.discard(rollout.rollout_id)
-        return [verdicts[place] for place in range(n)]
+        return [decisions[place] for place in range(n)]
 
-    async def _judge(self, rollout: Rollout, tries: int, tally: _Tally) -> Verdict:
+    async def _decide(self, rollout: Rollout, tries: int, tally: _Tally) -> Decision:
         async with self._readers:
             spans = (await self._store.query_spans(rollout.rollout_id, "latest")).items
             rows, report = await to_thread.run_sync(self._builder.build, spans)
         reward = find_final_reward(spans)
-        verdict = judge(
+        decision = decide(
             rollout.status,
             reward,
             rows,
@@ -296,8 +296,8 @@ class Feeder:
         )
         if rollout.status == "failed":
             self._suspect()
-        tally.note(verdict, rows, reward, report)
-        return verdict
+        tally.note(decision, rows, reward, report)
+        return decision
 
     async def _publish(self, call: Callable[[], None]) -> None:
         outcome = await self._queue_calls.submit(call)
@@ -310,15 +310,15 @@ class Feeder:
             self._rewards[partition] += tally.rewards
 
 
-def _reasons(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    return dict(Counter(str(v.reason) for v in verdicts if v.action != "keep"))
+def _reasons(decisions: Sequence[Decision]) -> dict[str, int]:
+    return dict(Counter(str(v.reason) for v in decisions if v.action != "keep"))
 
 
 # -- counting --------------------------------------------------------------------------------------
 
 
 class _Tally:
-    """What is counted of one group; it joins the others' when the group has ended."""
+    """Counts of one group, which are added to the totals when the group has ended."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -329,29 +329,29 @@ class _Tally:
 
     def note(
         self,
-        verdict: Verdict,
+        decision: Decision,
         rows: Sequence[Row],
         reward: float | None,
         report: AdapterReport,
     ) -> None:
-        reason = verdict.reason
+        reason = decision.reason
         if reason is not None:
             self.count(**{f"rollouts_{reason}": 1})
-        if verdict.action == "retry":
+        if decision.action == "retry":
             self.count(rollouts_retried=1)
             return
-        self.rewards.append(verdict.reward)
-        dropped = len(rows) - len(verdict.rows)
+        self.rewards.append(decision.reward)
+        dropped = len(rows) - len(decision.rows)
         self.count(
             rollouts=1,
             rollouts_with_rows=int(bool(rows)),
             rollouts_with_reward=int(reward is not None),
-            rollouts_dropped=int(verdict.action == "drop"),
-            rollouts_penalised=int(verdict.penalised),
+            rollouts_dropped=int(decision.action == "drop"),
+            rollouts_penalised=int(decision.penalised),
             rows_dropped=dropped,
-            rows_prompt_too_long=verdict.fit.prompt_too_long,
-            rows_response_too_long=verdict.fit.response_too_long,
-            rows_without_logprobs=verdict.without_logprobs,
+            rows_prompt_too_long=decision.fit.prompt_too_long,
+            rows_response_too_long=decision.fit.response_too_long,
+            rows_without_logprobs=decision.without_logprobs,
             calls_without_token_ids=report.count("call", "no token ids"),
         )
         if report.certificates is not None:
@@ -374,4 +374,4 @@ _ALWAYS = (
     "rows",
     "rows_dropped",
 )
-"""Counts that are reported also when they are 0: a curve with holes is hard to read."""
+"""Counts that are reported even if they are 0, so that their curves have no gaps."""

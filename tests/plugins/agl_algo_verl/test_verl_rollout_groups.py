@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from agl_algo_verl import VERLConfig
-from agl_algo_verl.feeder import Feeder, FeederSettings, GroupRow, Prompt
-from agl_algo_verl.judging import Limits
+from agl_algo_verl.decisions import Limits
+from agl_algo_verl.rollout_groups import GroupRow, GroupRunner, GroupSettings, Prompt
 from agl_algo_verl.rows import Row, RowBuilder
 from agl_core.adapter import TraceToTrajectory
 from agl_core.algorithm import Run
@@ -128,17 +128,17 @@ class Setup:
 
     async def feed(
         self, act: Act, *prompts: Prompt, n: int = 4, **options: Any
-    ) -> tuple[Feeder, Workers]:
-        feeder, workers = await self.prepare(act, n=n, **options)
+    ) -> tuple[GroupRunner, Workers]:
+        runner, workers = await self.prepare(act, n=n, **options)
         async with anyio.create_task_group() as group:
             group.start_soon(workers.run)
             with anyio.fail_after(60):
                 for prompt in prompts or (Prompt("g0", 1, 3),):
-                    await feeder.run_group(prompt)
+                    await runner.run_group(prompt)
             group.cancel_scope.cancel()
-        return feeder, workers
+        return runner, workers
 
-    async def prepare(self, act: Act, *, n: int = 4, **options: Any) -> tuple[Feeder, Workers]:
+    async def prepare(self, act: Act, *, n: int = 4, **options: Any) -> tuple[GroupRunner, Workers]:
         snapshot = await self.store.add_resources({"main_llm": LLM(endpoint="http://x", model="m")})
 
         def changed() -> None:
@@ -147,11 +147,11 @@ class Setup:
         def suspect() -> None:
             self.suspected += 1
 
-        feeder = Feeder(
+        runner = GroupRunner(
             self.store,
             Run(self.store, "test"),
             VERLConfig(**options),
-            FeederSettings(n_train=n, n_val=2, limits=Limits(100, 100), batch="0.0"),
+            GroupSettings(n_train=n, n_val=2, limits=Limits(100, 100), batch="0.0"),
             datasets={"train": TASKS, "val": TASKS},
             resources={"train": snapshot.resources_id, "val": snapshot.resources_id},
             builder=RowBuilder("transition", TraceToTrajectory()),
@@ -159,7 +159,7 @@ class Setup:
             changed=changed,
             suspect=suspect,
         )
-        return feeder, Workers(self.store, act)
+        return runner, Workers(self.store, act)
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ async def setup() -> Setup:
 
 class TestGoodGroups:
     async def test_every_rollout_becomes_rows_of_its_own_reward(self, setup: Setup):
-        feeder, workers = await setup.feed(lambda a, n: Outcome(reward=0.5, calls=2))
+        runner, workers = await setup.feed(lambda a, n: Outcome(reward=0.5, calls=2))
         assert workers.done == [(TASKS[1], 1)] * 4
         assert [event[0] for event in setup.published.events] == ["begin", "usable"]
         rows = setup.published.rows
@@ -177,13 +177,13 @@ class TestGoodGroups:
         assert {(r.reward, r.turns, r.row.versions) for r in rows} == {(0.5, 2, (5, 5))}
         assert rows[0].row.prompt_ids == [1]
         assert rows[1].row == Row([11], [7, 8], [1, 1], [-0.5, -0.25], (5, 5))
-        metrics = feeder.take_metrics("train")
+        metrics = runner.take_metrics("train")
         assert metrics["agl/rows"] == 8
         assert metrics["agl/rollouts"] == metrics["training/n_rollouts_w_reward"] == 4
         assert metrics["training/reward"] == 0.5
         assert metrics["agl/rows_dropped"] == metrics["agl/groups_partial"] == 0
         assert setup.changed == 1
-        assert feeder.take_metrics("train")["agl/rows"] == 0  # counted once
+        assert runner.take_metrics("train")["agl/rows"] == 0  # counted once
 
     async def test_tasks_say_what_they_are_for(self, setup: Setup):
         await setup.feed(lambda a, n: Outcome(reward=0.5))
@@ -207,10 +207,10 @@ class TestTroubledRollouts:
             chosen.append(attempted.rollout_id)
             return chosen[0]
 
-        feeder, workers = await setup.feed(act)
+        runner, workers = await setup.feed(act)
         assert len(workers.done) == 5
         assert len({row.session for row in setup.published.rows}) == 4
-        metrics = feeder.take_metrics("train")
+        metrics = runner.take_metrics("train")
         assert metrics["agl/rollouts_retried"] == metrics["agl/rollouts_failed"] == 1
         assert metrics["agl/rollouts"] == 4
         assert metrics["agl/groups_partial"] == 0
@@ -227,10 +227,10 @@ class TestTroubledRollouts:
                 0.5, status="failed" if attempted.rollout_id == chosen[0] else "succeeded"
             )
 
-        feeder, workers = await setup.feed(act, max_retries=2)
+        runner, workers = await setup.feed(act, max_retries=2)
         assert max(number for _, number in workers.done) == 3
         assert len({row.session for row in setup.published.rows}) == 3
-        metrics = feeder.take_metrics("train")
+        metrics = runner.take_metrics("train")
         assert metrics["agl/groups_partial"] == metrics["agl/rollouts_dropped"] == 1
         assert metrics["agl/rows_dropped"] == 1
         assert metrics["training/n_rollouts"] == 4
@@ -245,20 +245,20 @@ class TestTroubledRollouts:
             seen.append(attempted.rollout_id)
             return Outcome(0.5, status="failed" if attempted.rollout_id == seen[0] else "succeeded")
 
-        feeder, _ = await setup.feed(act, on_failed="drop", min_group_size=4)
+        runner, _ = await setup.feed(act, on_failed="drop", min_group_size=4)
         assert setup.published.events[-1] == ("dropped", [])
-        metrics = feeder.take_metrics("train")
+        metrics = runner.take_metrics("train")
         assert metrics["agl/groups_dropped"] == 1
         assert metrics["agl/rows_dropped_with_group"] == 3
         assert metrics["agl/rows"] == 0
         assert "task 1 is dropped from step 3: 3 of 4 rollouts left" in caplog.text
 
     async def test_a_penalty_is_trained_on(self, setup: Setup):
-        feeder, _ = await setup.feed(
+        runner, _ = await setup.feed(
             lambda a, n: Outcome(0.5, status="failed"), on_failed="penalise", penalty=-1.0
         )
         assert {row.reward for row in setup.published.rows} == {-1.0}
-        assert feeder.take_metrics("train")["agl/rollouts_penalised"] == 4
+        assert runner.take_metrics("train")["agl/rollouts_penalised"] == 4
 
     async def test_an_agent_that_always_fails_ends_the_run(self, setup: Setup):
         options: Any = {"on_failed": "drop", "max_failed_groups": 2}
@@ -273,18 +273,18 @@ class TestTroubledRollouts:
             return Outcome(0.5, status="failed" if attempted.input == TASKS[0] else "succeeded")
 
         prompts = [Prompt(f"g{place}", place % 2, 1) for place in range(6)]
-        feeder, _ = await setup.feed(act, *prompts, on_failed="drop", max_failed_groups=2)
-        assert feeder.take_metrics("train")["agl/groups_dropped"] == 3
+        runner, _ = await setup.feed(act, *prompts, on_failed="drop", max_failed_groups=2)
+        assert runner.take_metrics("train")["agl/groups_dropped"] == 3
 
     async def test_what_is_open_can_be_cancelled(self, setup: Setup):
-        feeder, _ = await setup.prepare(lambda a, n: Outcome(0.5))
+        runner, _ = await setup.prepare(lambda a, n: Outcome(0.5))
         async with anyio.create_task_group() as group:
-            group.start_soon(feeder.run_group, Prompt("g0", 0, 1))
+            group.start_soon(runner.run_group, Prompt("g0", 0, 1))
             with anyio.fail_after(10):
                 while (await setup.store.query_rollouts()).total < 4:
                     await anyio.sleep(0.01)
             group.cancel_scope.cancel()
-        await feeder.cancel()
+        await runner.cancel()
         statuses = {rollout.status for rollout in await setup.store.query_rollouts()}
         assert statuses == {"cancelled"}
 
@@ -299,12 +299,12 @@ class TestValidation:
             return Outcome(1.0, calls=0 if bad else 1, status="failed" if bad else "succeeded")
 
         prompt = Prompt("v0", 0, 3, validate=True)
-        feeder, _ = await setup.feed(act, prompt, on_failed="drop")
+        runner, _ = await setup.feed(act, prompt, on_failed="drop")
         rows = sorted(setup.published.rows, key=lambda row: row.session)
         assert [row.session for row in rows] == [0, 1]
         assert sorted(row.reward for row in rows) == [0.0, 1.0]
         assert sum(any(row.row.mask) for row in rows) == 1
-        metrics = feeder.take_metrics("val")
+        metrics = runner.take_metrics("val")
         assert metrics["val/reward"] == 0.5
         assert metrics["val/n_rollouts"] == 2
-        assert feeder.take_metrics("train")["agl/rollouts"] == 0
+        assert runner.take_metrics("train")["agl/rollouts"] == 0

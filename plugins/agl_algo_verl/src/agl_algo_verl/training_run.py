@@ -1,7 +1,7 @@
-"""One life of trainer and servers, as the algorithm's loop sees it.
+"""One run of trainer and servers, from their start to their end or failure.
 
-The trainer runs in a thread (:mod:`agl_algo_verl.session`). Here is what it is fed with and watched
-by: groups of rollouts, the gate before its servers, their health.
+The trainer runs in a thread (:mod:`agl_algo_verl.session`). The event loop runs the groups of
+rollouts, the proxy in front of the servers, and the servers' health checks.
 """
 
 from __future__ import annotations
@@ -15,79 +15,85 @@ from uuid import uuid4
 import anyio
 from anyio import to_thread
 
+from agl_algo_verl.agent_proxy import AgentProxy
 from agl_algo_verl.bridge import Bridge
-from agl_algo_verl.checkpoints import RunKeeper
-from agl_algo_verl.feeder import Feeder, FeederSettings, Prompt
-from agl_algo_verl.gate import Gate
+from agl_algo_verl.checkpoints import RunCheckpoints
+from agl_algo_verl.config import VERLConfig
+from agl_algo_verl.decisions import Limits
 from agl_algo_verl.health import HealthWatch
-from agl_algo_verl.judging import Limits
+from agl_algo_verl.rollout_groups import GroupRunner, GroupSettings, Prompt
 from agl_algo_verl.rows import RowBuilder
-from agl_core.algorithm import Run
+from agl_core.algorithm import Algorithm, Run
 from agl_core.types import Dataset
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from agl_algo_verl.algorithm import VERL
 
-__all__ = ["RESOURCE", "Life"]
+__all__ = ["RESOURCE", "TrainingRun"]
 
 logger = logging.getLogger(__name__)
 
 RESOURCE = "main_llm"
-"""Name of the resource that agents find the model under."""
+"""Name of the model among the agents' resources."""
 
 
-class Life:
-    """One life of trainer and servers.
+class TrainingRun:
+    """One run of trainer and servers.
 
     Args:
-        algorithm: Whose store, resources and options these are.
+        algorithm: Gives the store and the initial resources, and receives the metrics.
+        options: Options of the algorithm.
         config: verl's configuration.
         datasets: Tasks by partition.
         builder: Makes rows of spans.
         run: The run, with a name or without.
-        keeper: Keeps the run and its checkpoints together.
-        gate: The way to the servers.
+        checkpoints: Records the run's checkpoints.
+        agent_proxy: Proxy in front of the servers.
         batch: Prefix of the names of batches, unique in the run.
-        environment: Environment variables that workers need.
+        environment: Environment variables for workers.
     """
 
     def __init__(
         self,
-        algorithm: VERL[Any],
+        algorithm: Algorithm,
+        options: VERLConfig,
         config: DictConfig,
+        *,
         datasets: Mapping[str, Dataset[Any]],
         builder: RowBuilder,
         run: Run,
-        keeper: RunKeeper,
-        gate: Gate,
+        checkpoints: RunCheckpoints,
+        agent_proxy: AgentProxy,
         batch: str,
         environment: Mapping[str, str],
     ) -> None:
         self._algorithm = algorithm
-        self._options = algorithm.options
+        self._options = options
         self._config = config
         self._datasets = datasets
         self._builder = builder
-        # Rollouts of a run are looked after: one whose runner died is tried again.
+        # Only a named run retries rollouts whose runner died, so this one gets a name.
         self._run = run if run.name else Run(algorithm.get_store(), f"verl-{uuid4().hex[:8]}")
-        self._keeper = keeper
-        self._gate = gate
+        self._checkpoints = checkpoints
+        self._agent_proxy = agent_proxy
         self._batch = batch
         self._environment = environment
         self._store = algorithm.get_store()
         self._failure: BaseException | None = None
 
     async def train(self, *, last: bool) -> bool:
-        """Train to the end; tell whether that was reached, or a process died and may be replaced.
+        """Train; return True at the end, or False if a process died and a restart is allowed.
+
+        Args:
+            last: Whether no restart is left.
 
         Raises:
-            Exception: What ended the training early, unless it is worth another try.
+            Exception: The failure that ended the training, if it does not warrant a restart.
         """
-        gate = self._gate
-        await gate.pause()  # until there are servers
-        # Imported here, and in a thread: this is what brings torch and verl along.
+        agent_proxy = self._agent_proxy
+        await agent_proxy.pause()  # until the servers are ready
+        # Imported late and in a thread, because it imports torch and verl.
         lost, publisher, run_session = await to_thread.run_sync(_load, self._datasets)
         resources = {name: await self._put_resources(name) for name in ("val", "train")}
         health = HealthWatch(self._options.health_interval)
@@ -98,21 +104,21 @@ class Life:
                 queue.put_nowait(prompt)
 
         async def serve(addresses: Sequence[str]) -> None:
-            await gate.serve(addresses)
+            await agent_proxy.serve(addresses)
             health.watch(addresses)
 
         async def finish() -> None:
-            groups.cancel()  # or they would take note of what is cancelled now
-            await feeder.cancel()
-            await gate.shut()
+            groups.cancel()  # otherwise they would count the rollouts that are cancelled now
+            await runner.cancel()
+            await agent_proxy.shut()
 
         groups = anyio.CancelScope()
 
-        feeder = Feeder(
+        runner = GroupRunner(
             self._store,
             self._run,
             self._options,
-            self._feeder_settings(),
+            self._group_settings(),
             datasets=self._datasets,
             resources=resources,
             builder=self._builder,
@@ -124,16 +130,16 @@ class Life:
             asyncio.get_running_loop(),
             submit=submit,
             serve=serve,
-            close=gate.close,
-            open=gate.open,
-            take_metrics=feeder.take_metrics,
+            close=agent_proxy.close,
+            open=agent_proxy.open,
+            take_metrics=runner.take_metrics,
             step_done=self._algorithm.report_step,
-            saved=self._keeper.saved,
+            saved=self._checkpoints.saved,
             finish=finish,
         )
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._work, bridge, feeder, queue, groups)
+                group.start_soon(self._work, bridge, runner, queue, groups)
                 group.start_soon(self._guard, bridge, health)
                 try:
                     await to_thread.run_sync(
@@ -150,14 +156,14 @@ class Life:
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await feeder.cancel()
+                await runner.cancel()
         if self._failure is None:
             return True
         if last or not isinstance(self._failure, lost):
             raise self._failure
         logger.warning(
-            "training broke off, and goes on from %s: %s",
-            self._keeper.next_start,
+            "training failed and resumes from %s: %s",
+            self._checkpoints.next_start,
             str(self._failure).strip().split("\n", 1)[0],
         )
         return False
@@ -165,15 +171,15 @@ class Life:
     async def _work(
         self,
         bridge: Bridge,
-        feeder: Feeder,
+        runner: GroupRunner,
         queue: asyncio.Queue[Prompt],
         scope: anyio.CancelScope,
     ) -> None:
-        """Run a task per group, until the scope is cancelled."""
+        """Run one asyncio task per group until the scope is cancelled."""
 
         async def work(prompt: Prompt) -> None:
             try:
-                await feeder.run_group(prompt)
+                await runner.run_group(prompt)
             except Exception as error:
                 bridge.fail(error)
 
@@ -183,7 +189,7 @@ class Life:
                     groups.start_soon(work, await queue.get())
 
     async def _guard(self, bridge: Bridge, health: HealthWatch) -> None:
-        """Have the trainer stop waiting when a server is gone, or when the run is stopped."""
+        """End the trainer's wait when a server is gone or the run is stopped."""
         try:
             await health.run()
         except Exception as error:
@@ -194,15 +200,15 @@ class Life:
     async def _put_resources(self, partition: str) -> str:
         resources = {
             **(self._algorithm.get_initial_resources() or {}),
-            RESOURCE: self._gate.resource(partition),
+            RESOURCE: self._agent_proxy.resource(partition),
         }
         return await self._run.put_resources(f"{self._batch}-{partition}", resources)
 
-    def _feeder_settings(self) -> FeederSettings:
+    def _group_settings(self) -> GroupSettings:
         config = self._config
         rollout = config.actor_rollout_ref.rollout
         correction = config.algorithm.get("rollout_correction") or {}
-        return FeederSettings(
+        return GroupSettings(
             n_train=rollout.n,
             n_val=rollout.val_kwargs.n,
             limits=Limits(
@@ -217,7 +223,7 @@ class Life:
 
 
 def _data_sources(datasets: Mapping[str, Dataset[Any]]) -> dict[str, list[str]]:
-    """Return the ``data_source`` of each task, by which validation is reported; else ``agent``."""
+    """Return each task's ``data_source``, which groups validation metrics; default ``agent``."""
     found: dict[str, list[str]] = {}
     for name, dataset in datasets.items():
         tasks = (dataset[index] for index in range(len(dataset)))

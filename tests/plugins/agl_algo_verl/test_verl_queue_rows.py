@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agl_algo_verl.bridge import Bridge
-from agl_algo_verl.feeder import GroupRow, Prompt
+from agl_algo_verl.rollout_groups import GroupRow, Prompt
 from agl_algo_verl.rows import Row
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of verl and what it imports
@@ -24,7 +24,7 @@ class TestFields:
     def test_tensors_have_no_padding_and_the_reward_is_at_the_end(self):
         import torch
 
-        from agl_algo_verl.table import row_fields
+        from agl_algo_verl.queue_rows import row_fields
 
         fields = row_fields(PROMPT, ROW, {"data_source": "rooms"})
         assert fields["input_ids"].tolist() == [4, 5, 6, 7, 8, 9]
@@ -40,7 +40,7 @@ class TestFields:
     def test_without_logprobs_there_is_no_such_column(self):
         from dataclasses import replace
 
-        from agl_algo_verl.table import row_fields
+        from agl_algo_verl.queue_rows import row_fields
 
         blind = replace(ROW, row=replace(ROW.row, logprobs=None))
         assert "rollout_log_probs" not in row_fields(PROMPT, blind, {})
@@ -48,7 +48,7 @@ class TestFields:
     def test_tags_say_which_weights_sampled_the_row(self):
         from dataclasses import replace
 
-        from agl_algo_verl.table import row_tags
+        from agl_algo_verl.queue_rows import row_tags
 
         assert row_tags(PROMPT, ROW) == {
             "status": "success",
@@ -63,7 +63,7 @@ class TestFields:
         assert (unknown["min_global_steps"], unknown["max_global_steps"]) == (4, 4)
 
     def test_a_closed_publisher_writes_nothing_more(self):
-        from agl_algo_verl.table import QueuePublisher
+        from agl_algo_verl.queue_rows import QueuePublisher
 
         publisher = QueuePublisher({"train": ["x"], "val": []}, filler=0)
         publisher.close(1.0)

@@ -1,7 +1,7 @@
-"""The proxy before the rollout servers: which they are, and when agents may call them.
+"""The proxy in front of the rollout servers, through which agents call the model.
 
-While weights change no call may be in flight: it would be answered by two models, or by none. New
-calls wait at the proxy meanwhile, so agents notice nothing but the time.
+While weights change no call may be in flight; its answer would mix two models. New calls wait in
+the proxy meanwhile, so agents only notice a delay.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from agl_core.store import LightningStore
 from agl_core.types import LLM
 from agl_proxy_direct import DirectProxy
 
-__all__ = ["Gate", "model_list", "served_model"]
+__all__ = ["AgentProxy", "model_list", "served_model"]
 
 logger = logging.getLogger(__name__)
 
 _QUEUE_SECONDS = 3600.0
-"""How long a call waits for the end of a pause: longer than any step takes."""
+"""Longest wait of a call during a pause; longer than any training step."""
 
 
 def model_list(
@@ -33,9 +33,9 @@ def model_list(
     """Return the backends: every server under every name.
 
     Args:
-        name: What agents call the model.
-        served: What each server calls it, by ``host:port``.
-        sampling: Sampling parameters by suffix of the name; requests without them get these.
+        name: Name that agents call the model by.
+        served: Name that each server calls it by, by ``host:port``.
+        sampling: Default sampling parameters, by suffix of the name.
     """
     return [
         {
@@ -52,12 +52,12 @@ def model_list(
 
 
 async def served_model(session: aiohttp.ClientSession, address: str) -> str:
-    """Return what a server calls the model it serves.
+    """Return the name of the model that a server serves.
 
-    verl gives its servers the path of a local copy, which need not be the configured one.
+    verl gives its servers the path of a local copy, which may differ from the configured path.
 
     Raises:
-        LLMServerError: It does not answer, or serves nothing.
+        LLMServerError: The server does not answer, or serves no model.
     """
     try:
         async with session.get(f"http://{address}/v1/models") as reply:
@@ -67,17 +67,17 @@ async def served_model(session: aiohttp.ClientSession, address: str) -> str:
         raise LLMServerError(f"the rollout server at {address} serves no model: {error}") from error
 
 
-class Gate:
-    """Opens and closes the way from the agents to the rollout servers; used in the loop.
+class AgentProxy:
+    """Lets agents' calls through to the rollout servers, or holds them back. For the event loop.
 
     Args:
         proxy: The run's proxy; None makes one on this machine.
-        store: Where spans go.
-        name: What agents call the model; None: the last part of its path.
-        path: The model's path.
+        store: Store of the spans.
+        name: Name that agents call the model by; None is the last part of its path.
+        path: Path of the model.
         train: Sampling parameters of training.
         val: Sampling parameters of validation.
-        drain_timeout: Seconds that calls in flight may take to end.
+        drain_timeout: Seconds for calls in flight to end.
     """
 
     VAL_SUFFIX = "-val"
@@ -105,53 +105,53 @@ class Gate:
         self._started = False
 
     async def start(self) -> None:
-        """Have the proxy run; its calls wait until :meth:`open`."""
+        """Start the proxy; calls wait until :meth:`open`."""
         if not self.proxy.is_running():
             await self.proxy.start()
             self._started = True
         await self.pause()
 
     async def shut(self) -> None:
-        """Let new calls wait, and end those in flight: the servers are about to go."""
+        """Hold new calls back and abort those in flight, before the servers stop."""
         await self.proxy.drain(0.0, abort=True)
 
     async def pause(self) -> None:
-        """Let calls wait, from now on, without waiting for those in flight."""
+        """Hold new calls back, without waiting for those in flight."""
         await self.proxy.pause()
 
     async def stop(self) -> None:
-        """Stop the proxy if it was started here; else have it work on."""
+        """Stop the proxy if it was started here; otherwise let it run."""
         if self.proxy.is_running():
-            await self.proxy.resume()  # calls that still wait are told that the servers are gone
+            await self.proxy.resume()  # waiting calls then fail, because the servers are gone
         if self._started:
             self._started = False
             await self.proxy.stop()
 
     def resource(self, partition: str) -> LLM:
-        """Return what agents get: the model for training or for validation."""
+        """Return the resource for agents: the model for training or for validation."""
         suffix = self.VAL_SUFFIX if partition == "val" else ""
         return self.proxy.as_resource(
             model=self.name + suffix, sampling_parameters=self._sampling[suffix]
         )
 
     async def serve(self, addresses: Sequence[str]) -> None:
-        """Send calls to these servers, ``host:port`` each, from now on.
+        """Send calls to these servers, each ``host:port``.
 
         Raises:
-            LLMServerError: One of them serves nothing.
+            LLMServerError: One of them serves no model.
         """
         async with aiohttp.ClientSession() as session:
             served = {address: await served_model(session, address) for address in addresses}
         self.proxy.update_model_list(model_list(self.name, served, self._sampling))
 
     async def close(self) -> int:
-        """Let new calls wait, and wait until none is in flight; return how many were aborted."""
+        """Hold new calls back and wait for those in flight; return the number of aborted ones."""
         aborted = await self.proxy.drain(self._drain_timeout, abort=True)
         if aborted:
             logger.warning("%d model calls were aborted for new weights", aborted)
         return aborted
 
     async def open(self, version: int) -> None:
-        """Let calls through, to weights of this version."""
+        """Let calls through to weights of this version."""
         self.proxy.set_model_version(str(version))
         await self.proxy.resume()

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 import agl_core as agl
-from agl_algo_grpo import GRPO
+from agl_algo_grpo import GRPO, LoRAConfig
 from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 
 pytestmark = [
@@ -88,7 +88,7 @@ def test_vllm_samples_from_the_model_in_training(
         group_size=8,
         learning_rate=2e-2 if lora else 2e-3,
         max_tokens=12,
-        lora={"r": 8, "alpha": 16} if lora else None,
+        lora=LoRAConfig(r=8, alpha=16) if lora else None,
         threads=1,
         server=server,
         output_dir=str(tmp_path),

@@ -103,7 +103,7 @@ class TestEndpoints:
         fit(apo)
         reasons = check(apo, store)
         assert all(one.startswith(reason) for one in reasons), reasons
-        assert apo.state.stopped.startswith("the models answered nothing in round 1: " + reason)
+        assert apo.state.stopped.startswith("the models gave no answer in round 1: " + reason)
         assert len(models.requests) == 4, "one round is enough to see it"
 
     def test_an_endpoint_that_is_not_there_ends_it_too(self, make_apo, fit, store):

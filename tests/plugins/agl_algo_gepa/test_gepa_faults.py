@@ -66,7 +66,7 @@ def test_a_model_that_never_answers_ends_the_search_early(fit, store, answer, re
     gepa = fit(lambda _: answer, call_timeout=0.2, max_iterations=50)
     reasons = check(gepa, store)
     assert {one.partition(": ")[2] for one in reasons} == {reason}
-    assert gepa.state.stopped.startswith("the model answered nothing in 3 rounds: ")
+    assert gepa.state.stopped.startswith("the model gave no answer in 3 rounds: ")
     assert gepa.state.stopped.endswith(reason)
     assert gepa.state.spent.calls == 3
 

@@ -69,7 +69,7 @@ class TestSearch:
         gepa = fit(components=["answer"])
         assert set(gepa.history[-1].prompts) == {"answer"}
         assert latest(store)["plan"].template == "Plan {question}"
-        with pytest.raises(ConfigError, match="'llm' is none of the prompt templates plan, answer"):
+        with pytest.raises(ConfigError, match="'llm' is not one of the prompt templates plan, answer"):
             fit(components=["llm"])
 
     def test_candidates_are_made_side_by_side(self, fit):

@@ -158,5 +158,5 @@ async def test_killed_again_and_again_it_still_gets_there(undisturbed: Any):
 async def test_a_run_does_not_go_on_with_another_prompt():
     store = InMemoryLightningStore()
     await run(store, Editor(dies_at=2))
-    with pytest.raises(ConfigError, match="begun with another prompt"):
+    with pytest.raises(ConfigError, match="started with another prompt"):
         await run(store, Editor(), prompt="{question}?")

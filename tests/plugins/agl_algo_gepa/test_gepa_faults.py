@@ -37,7 +37,7 @@ def check(gepa: Any, store: Any) -> set[str]:
         ("```\n\n```", "plan: no edit: the answer is empty"),
         ("No question + asked", "plan: the edit lost the placeholders question"),
         ("{question} {mood} +", "plan: the edit has placeholders without values: mood"),
-        ("{question} + {", "plan: the edit is no f-string template: "),
+        ("{question} + {", "plan: the edit is not a valid f-string template: "),
         ("Plan {question}", "the edit is the same as v0"),
     ],
 )

@@ -174,5 +174,5 @@ async def test_more_iterations_may_follow_but_nothing_else_changes(make_client):
     n = len(short.history)
     assert [one.prompts for one in longer.history[:n]] == [one.prompts for one in short.history]
     assert longer.state.rounds == 4
-    with pytest.raises(ConfigError, match="begun with other reflection_minibatch_size; give it"):
+    with pytest.raises(ConfigError, match="started with other reflection_minibatch_size; choose"):
         await run(store, make_client, Stop(), reflection_minibatch_size=2)

@@ -54,9 +54,9 @@ class TestIdentity:
     ):
         await opened(store, "rooms", tmp_path)
         checkpoint(tmp_path, 4)
-        with pytest.raises(ConfigError, match=r"default_local_dir: .*run 'rooms', and this is 'b'"):
+        with pytest.raises(ConfigError, match=r"default_local_dir: .*run 'rooms', not of 'b'"):
             await opened(store, "b", tmp_path)
-        with pytest.raises(ConfigError, match="run 'rooms', and this is ''"):
+        with pytest.raises(ConfigError, match="run 'rooms', not of ''"):
             await opened(store, "", tmp_path)
         assert await opened(store, "b", tmp_path, resumes=False) == 0
 
@@ -82,7 +82,7 @@ class TestIdentity:
         checkpoints = RunCheckpoints(run, tmp_path, "tiny", resumes=True)
         await checkpoints.open()
         await checkpoints.saved(4, "there")
-        with pytest.raises(ConfigError, match="saved at step 4 in there, which is not there"):
+        with pytest.raises(ConfigError, match="saved at step 4 in there, which is missing"):
             await opened(store, "rooms", tmp_path)
 
 

@@ -259,7 +259,7 @@ class TestWaitForRollouts:
 
 
 class TestEvents:
-    async def test_changes_are_told_with_their_ids(self, store: InMemoryLightningStore):
+    async def test_changes_are_events_with_their_ids(self, store: InMemoryLightningStore):
         stream = store.events()
         first = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0)

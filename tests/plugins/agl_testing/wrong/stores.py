@@ -331,7 +331,7 @@ class HistoriesDrift(Base):
 
 
 class EventsComeTwice(Base):
-    CAUGHT_BY = "test_every_change_is_told_in_order"
+    CAUGHT_BY = "test_every_change_is_an_event_in_order"
 
     async def events(self):
         async for event in super().events():

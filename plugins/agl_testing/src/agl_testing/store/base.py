@@ -1,4 +1,4 @@
-"""What every part of the store suite shares: the fixture, the flags, and small steps."""
+"""Shared by all parts of the store suite: the fixture, the flags, and small steps."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["DurabilityTests"]
 
 
 class DurabilityTests(StoreTests):
-    """What a returned call wrote is there afterwards."""
+    """Data that a returned call wrote is still stored after a restart or a kill."""
 
     @requires("durable")
     async def test_a_reopened_store_has_everything(self, store: LightningStore):
@@ -50,7 +50,7 @@ class DurabilityTests(StoreTests):
             await again.close()
 
     @requires("durable", "processes")
-    async def test_a_killed_process_loses_nothing_it_was_told(self, store: LightningStore):
+    async def test_a_killed_process_loses_no_call_that_returned(self, store: LightningStore):
         connect = pickle.dumps(self.connection(store))
         context = multiprocessing.get_context("spawn")
         for calls in (1, 25, 60):

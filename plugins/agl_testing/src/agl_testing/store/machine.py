@@ -54,7 +54,7 @@ _steps = st.lists(
 
 
 class Model:
-    """What the lifecycle says, kept in dictionaries."""
+    """The lifecycle applied to dictionaries."""
 
     def __init__(self) -> None:
         self.rollouts: dict[str, Rollout] = {}

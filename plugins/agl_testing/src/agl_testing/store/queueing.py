@@ -17,7 +17,7 @@ __all__ = ["ClaimTests", "QueueTests"]
 
 
 class QueueTests(StoreTests):
-    """What creating work does."""
+    """Creating work."""
 
     async def test_an_enqueued_rollout_is_queuing_and_has_no_attempt(self, store: LightningStore):
         before = time.time()
@@ -106,7 +106,7 @@ class QueueTests(StoreTests):
 
 
 class ClaimTests(StoreTests):
-    """What claiming work does."""
+    """Claiming work."""
 
     async def test_an_empty_queue_gives_none_at_once(self, store: LightningStore):
         start = time.monotonic()

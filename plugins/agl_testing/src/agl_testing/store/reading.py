@@ -331,7 +331,7 @@ class EventTests(StoreTests):
     """events()."""
 
     @requires("events")
-    async def test_every_change_is_told_in_order(self, store: LightningStore):
+    async def test_every_change_is_an_event_in_order(self, store: LightningStore):
         seen: list[tuple[str, str | None]] = []
         ids: list[int] = []
         started = asyncio.Event()

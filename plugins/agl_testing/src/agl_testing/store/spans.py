@@ -101,7 +101,7 @@ class SpanTests(StoreTests):
         read = await store.query_spans(claimed.rollout_id, sort_order="desc")
         assert [span.sequence_id for span in read] == [3, 2, 1, 1]
 
-    async def test_attempts_are_told_apart(self, store: LightningStore):
+    async def test_spans_are_kept_by_attempt(self, store: LightningStore):
         first = await claim(store)
         second = await store.start_attempt(first.rollout_id)
         await store.add_many_spans([span_of(first, 1, name="1"), span_of(second, 2, name="2")])
@@ -270,7 +270,7 @@ class SpanArrivalTests(StoreTests):
         assert await statuses(store, first.rollout_id) == ("preparing", ["running", "preparing"])
         assert await store.dequeue_rollout() is None
 
-    async def test_a_duplicate_is_no_heartbeat_of_its_own(self, store: LightningStore):
+    async def test_a_duplicate_is_not_a_heartbeat(self, store: LightningStore):
         claimed = await claim(store)
         span = span_of(claimed)
         await store.add_span(span)

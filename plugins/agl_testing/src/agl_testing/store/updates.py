@@ -17,7 +17,7 @@ __all__ = ["AttemptTests", "RolloutUpdateTests", "WorkerTests"]
 
 
 class RolloutUpdateTests(StoreTests):
-    """What update_rollout does."""
+    """Effects of update_rollout."""
 
     async def test_only_the_fields_given_change(self, store: LightningStore):
         rollout = await store.enqueue_rollout({"q": 1}, mode="train", metadata={"a": 1})
@@ -99,7 +99,7 @@ class RolloutUpdateTests(StoreTests):
 
 
 class AttemptTests(StoreTests):
-    """What update_attempt does to the attempt and to its rollout."""
+    """Effects of update_attempt on the attempt and on its rollout."""
 
     @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout", "unresponsive"])
     async def test_an_ended_attempt_ends_its_rollout(self, store: LightningStore, status: Any):

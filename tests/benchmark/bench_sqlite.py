@@ -1,4 +1,4 @@
-"""SQLite behind the server next to the memory store in the same run, and one file of many spans.
+"""The SQLite store behind the server beside the memory store, and one file of many spans.
 
 ``python tests/benchmark/bench_sqlite.py [CASE...]`` or ``--spans 10000000``; as a benchmark test it
 runs the cases and a file of AGL_BENCH_SPANS spans (200,000), which needs 1 GB of disk per million.
@@ -109,8 +109,7 @@ def measure(case: str, kind: str, folder: Path) -> dict[str, Any]:
 async def load(case: str, port: int, pid: int) -> dict[str, Any]:
     step, _ = await getattr(bench_server.Cases(port), case)()
     server = psutil.Process(pid)
-    # A log that has its length is synced in half the time, and a server has it for all its life
-    # but the first seconds.
+    # A sync takes half as long once the log has its full length, after the first seconds.
     await bench_server.drive(port, step, WARM_UP_SECONDS, bench_server.CONNECTIONS)
     before = sum(server.cpu_times()[:2])
     found = await bench_server.drive(port, step, bench_server.SECONDS, bench_server.CONNECTIONS)
@@ -123,7 +122,7 @@ async def load(case: str, port: int, pid: int) -> dict[str, Any]:
 
 
 def bare(file: Path) -> sqlite3.Connection:
-    """Open a file of SQLite that syncs every commit, with nothing of the store around it."""
+    """Open a file with plain SQLite that syncs every commit."""
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -131,7 +130,7 @@ def bare(file: Path) -> sqlite3.Connection:
 
 
 def disk_limit(folder: Path, seconds: float = 1.0) -> tuple[float, float]:
-    """Return the synced commits per second of bare SQLite here, of one row of 1 kB and of 16."""
+    """Return the synced commits per second of plain SQLite here, of one row of 1 kB and of 16."""
     connection = bare(folder / "bare.db")
     connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, data BLOB)")
     rates: list[float] = []
@@ -149,7 +148,7 @@ def disk_limit(folder: Path, seconds: float = 1.0) -> tuple[float, float]:
 
 
 def span_limit(file: Path, rollouts: int, seconds: float = 2.0) -> float:
-    """Return the spans of 6 kB per second of bare SQLite in the store's table, 16 per commit."""
+    """Return the spans of 6 kB per second of plain SQLite in the store's table, 16 per commit."""
     from agl_store_sqlite import schema
 
     connection = bare(file)
@@ -174,7 +173,7 @@ def span_limit(file: Path, rollouts: int, seconds: float = 2.0) -> float:
             number += bench_server.CONNECTIONS
         return number
 
-    first = commits(seconds / 2, 0)  # the log has its length
+    first = commits(seconds / 2, 0)  # the log has its full length afterwards
     last = commits(seconds, first)
     connection.close()
     return (last - first) / seconds
@@ -212,11 +211,11 @@ def run_cases(names: list[str]) -> Iterator[str]:
 SPANS = int(os.environ.get("AGL_BENCH_SPANS", "200000"))
 SPANS_PER_ROLLOUT = 50
 AT_A_TIME = 64
-"""Rollouts that write at the same time, so that their spans arrive mixed."""
+"""Rollouts that write at the same time, so that their spans arrive interleaved."""
 
 
 async def fill(path: Path, spans: int) -> float:
-    """Write a file of so many spans; return the spans per second."""
+    """Write a file of this many spans; return the spans per second."""
     from agl_core.store import EncodedSpan
     from agl_store_sqlite import SqliteLightningStore
 
@@ -254,10 +253,10 @@ async def fill(path: Path, spans: int) -> float:
 
 
 async def query(port: int) -> tuple[bench_server.Measured, bench_server.Measured]:
-    """Ask for the spans of rollouts all over the file, one after the other; then for nothing.
+    """Query the spans of random rollouts, one after the other; then the health endpoint.
 
     Returns:
-        Figures of both: what the second takes is the machine's and the server's, not the store's.
+        Figures of both. The second is the time of the server and the machine without the store.
     """
     ask = bench_server.Cases(port).ask
     total = (await ask("GET", "/statistics"))["total_rollouts"]
@@ -285,7 +284,7 @@ async def query(port: int) -> tuple[bench_server.Measured, bench_server.Measured
 
 
 def run_big_file(spans: int, file: Path) -> Iterator[str]:
-    """Write a file of so many spans, or take the one that is there, and read from it."""
+    """Write a file of this many spans unless it exists, and read from it."""
     if not file.exists():
         rate = asyncio.run(fill(file, spans))
         yield f"{spans:,} spans in one file: written at {rate:,.0f}/s"

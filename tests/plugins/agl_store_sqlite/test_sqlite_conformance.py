@@ -29,10 +29,6 @@ def assert_counted(path: str) -> None:
     assert {name: counters[name] for name in counted} == counted
 
 
-def open_store(path: str) -> SqliteLightningStore:
-    return SqliteLightningStore(path, durability="normal")
-
-
 class TestSqliteStore(StoreSuite):
     flags = frozenset({"thread_safe", "durable", "processes", "events"})
 
@@ -50,4 +46,4 @@ class TestSqliteStore(StoreSuite):
         return SqliteLightningStore(store.path, durability="normal", scan_debounce_seconds=0)
 
     def connection(self, store: Any):
-        return partial(open_store, store.path)
+        return partial(SqliteLightningStore, store.path, durability="normal")  # pyright: ignore[reportCallIssue]

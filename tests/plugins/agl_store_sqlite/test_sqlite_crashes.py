@@ -1,4 +1,4 @@
-"""A run on a SQLite file is killed at random points, resumed, and loses nothing."""
+"""A run on a SQLite file survives SIGKILL at random points: no acknowledged write is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SQLite store says and does when its file fails it."""
+"""Errors of the SQLite store's file: messages, and the store's state afterwards."""
 
 import asyncio
 import os
@@ -32,12 +32,12 @@ def _requests(connection: sqlite3.Connection):
     return connection.execute("SELECT key FROM requests").fetchall()
 
 
-async def test_a_missing_folder_is_named(tmp_path):
+async def test_a_missing_folder_raises_an_error_that_names_the_file(tmp_path):
     with pytest.raises(StoreDataError, match=r"nowhere/store\.db: the file cannot be opened"):
         open_store(tmp_path / "nowhere" / "store.db")
 
 
-async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path):
+async def test_a_file_of_another_format_is_refused_and_not_changed(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to be read as one" * 100)
     with pytest.raises(StoreDataError, match=r"notes\.txt: the file is not an SQLite database"):
@@ -45,7 +45,7 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path):
     assert path.read_text().startswith("not a database")
 
 
-async def test_another_programs_database_is_left_alone(tmp_path):
+async def test_the_database_of_another_program_is_refused_and_not_changed(tmp_path):
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
@@ -57,7 +57,7 @@ async def test_another_programs_database_is_left_alone(tmp_path):
     connection.close()
 
 
-async def test_a_newer_schema_is_refused_with_the_command_that_helps(tmp_path):
+async def test_a_newer_schema_is_refused_and_the_error_names_the_upgrade_command(tmp_path):
     path = tmp_path / "store.db"
     await open_store(path).close()
     connection = sqlite3.connect(path)
@@ -67,7 +67,7 @@ async def test_a_newer_schema_is_refused_with_the_command_that_helps(tmp_path):
         open_store(path)
 
 
-async def test_a_damaged_file_is_named_and_the_store_stays_up(tmp_path):
+async def test_reads_of_a_damaged_file_raise_and_other_calls_still_work(tmp_path):
     path = tmp_path / "store.db"
     store = open_store(path)
     rollouts = await store.enqueue_many_rollouts(
@@ -76,7 +76,7 @@ async def test_a_damaged_file_is_named_and_the_store_stays_up(tmp_path):
     await store.close()
     size = path.stat().st_size
     with path.open("r+b") as file:
-        file.seek(64 * 4096)  # behind the schema and the roots of the tables
+        file.seek(64 * 4096)  # after the schema and the root pages of the tables
         file.write(os.urandom(size - 64 * 4096))
     store = open_store(path)
     said: set[str] = set()
@@ -90,7 +90,7 @@ async def test_a_damaged_file_is_named_and_the_store_stays_up(tmp_path):
     await store.close()
 
 
-async def test_a_value_that_is_damaged_where_sqlite_does_not_look_is_named(tmp_path):
+async def test_a_damaged_value_that_sqlite_cannot_notice_raises(tmp_path):
     store = open_store(tmp_path / "store.db")
     rollout = await store.enqueue_rollout("x")
     await write(store, lambda tx: tx.execute("UPDATE rollouts SET input = x'ff00'"))
@@ -101,7 +101,7 @@ async def test_a_value_that_is_damaged_where_sqlite_does_not_look_is_named(tmp_p
     await store.close()
 
 
-async def test_a_read_only_file_is_named(tmp_path):
+async def test_a_read_only_file_raises_an_error_that_says_so(tmp_path):
     path = tmp_path / "store.db"
     await open_store(path).close()
     path.chmod(0o444)
@@ -110,7 +110,7 @@ async def test_a_read_only_file_is_named(tmp_path):
         import os
         from agl_core.errors import StoreDataError
         from agl_store_sqlite import SqliteLightningStore
-        if os.geteuid() == 0:  # to whom no file is read-only
+        if os.geteuid() == 0:  # root may write to read-only files
             os.setuid(65534)
         try:
             SqliteLightningStore({str(path)!r})
@@ -128,11 +128,11 @@ async def test_a_read_only_file_is_named(tmp_path):
     assert f"{path}: the file or its folder is read-only" in done.stdout, done.stderr
 
 
-async def test_a_full_disk_loses_nothing_acknowledged_and_passes(tmp_path):
+async def test_a_full_disk_keeps_acknowledged_writes_and_the_store_continues_with_space(tmp_path):
     store = open_store(tmp_path / "store.db")
     kept = [(await store.enqueue_rollout(i)).rollout_id for i in range(10)]
     pages = await write(store, lambda tx: tx.one("PRAGMA page_count")[0])
-    # What SQLite does at this limit is what it does on a full disk: SQLITE_FULL.
+    # SQLite reports this limit like a full disk: SQLITE_FULL.
     await write(store, lambda tx: tx.execute(f"PRAGMA max_page_count = {pages + 5}"))
 
     async def fill() -> None:
@@ -150,7 +150,7 @@ async def test_a_full_disk_loses_nothing_acknowledged_and_passes(tmp_path):
     await store.close()
 
 
-async def test_a_foreign_lock_is_waited_for_and_then_named(tmp_path):
+async def test_a_lock_of_another_process_raises_after_busy_seconds(tmp_path):
     path = tmp_path / "store.db"
     store = open_store(path, busy_seconds=0.2)
     foreign = sqlite3.connect(path, isolation_level=None)
@@ -163,7 +163,7 @@ async def test_a_foreign_lock_is_waited_for_and_then_named(tmp_path):
     await store.close()
 
 
-async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
+async def test_a_failed_write_of_a_group_is_rolled_back_alone(tmp_path):
     store = open_store(tmp_path / "store.db")
     await store.query_rollouts()  # the first call scans, and would change the order below
 
@@ -175,7 +175,7 @@ async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
     batch = [
         asyncio.ensure_future(store.enqueue_rollout("before")),
         asyncio.ensure_future(write(store, write_then_fail)),
-        asyncio.ensure_future(store.enqueue_rollout("behind")),
+        asyncio.ensure_future(store.enqueue_rollout("after")),
     ]
     first, failed, last = await asyncio.gather(*batch, return_exceptions=True)
     assert isinstance(failed, InvalidArgumentError)
@@ -189,7 +189,7 @@ async def test_one_bad_write_of_a_batch_takes_back_only_itself(tmp_path):
     await store.close()
 
 
-async def test_what_has_no_json_form_is_refused(tmp_path):
+async def test_an_input_without_a_json_form_is_refused(tmp_path):
     store = open_store(tmp_path / "store.db")
     with pytest.raises(InvalidArgumentError, match="input"):
         await store.enqueue_rollout(object())
@@ -197,7 +197,7 @@ async def test_what_has_no_json_form_is_refused(tmp_path):
     await store.close()
 
 
-async def test_a_closed_store_says_so(tmp_path):
+async def test_a_closed_store_raises(tmp_path):
     store = open_store(tmp_path / "store.db")
     await store.close()
     await store.close()
@@ -207,7 +207,7 @@ async def test_a_closed_store_says_so(tmp_path):
         await store.get_latest_resources()
 
 
-async def test_a_store_that_is_closed_leaves_no_thread_behind(tmp_path):
+async def test_closing_a_store_ends_its_threads(tmp_path):
     before = set(threading.enumerate())
     store = open_store(tmp_path / "store.db")
     await store.enqueue_rollout("x")
@@ -218,7 +218,7 @@ async def test_a_store_that_is_closed_leaves_no_thread_behind(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-async def test_a_fork_opens_the_file_anew(tmp_path):
+async def test_a_forked_child_opens_the_file_again(tmp_path):
     code = f"""
         import asyncio, os
         from agl_store_sqlite import SqliteLightningStore
@@ -237,7 +237,7 @@ async def test_a_fork_opens_the_file_anew(tmp_path):
     assert output.strip() == "['child', 'parent']"
 
 
-async def test_a_creating_call_is_remembered_by_its_key(tmp_path):
+async def test_a_call_repeated_under_its_idempotency_key_happens_once(tmp_path):
     store = open_store(tmp_path / "store.db")
     token = current_request_key.set("enqueue-1")
     first = await store.enqueue_rollout("x")
@@ -262,7 +262,7 @@ async def test_a_creating_call_is_remembered_by_its_key(tmp_path):
     await store.close()
 
 
-async def test_a_long_batch_of_ids_is_filtered(tmp_path):
+async def test_a_filter_takes_40000_ids(tmp_path):
     store = open_store(tmp_path / "store.db")
     rollout = await store.start_rollout("x")
     page = await store.query_rollouts(

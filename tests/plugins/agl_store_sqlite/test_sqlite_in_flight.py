@@ -1,8 +1,8 @@
-"""An algorithm is killed while its enqueue is on the way: resumed, it enqueues nothing twice.
+"""An algorithm is killed during an enqueue. After it resumes, nothing is enqueued twice.
 
-The store is behind a real server, the algorithm a process of its own, killed with SIGKILL. What
-stands in the way of the enqueue is a foreign lock on the file: it lets readers through, so that the
-successor looks for what its predecessor enqueued before that is there.
+The store is behind a real server; the algorithm is a process of its own, killed with SIGKILL. A
+foreign lock on the file delays the enqueue and lets readers through, so the second algorithm looks
+for the rollouts of the first one before they are stored.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ ALGORITHM = textwrap.dedent(
 
 
 class Held:
-    """A store whose enqueues can be seen coming, and whose replies to them can be held back."""
+    """A store that reports enqueues before they happen, and that can hold back their replies."""
 
     def __init__(self, store: SqliteLightningStore) -> None:
         self._enqueue = store.enqueue_many_rollouts
@@ -73,7 +73,7 @@ async def served(tmp_path):
 
 
 async def algorithm(url):
-    """Start an algorithm that has opened its run, and enqueues once it is told to."""
+    """Start an algorithm that has opened its run and enqueues after a line on its stdin."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", ALGORITHM, url, stdin=PIPE, stdout=PIPE
     )
@@ -97,7 +97,7 @@ async def outcome(process) -> list[str]:
     return ids
 
 
-async def test_an_enqueue_that_comes_after_its_process_died_is_done_once(served, tmp_path):
+async def test_an_enqueue_that_arrives_after_its_process_died_happens_once(served, tmp_path):
     store, held, url = served
     first = await algorithm(url)
     lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
@@ -107,7 +107,7 @@ async def test_an_enqueue_that_comes_after_its_process_died_is_done_once(served,
     await killed(first)
     second = await algorithm(url)  # which finds nothing enqueued
     go(second)
-    # The server makes one call of both, as its memory outlived the algorithm.
+    # The server still runs, so it treats both requests as one call.
     lock.execute("COMMIT")
     lock.close()
     ids = await outcome(second)
@@ -117,7 +117,7 @@ async def test_an_enqueue_that_comes_after_its_process_died_is_done_once(served,
     assert len(ids) == 3
 
 
-async def test_an_enqueue_whose_reply_was_lost_is_done_once(served):
+async def test_an_enqueue_whose_reply_was_lost_happens_once(served):
     store, held, url = served
     first = await algorithm(url)
     held.replies.clear()
@@ -132,8 +132,8 @@ async def test_an_enqueue_whose_reply_was_lost_is_done_once(served):
     assert len(ids) == 3
 
 
-async def test_the_store_knows_the_call_also_when_the_server_was_killed(tmp_path):
-    # The same call through two servers, neither of which knows of the other's.
+async def test_an_enqueue_repeated_through_another_server_happens_once(tmp_path):
+    # Each server sees one of the two requests only.
     store = SqliteLightningStore(tmp_path / "store.db", busy_seconds=60)
     held = Held(store)
     launchers = [

@@ -1,4 +1,4 @@
-"""A file of an older schema becomes one of this version's, as a whole or not at all."""
+"""Migrations of files of older schemas: each happens as a whole or not at all."""
 
 import sqlite3
 
@@ -40,7 +40,7 @@ def insert(connection: sqlite3.Connection, table: str, **columns: object) -> Non
 
 
 async def old_file(path, monkeypatch) -> tuple[list[AttemptedRollout], dict[str, list[Span]]]:
-    """Write a file of version 1, whose spans lie in the order they came in."""
+    """Write a file of version 1, whose spans are in the order of arrival."""
     connection = sqlite3.connect(path, isolation_level=None)
     with monkeypatch.context() as patch:
         patch.setattr(schema, "_MIGRATIONS", schema._MIGRATIONS[:1])
@@ -91,18 +91,20 @@ async def test_a_file_of_version_1_keeps_its_spans_and_their_order(tmp_path, mon
     ids = started[1].rollout_id, started[1].attempt.attempt_id
     assert await store.get_next_span_sequence_id(*ids) == 8
     assert (await store.update_attempt(*ids, status="succeeded")).status == "succeeded"
-    assert list(await store.add_many_spans(spans[rollout_ids[0]])) == []  # known ones stay known
+    assert (
+        list(await store.add_many_spans(spans[rollout_ids[0]])) == []
+    )  # stored ones are still duplicates
     new = spans[rollout_ids[0]][0].model_copy(update={"span_id": "f" * 16, "sequence_id": 5})
     assert await store.add_span(new) == new
     assert list(await store.query_spans(rollout_ids[0], sort_by=None))[-1] == new
     assert (await store.statistics()).get("total_spans") == 13
     await store.close()
-    # A rollout's spans lie together.
+    # The spans of a rollout are neighbours.
     lying = [rollout for (rollout,) in ask(path, "SELECT rollout FROM spans ORDER BY ordinal")]
     assert lying == [1] * 5 + [2] * 4 + [3] * 4
 
 
-async def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+async def test_a_failed_migration_does_not_change_the_file(tmp_path, monkeypatch):
     path = tmp_path / "store.db"
     await old_file(path, monkeypatch)
     before = ask(path, "SELECT * FROM spans")

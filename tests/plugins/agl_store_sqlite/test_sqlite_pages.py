@@ -1,4 +1,4 @@
-"""A page of rollouts costs the same however many rollouts there are, or match."""
+"""A page of rollouts costs the same for any number of rollouts and of matches."""
 
 import sqlite3
 from pathlib import Path

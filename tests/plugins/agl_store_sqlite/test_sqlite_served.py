@@ -1,4 +1,4 @@
-"""A served file that fails: the error names it, the server stays up, and nothing is lost."""
+"""Errors of a served file: the reply names the file, and the server keeps running."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class Served:
         self.url = ""
 
     def wait(self) -> None:
-        """Wait until it serves, and learn where."""
+        """Wait until it serves; set its URL."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"at (http\S+) \(", line)
@@ -81,7 +81,7 @@ def serve(tmp_path):
 
 
 def refuses(path: Path, *, around: tuple[str, ...] = ()) -> str:
-    """Return the one line that a server says that cannot begin with this file."""
+    """Return the one line that a server prints if it cannot start with this file."""
     done = subprocess.run(
         [*around, *COMMAND, path], capture_output=True, text=True, timeout=60, check=False
     )
@@ -92,7 +92,7 @@ def refuses(path: Path, *, around: tuple[str, ...] = ()) -> str:
 
 
 def own_mounts() -> tuple[str, ...]:
-    """Return what runs a command with mounts of its own, or skip the test."""
+    """Return the prefix of a command that runs in its own mount namespace, or skip the test."""
     as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     command = ("unshare", *as_root, "--mount")
     if sys.platform != "linux" or shutil.which("unshare") is None:
@@ -102,10 +102,10 @@ def own_mounts() -> tuple[str, ...]:
     return command
 
 
-def test_a_full_disk_is_named_and_the_server_goes_on_once_there_is_space(serve, tmp_path):
+def test_a_full_disk_answers_507_until_there_is_space(serve, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    # A file system of 4 MB, seen by the server alone; 1 MB of it is taken by something else.
+    # A file system of 4 MB that only the server sees; another file takes 1 MB of it.
     script = (
         f"mount -t tmpfs -o size=4m tmpfs {disk} && head -c 1M /dev/zero > {disk}/other "
         '&& exec "$@"'
@@ -131,7 +131,7 @@ def test_a_full_disk_is_named_and_the_server_goes_on_once_there_is_space(serve, 
     assert served.rollouts() == kept
 
 
-def test_a_foreign_lock_is_named_and_passes(serve, tmp_path):
+def test_a_lock_of_another_process_answers_503_until_it_is_released(serve, tmp_path):
     path = tmp_path / "runs.db"
     served = serve(path, "--set", "busy_seconds=0.2")
     status, first = served.enqueue("before")
@@ -141,7 +141,7 @@ def test_a_foreign_lock_is_named_and_passes(serve, tmp_path):
     status, said = served.enqueue("during")
     assert (status, said["error_type"]) == (503, "StoreUnavailableError")
     assert f"{path} is locked by another process" in said["detail"]
-    assert served.rollouts() == [first[0]["rollout_id"]]  # reading goes on
+    assert served.rollouts() == [first[0]["rollout_id"]]  # reads still work
     foreign.execute("COMMIT")
     foreign.close()
     status, last = served.enqueue("after")
@@ -149,7 +149,7 @@ def test_a_foreign_lock_is_named_and_passes(serve, tmp_path):
     assert served.rollouts() == [first[0]["rollout_id"], last[0]["rollout_id"]]
 
 
-def test_a_damaged_file_is_named_and_what_is_whole_is_served(serve, tmp_path):
+def test_a_damaged_file_answers_507_for_damaged_rollouts_only(serve, tmp_path):
     path = tmp_path / "runs.db"
 
     async def fill() -> list[str]:
@@ -189,14 +189,14 @@ def test_a_read_only_file_is_refused_in_one_line(tmp_path):
     path = tmp_path / "disk" / "runs.db"
     path.parent.mkdir()
     asyncio.run(SqliteLightningStore(path).close())
-    # Root writes to files whatever their mode is, but not on a file system that is read-only.
+    # Root may write to read-only files, but not on a read-only file system.
     folder = path.parent
     script = f'mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && exec "$@"'
     said = refuses(path, around=(*own_mounts(), "sh", "-c", script, "-"))
     assert f"{path}: the file or its folder is read-only" in said
 
 
-def test_a_file_of_another_kind_is_refused_in_one_line(tmp_path):
+def test_a_file_of_another_format_is_refused_in_one_line(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to be read as one" * 100)
     assert f"{path}: the file is not an SQLite database" in refuses(path)

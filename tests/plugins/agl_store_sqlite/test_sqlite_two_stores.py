@@ -159,7 +159,7 @@ class _Deaf:
         raise OSError("no loopback")
 
 
-async def test_only_processes_that_wait_are_told_of_changes(stores):
+async def test_changes_are_logged_only_for_waiting_processes(stores):
     here, there = stores
     await there.enqueue_rollout("before anybody waits")
     with closing(sqlite3.connect(here.path)) as connection:
@@ -169,7 +169,7 @@ async def test_only_processes_that_wait_are_told_of_changes(stores):
     await until(lambda: peers(here) == [os.getpid()])
     await there.enqueue_rollout("x")
     assert await claim is not None
-    # The next change finds nobody waiting: the process is unregistered.
+    # Nobody waits when the next change arrives, so the process unregisters.
     await there.enqueue_rollout("y")
     await until(lambda: peers(here) == [])
 

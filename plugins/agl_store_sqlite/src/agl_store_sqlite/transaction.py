@@ -126,27 +126,28 @@ class Transaction:
         Returns:
             Its ordinal, or None if its id is taken.
         """
-        row = self.one(
+        added = self.execute(
             "INSERT INTO rollouts (rollout_id, status, mode, resources_id, start_time, end_time, "
             "input, config, metadata, watched, queue_position) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (rollout_id) DO NOTHING RETURNING ordinal",
-            rollout.rollout_id,
-            rollout.status,
-            rollout.mode,
-            rollout.resources_id,
-            rollout.start_time,
-            rollout.end_time,
-            encode("input", rollout.input),
-            encode("config", rollout.config),
-            encode("metadata", rollout.metadata),
-            is_watched(rollout),
-            self.position_at_tail() if queued else None,
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (rollout_id) DO NOTHING",
+            (
+                rollout.rollout_id,
+                rollout.status,
+                rollout.mode,
+                rollout.resources_id,
+                rollout.start_time,
+                rollout.end_time,
+                encode("input", rollout.input),
+                encode("config", rollout.config),
+                encode("metadata", rollout.metadata),
+                is_watched(rollout),
+                self.position_at_tail() if queued else None,
+            ),
         )
-        if row is None:
+        if not added.rowcount:
             return None
         self.count_rollout(None, rollout.status)
-        return row[0]
+        return added.lastrowid
 
     def update_rollout(
         self, ordinal: int, before: Rollout, after: Rollout, columns: dict[str, Any]

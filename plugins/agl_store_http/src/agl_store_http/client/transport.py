@@ -35,7 +35,7 @@ _inherited: Final[list[Any]] = []
 
 
 class Reply(NamedTuple):
-    """What a server answered.
+    """A server's reply.
 
     Attributes:
         body: The body.
@@ -52,7 +52,7 @@ class RequestFailed(Exception):
     Attributes:
         status: HTTP status.
         error_type: Class of the error that the store raised, if the server says so.
-        detail: What was wrong.
+        detail: The reason.
     """
 
     def __init__(self, status: int, error_type: str | None, detail: str) -> None:
@@ -311,9 +311,9 @@ class Transport:
 
 
 class _Connections:
-    """A session that is closed with its event loop, if nobody closes it before.
+    """A session that is closed with its event loop, unless :meth:`close` came first.
 
-    A loop tells nobody that it ends, but it does close the asynchronous generators that were begun
+    A loop has no hook for its end, but it does close the asynchronous generators that were begun
     in it, and what they have in a ``finally`` still runs in it.
     """
 

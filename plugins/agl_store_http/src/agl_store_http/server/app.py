@@ -50,10 +50,10 @@ _NOBODY: Final = Identity("admin")
 
 @dataclass(frozen=True)
 class StoreAppOptions:
-    """What an operator chooses about the API. Picklable."""
+    """Options of the API. Picklable."""
 
     auth_token: str | None = None
-    """The server's secret; None asks nobody for a token."""
+    """The server's secret; None turns auth off."""
     allowed_hosts: tuple[str, ...] = ()
     """Names that the Host header may carry besides localhost and IP addresses."""
     cors_allow_origins: tuple[str, ...] = ()

@@ -137,7 +137,7 @@ class RawBody:
     """Reads a body as bytes, within the server's limit.
 
     Args:
-        media_types: What the endpoint takes, for the OpenAPI document.
+        media_types: Media types of the body, for the OpenAPI document.
     """
 
     def __init__(self, *media_types: str) -> None:

@@ -71,7 +71,7 @@ class ReplyMemory:
 
     Args:
         retention: Seconds that a reply is remembered.
-        max_bytes: What all remembered replies together may take.
+        max_bytes: Size limit of all remembered replies together.
     """
 
     def __init__(self, retention: float = RETENTION_SECONDS, max_bytes: int = MAX_BYTES) -> None:

@@ -60,7 +60,7 @@ def new_router(tag: str, prefix: str = PREFIX) -> APIRouter:
         route_class=StoreRoute,
         default_response_class=Response,
         generate_unique_id_function=_operation_id,
-        responses={"default": {"model": Problem, "description": "What went wrong"}},
+        responses={"default": {"model": Problem, "description": "The error"}},
     )
 
 

@@ -1,4 +1,4 @@
-"""What callers send: JSON bodies and query strings of the store API.
+"""JSON bodies and query strings of the store API.
 
 Updates are typed dicts, because there a key that is absent (leave alone) differs from one that is
 null (overwrite); everything else is a model. Unknown keys are ignored, as the reference does.
@@ -62,7 +62,7 @@ __all__ = [
 
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-"""What a database can count to."""
+"""An integer that fits a database column."""
 Timestamp = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -147,7 +147,7 @@ class SpanBatch(BaseModel):
 
 
 class BatchStored(BaseModel):
-    """What became of a batch of spans."""
+    """The result of storing a batch of spans."""
 
     stored: int
     """How many were stored."""
@@ -292,7 +292,7 @@ class Statistics(BaseModel):
 
 
 class Problem(BaseModel):
-    """What went wrong: every answer from 400 on."""
+    """The body of every reply with a status from 400 on."""
 
     detail: Any
     """A sentence, or for 422 a list of ``{type, loc, msg}``."""

@@ -38,8 +38,8 @@ def check_exposure(host: str, auth_token: str | None, insecure: bool) -> None:
     """Refuse to let a network in without a token.
 
     Raises:
-        ConfigError: The host is reachable from other machines, there is no token, and nobody said
-            that this is wanted.
+        ConfigError: The host is reachable from other machines, there is no token, and ``insecure``
+            is off.
     """
     if not (is_loopback(host) or auth_token or insecure):
         raise ConfigError(

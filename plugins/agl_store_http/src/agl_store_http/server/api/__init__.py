@@ -40,4 +40,4 @@ HOT_ENDPOINTS: Final[frozenset[Any]] = frozenset(
         otlp.export_traces,
     }
 )
-"""What runners do for every attempt and span, and what pages of a dashboard ask for again."""
+"""Endpoints that runners call for every attempt and span, and that dashboards poll."""

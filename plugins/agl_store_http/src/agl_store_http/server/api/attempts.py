@@ -96,7 +96,7 @@ async def update(
 
 @router.post(
     "/{attempt_id}/return",
-    summary="Return a claim that reached nobody; nothing if somebody has acted on the attempt",
+    summary="Return a claim that reached no runner; no effect once the attempt has changed",
     **answers(200, None),
 )
 async def return_claim(rollout_id: str, attempt_id: str, call: WriterCall) -> Reply:

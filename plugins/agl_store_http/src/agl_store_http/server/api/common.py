@@ -1,4 +1,4 @@
-"""What the endpoints share: who may call, and how records become JSON."""
+"""Shared by the endpoints: scopes of callers, and records as JSON."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def page_arguments(query: BaseModel) -> Mapping[str, Any]:
 def attempted_json(call: Call, claims: Iterable[AttemptedRollout]) -> list[bytes]:
     """Return the JSON of claims, each with the token of its attempt if the server has auth.
 
-    The token stands beside the rollout's fields under ``attempt_token``: a header could not hold
+    The token is added to the rollout's fields as ``attempt_token``: a header could not hold
     those of a large batch.
     """
     tokens = call.app.tokens

@@ -101,5 +101,7 @@ async def _return_reply(call: Call, reply: Reply | None) -> None:
 
 async def _return_claims(call: Call, claims: Sequence[AttemptedRollout]) -> None:
     for claim in claims:
-        logger.info("nobody took the claim on rollout %s; it is queued again", claim.rollout_id)
+        logger.info(
+            "the claim on rollout %s reached no runner; it is queued again", claim.rollout_id
+        )
         await call.store.return_claim(claim.rollout_id, claim.attempt.attempt_id)

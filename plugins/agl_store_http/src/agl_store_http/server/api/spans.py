@@ -30,7 +30,7 @@ __all__ = ["MAX_SEQUENCE_ID", "router"]
 router = new_router("spans", f"{PREFIX}/spans")
 
 MAX_SEQUENCE_ID: Final = 2**63 - 1
-"""What a database can hold."""
+"""Largest integer of a database column."""
 
 
 @router.post("", summary="Store a span; null if it is stored already", **answers(201, Span | None))

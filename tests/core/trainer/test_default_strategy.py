@@ -143,10 +143,11 @@ class TestMissingPackages:
         assert "\n" not in said.strip()
 
     def test_the_trainer_says_the_same(self):
-        for options, package in (
+        cases: tuple[tuple[dict[str, Any], str], ...] = (
             ({"strategy": "cs"}, "agl-exec-cs"),
             ({"store": "http"}, "agl-store-http"),
             ({"llm_proxy": {"port": 0}}, "agl-proxy-direct"),
-        ):
+        )
+        for options, package in cases:
             with pytest.raises(PluginNotFoundError, match=f"pip install {package}$"):
                 Trainer(**options)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-import gepa
+from gepa.api import optimize
 from gepa.core.adapter import EvaluationBatch
 from gepa.core.state import GEPAState as EngineState
 from gepa.gepa_utils import find_dominator_programs
@@ -56,12 +56,12 @@ def optimise(
     sampling = None
     if config.proposals_per_iteration > 1:
         sampling = IndependentSampling(config.proposals_per_iteration)
-    gepa.optimize(
+    optimize(
         # The library iterates over sets of names when it merges candidates; see _Name.
         seed_candidate={_Name(name): text for name, text in seed_prompts.items()},
         trainset=[Row("train", index) for index in range(n_train)],
         valset=[Row("val", index) for index in range(n_val)],
-        adapter=_Adapter(evolution, bridge),
+        adapter=_Adapter(evolution, bridge),  # pyright: ignore[reportArgumentType]
         reflection_strategy=_Reflection(evolution, bridge),
         candidate_selection_strategy=config.candidate_selection_strategy,
         skip_perfect_score=config.perfect_score is not None,
@@ -72,7 +72,7 @@ def optimise(
         max_merge_invocations=config.max_merge_invocations,
         merge_val_overlap_floor=min(_MERGE_OVERLAP, n_val),
         stop_callbacks=_Rounds(evolution, bridge),
-        callbacks=[_Merges(evolution, bridge)],
+        callbacks=[_Merges(evolution, bridge)],  # pyright: ignore[reportArgumentType]
         # Version 0.1.4 of the library raises when it merges descendants of a candidate that scores
         # 0. Failures of our own code still end the search, through the bridge.
         raise_on_exception=not config.use_merge,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import agl_core as agl
-from agl_algo_verl import VERL, VERLConfig
+from agl_algo_verl import VERL
 from agl_algo_verl.requirements import NEEDED, check_requirements
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.plugins import build_component
@@ -80,25 +79,18 @@ class TestRequirements:
 
 
 class TestByName:
-    def test_the_name_builds_it(self):
+    def test_it_is_built_by_name(self):
         built: Any = build_component("algorithm", {"type": "verl", "aggregation": "trajectory"})
         assert isinstance(built, VERL)
         assert built.options.aggregation == "trajectory"
         assert built.options.on_failed == "retry"
 
-    def test_the_public_name_is_it(self):
+    def test_it_is_exported_by_agl_core(self):
         assert agl.VERL is VERL
 
-    def test_a_mistake_is_told_with_its_path(self):
+    def test_an_unknown_option_is_named(self):
         with pytest.raises(ConfigError, match="agregation"):
             build_component("algorithm", {"type": "verl", "agregation": "trajectory"})
-
-    def test_defaults_are_the_constructors(self):
-        parameters = inspect.signature(VERL).parameters
-        assert list(parameters) == list(VERLConfig.model_fields)
-        defaults = VERLConfig().model_dump()
-        defaults["config"] = None
-        assert {name: p.default for name, p in parameters.items()} == defaults
 
     def test_listing_and_building_import_no_torch(self):
         program = (

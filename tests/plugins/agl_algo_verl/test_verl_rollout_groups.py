@@ -251,7 +251,7 @@ class TestTroubledRollouts:
         assert metrics["agl/groups_dropped"] == 1
         assert metrics["agl/rows_dropped_with_group"] == 3
         assert metrics["agl/rows"] == 0
-        assert "task 1 is dropped from step 3: 3 of 4 rollouts left" in caplog.text
+        assert "task 1 is dropped from step 3: 3 of 4 rollouts are usable" in caplog.text
 
     async def test_a_penalty_is_trained_on(self, setup: Setup):
         runner, _ = await setup.feed(

@@ -252,7 +252,7 @@ def test_a_server_that_dies_and_a_runner_that_dies_cost_nothing_but_time(trainin
     assert checkpoint in (4, 6)
     before = training.metrics(f"metrics.until-{checkpoint}.jsonl")
     assert [step["step"] for step in after] == list(range(checkpoint + 1, 9))
-    assert f"goes on from the checkpoint of step {checkpoint}" in training.log
+    assert f"resumes from the checkpoint of step {checkpoint}" in training.log
     # Each batch is all eight tasks, so the first step met both faults.
     assert all(Path(file).exists() for file in once)
     assert before[0]["agl/rollouts_failed"] == before[0]["agl/rollouts_retried"] == 1

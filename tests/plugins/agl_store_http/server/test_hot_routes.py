@@ -19,7 +19,9 @@ HOT = HotRoutes(ROUTES, HOT_ENDPOINTS)
 def requests(rollout_id: str, attempt_id: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Good and bad requests of hot routes; all can be sent twice with the same result."""
     ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-    span = Span.from_attributes(attributes={"a": 1}, **ids).model_dump(mode="json")
+    span = Span.from_attributes(
+        attributes={"a": 1}, rollout_id=rollout_id, attempt_id=attempt_id
+    ).model_dump(mode="json")
     attempt = f"/v1/agl/rollouts/{rollout_id}/attempts/{attempt_id}"
     text = {"Content-Type": "text/plain"}
     return [

@@ -101,7 +101,7 @@ def request_for(endpoint: APIRoute, rollout_id: str, attempt_id: str) -> dict[st
     path = endpoint.path.format(
         rollout_id=rollout_id, attempt_id=attempt_id, worker_id="w", resources_id="r"
     )
-    (method,) = endpoint.methods or ()
+    method = next(iter(endpoint.methods or ()))
     request: dict[str, Any] = {"method": method, "path": path}
     if method == "GET":
         request["params"] = ids if path.endswith("/spans") else {}

@@ -23,4 +23,4 @@ class TestServedMemoryStore(StoreSuite):
         await server.stop()
 
     def connection(self, store: Any):
-        return partial(LightningStoreClient, server_address=store.server_address)
+        return partial(LightningStoreClient, store.server_address)  # pyright: ignore[reportCallIssue]

@@ -144,7 +144,5 @@ class TestMistakes:
             compose(algorithm=bypass, options={"loss_level": "rollout"})
 
     def test_an_option_out_of_range(self):
-        with pytest.raises(
-            ConfigError, match=r"^VERL\.max_retries: should be greater"
-        ):
+        with pytest.raises(ConfigError, match=r"^VERL\.max_retries: should be greater"):
             VERL({}, max_retries=-1)

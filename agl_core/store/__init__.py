@@ -57,9 +57,7 @@ from agl_core.store.values import (
 from agl_core.types._copying import construct, evolve
 
 if TYPE_CHECKING:
-    from agl_core.store.arguments import checked_resources, new_rollout_fields
     from agl_core.store.default import default_store
-    from agl_core.store.filters import Page, renamed_filter
     from agl_core.store.memory import InMemoryLightningStore
     from agl_core.store.threaded import LightningStoreThreaded
     from agl_core.store.transfer import (
@@ -89,7 +87,6 @@ __all__ = [
     "LightningStoreStatistics",
     "LightningStoreThreaded",
     "Notice",
-    "Page",
     "Query",
     "Record",
     "ResourcesQuery",
@@ -103,7 +100,6 @@ __all__ = [
     "WorkerQuery",
     "attempt_changes",
     "attempt_not_found",
-    "checked_resources",
     "construct",
     "current_request_key",
     "decode_spans",
@@ -113,10 +109,8 @@ __all__ = [
     "export_records",
     "filter_options",
     "import_records",
-    "new_rollout_fields",
     "notices_of",
     "read_records",
-    "renamed_filter",
     "rollout_changes",
     "rollout_not_found",
     "rollout_notice",
@@ -136,10 +130,6 @@ __getattr__, __dir__ = lazy_names(
         "import_records": "agl_core.store.transfer",
         "read_records": "agl_core.store.transfer",
         "default_store": "agl_core.store.default",
-        "Page": "agl_core.store.filters",
-        "renamed_filter": "agl_core.store.filters",
-        "checked_resources": "agl_core.store.arguments",
-        "new_rollout_fields": "agl_core.store.arguments",
         "InMemoryLightningStore": "agl_core.store.memory",
         "LightningStoreThreaded": "agl_core.store.threaded",
         "Record": "agl_core.store.transfer",

@@ -152,6 +152,15 @@ class BackendListener(Protocol):
         """
         ...
 
+    @property
+    def waiting_claims(self) -> int:
+        """How many claims wait for work: whether there is a reason to count the queue."""
+        ...
+
+    def look_again(self) -> None:
+        """Let calls that wait for rollouts read the statuses again; a notice may be lost."""
+        ...
+
 
 # -- the port --------------------------------------------------------------------------------------
 

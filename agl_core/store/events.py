@@ -66,10 +66,6 @@ class EventBus:
             for subscription in self._subscriptions:
                 subscription.put(event)
 
-    def tell(self, kind: str, time: float, **ids: str | None) -> None:
-        """Hand one change to all listeners."""
-        self.publish([Notice(kind, time, **ids)])
-
     def close(self) -> None:
         """End every listener's stream after what it has buffered."""
         self.closed = True

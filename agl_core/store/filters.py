@@ -16,7 +16,6 @@ import math
 import types
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -24,12 +23,10 @@ from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_orig
 from pydantic import BaseModel
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import FilterOptions, PaginatedResult, Span
-from agl_core.types._copying import construct
+from agl_core.types import FilterOptions, Span
 
 __all__ = [
     "SPAN_SORT_FIELDS",
-    "Page",
     "check_logic",
     "check_page",
     "compile_filter",
@@ -126,28 +123,6 @@ def check_page(limit: int, offset: int, sort_order: str = "asc") -> None:
         raise InvalidArgumentError(f"offset must be 0 or more, not {offset}")
     if sort_order not in ("asc", "desc"):
         raise InvalidArgumentError(f"sort_order must be 'asc' or 'desc', not {sort_order!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The arguments that every query has; checked on creation.
-
-    Raises:
-        InvalidArgumentError: See :func:`check_page`.
-    """
-
-    sort_by: str | None
-    sort_order: str
-    limit: int
-    offset: int
-
-    def __post_init__(self) -> None:
-        check_page(self.limit, self.offset, self.sort_order)
-
-    def result(self, items: Sequence[T], total: int) -> PaginatedResult[T]:
-        """Return what the query answers: these items of so many matches."""
-        values = {"items": items, "limit": self.limit, "offset": self.offset, "total": total}
-        return construct(PaginatedResult[Any], values)
 
 
 def cut(items: Sequence[T], limit: int, offset: int) -> Sequence[T]:

@@ -75,6 +75,13 @@ class Waiters:
             for _ in range(min(count, len(self._asleep))):
                 self._wake_first()
 
+    def look_again(self) -> None:
+        """See :meth:`agl_core.store.backend.BackendListener.look_again`."""
+        with self._lock:
+            for waits in self._finish_waits.values():
+                for wait in waits:
+                    wait.wakeup.set()
+
     def _rollout_changed(self, notice: Notice) -> None:
         if self._asleep and notice.status in QUEUING_STATUSES:
             self._wake_first()
@@ -189,6 +196,11 @@ class Waiters:
             return subscription.take(), not self._bus.closed
 
     def close(self) -> None:
-        """End every listener's stream after what it has buffered."""
+        """End every listener's stream after what it has buffered, and wake all waiting calls.
+
+        A waiting call then asks the backend, which says that it is closed.
+        """
         with self._lock:
             self._bus.close()
+            self.work_available(len(self._asleep))
+            self.look_again()

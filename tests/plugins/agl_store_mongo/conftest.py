@@ -1,4 +1,4 @@
-"""A MongoDB to test against: a wire-compatible server of our own, or a real one.
+"""Fixtures: a server that speaks MongoDB's protocol, or a real MongoDB.
 
 ``AGL_TEST_MONGO_URI`` names a real server; without it one is started on a free port.
 """
@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 
 # pymongo leaves a socket to the garbage collector if a call is cancelled while it connects.
-PYMONGO_OWN = "ignore:unclosed <socket:ResourceWarning"
+PYMONGO_WARNING = "ignore:unclosed <socket:ResourceWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a warning about pymongo's own code be no error of ours."""
+    """Keep a warning about pymongo's own code from failing tests."""
     for item in items:
-        item.add_marker(pytest.mark.filterwarnings(PYMONGO_OWN))
+        item.add_marker(pytest.mark.filterwarnings(PYMONGO_WARNING))
 
 
 class Server:
-    """A server process that keeps its data in a file, so that it can be killed and restarted."""
+    """A server process whose data is in a file, so that it can be killed and restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Server:
 
 @pytest.fixture
 def own_server(tmp_path):
-    """A server of this test's own, to be killed."""
+    """A server of one test, which may kill it."""
     server = Server(tmp_path)
     server.start()
     yield server
@@ -91,5 +91,5 @@ def mongo_uri(tmp_path_factory):
 
 @pytest.fixture
 def partition():
-    """A partition of this test's own."""
+    """A partition of one test."""
     return f"test-{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""A run on MongoDB is killed at random points, resumed, and loses nothing."""
+"""Runs on MongoDB that are killed at random points and resumed lose nothing."""
 
 from __future__ import annotations
 

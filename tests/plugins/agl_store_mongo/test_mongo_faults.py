@@ -1,4 +1,4 @@
-"""What the MongoDB store says and does when its server or its connection fails it."""
+"""The MongoDB store when its server, its connection or another process fails."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from agl_testing.samples import named_resources, span_of
 @pytest_asyncio.fixture
 async def relay(mongo_uri):
     if mongo_uri.count(":") != 2:
-        pytest.skip("a relay stands before one server of one address")
+        pytest.skip("the relay needs one server with one address")
     async with FaultyRelay(int(mongo_uri.rsplit(":", 1)[1].split("/")[0])) as relay:
         yield relay
 
@@ -39,7 +39,7 @@ async def store(relay, partition):
 # -- the server ------------------------------------------------------------------------------------
 
 
-async def test_a_missing_server_is_named(own_server):
+async def test_the_error_names_a_missing_server(own_server):
     own_server.kill()
     store = MongoLightningStore(own_server.uri, timeout_seconds=0.3)
     start = time.monotonic()
@@ -56,7 +56,7 @@ async def test_a_missing_server_is_named(own_server):
     await store.close()
 
 
-async def test_a_killed_server_loses_nothing_acknowledged(own_server):
+async def test_a_killed_server_loses_no_acknowledged_write(own_server):
     store = MongoLightningStore(own_server.uri, timeout_seconds=0.3)
     kept: list[str] = []
     refused = 0
@@ -96,7 +96,7 @@ async def test_a_killed_server_loses_nothing_acknowledged(own_server):
     await store.close()
 
 
-async def test_a_wait_outlives_the_server(own_server):
+async def test_waiting_calls_survive_a_restart_of_the_server(own_server):
     store = MongoLightningStore(own_server.uri, timeout_seconds=10)
     other = MongoLightningStore(own_server.uri, timeout_seconds=10)
     rollout = await store.enqueue_rollout("x")
@@ -122,13 +122,13 @@ async def test_a_wait_outlives_the_server(own_server):
 # -- the connection --------------------------------------------------------------------------------
 
 
-async def test_a_broken_connection_is_mended_and_nothing_done_twice(relay, store):
+async def test_calls_survive_a_broken_connection_and_happen_once(relay, store):
     randomness = random.Random(7)
     await store.enqueue_rollout("first")  # the indexes are made
     await store.dequeue_rollout()
 
     async def cut_somewhere(call):
-        # The background's connections take some of the cuts; the rest hit the call.
+        # Connections of background tasks take some of the cuts, the call takes the rest.
         randomness.choice([relay.cut_replies, relay.cut_requests])(
             after_bytes=randomness.choice([0, 0, 0, 100, 300, 900])
         )
@@ -166,7 +166,7 @@ async def test_a_broken_connection_is_mended_and_nothing_done_twice(relay, store
     assert relay.connections > 10
 
 
-async def test_a_broken_connection_takes_no_duplicate_for_its_own(relay, store):
+async def test_a_broken_connection_does_not_return_duplicates_as_stored(relay, store):
     claimed = await store.start_rollout("x")
     old = span_of(claimed, 1)
     assert await store.add_span(old) is not None
@@ -177,10 +177,10 @@ async def test_a_broken_connection_takes_no_duplicate_for_its_own(relay, store):
     assert len(await store.query_spans(claimed.rollout_id)) == 11
 
 
-# -- processes that die half-way -------------------------------------------------------------------
+# -- processes that die between two writes ---------------------------------------------------------
 
 
-async def test_a_worker_learns_of_a_cancellation_whose_process_died(
+async def test_a_worker_learns_of_a_cancellation_of_a_process_that_died(
     mongo_uri, partition, monkeypatch
 ):
     store = MongoLightningStore(mongo_uri, partition_id=partition)
@@ -192,7 +192,7 @@ async def test_a_worker_learns_of_a_cancellation_whose_process_died(
         raise StoreUnavailableError("killed between the rollout and its worker")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._engine.workers, "follow", die)
+        patch.setattr(store._mongo.connection.workers, "follow", die)
         with pytest.raises(StoreUnavailableError):
             await store.update_rollout(started.rollout_id, status="cancelled")
     left = await store.get_worker_by_id("w")
@@ -201,14 +201,14 @@ async def test_a_worker_learns_of_a_cancellation_whose_process_died(
     learned = await store.update_worker("w")
     assert (learned.status, learned.current_attempt_id) == ("unknown", None)
 
-    # The note is of no consequence afterwards.
+    # The note has no effect afterwards.
     again = await store.start_attempt(started.rollout_id, worker_id="w")
     beating = await store.update_worker("w")
     assert beating.current_attempt_id == again.attempt.attempt_id
     await store.close()
 
 
-async def test_a_worker_keeps_an_attempt_that_came_back_before_it_was_taken_off(
+async def test_a_worker_keeps_an_attempt_that_was_revived_before_its_release(
     mongo_uri, partition, monkeypatch
 ):
     store = MongoLightningStore(mongo_uri, partition_id=partition)
@@ -219,7 +219,7 @@ async def test_a_worker_keeps_an_attempt_that_came_back_before_it_was_taken_off(
         raise StoreUnavailableError("killed between the rollout and its worker")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._engine.workers, "follow", die)
+        patch.setattr(store._mongo.connection.workers, "follow", die)
         with pytest.raises(StoreUnavailableError):
             await store.update_attempt(*ids, status="unresponsive")
     await store.add_span(span_of(started))
@@ -231,13 +231,13 @@ async def test_a_worker_keeps_an_attempt_that_came_back_before_it_was_taken_off(
     await store.close()
 
 
-async def test_a_number_that_was_drawn_and_never_told_holds_nobody_up(mongo_uri, partition):
+async def test_a_change_number_that_is_never_used_does_not_stop_the_feed(mongo_uri, partition):
     stores = [MongoLightningStore(mongo_uri, partition_id=partition) for _ in range(2)]
     listener, writer = stores
     events = listener.events()
     following = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0.2)
-    await writer._engine.call(lambda engine: engine.database.draw("changes", 3))
+    await writer._mongo.connection.call(lambda connection: connection.database.draw("changes", 3))
     rollout = await writer.enqueue_rollout("x")
     event = await asyncio.wait_for(following, 10)
     assert (event.kind, event.rollout_id) == ("rollout", rollout.rollout_id)
@@ -246,16 +246,16 @@ async def test_a_number_that_was_drawn_and_never_told_holds_nobody_up(mongo_uri,
         await store.close()
 
 
-# -- arguments and the end -------------------------------------------------------------------------
+# -- arguments and closing ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("uri", ["localhost:27017", "mongodb://", "mongodb://h/?w=0"])
-async def test_a_wrong_connection_string_is_refused_at_once(uri):
+async def test_the_constructor_refuses_a_wrong_connection_string(uri):
     with pytest.raises(StoreDataError, match="connection string"):
         MongoLightningStore(uri)
 
 
-async def test_what_does_not_fit_is_refused_and_the_store_goes_on(mongo_uri, partition):
+async def test_a_refused_value_leaves_the_store_usable(mongo_uri, partition):
     store = MongoLightningStore(mongo_uri, partition_id=partition)
     with pytest.raises(InvalidArgumentError, match="input"):
         await store.enqueue_rollout(object())
@@ -267,7 +267,7 @@ async def test_what_does_not_fit_is_refused_and_the_store_goes_on(mongo_uri, par
     await store.close()
 
 
-async def test_a_closed_store_says_so_and_leaves_no_thread(mongo_uri, partition):
+async def test_a_closed_store_fails_its_calls_and_leaves_no_thread(mongo_uri, partition):
     import threading
 
     before = set(threading.enumerate())
@@ -283,12 +283,14 @@ async def test_a_closed_store_says_so_and_leaves_no_thread(mongo_uri, partition)
     assert set(threading.enumerate()) - before == set()
 
 
-async def test_a_newer_schema_is_refused_with_the_command_that_helps(mongo_uri, partition):
+async def test_the_error_for_a_newer_schema_names_the_upgrade_command(mongo_uri, partition):
     store = MongoLightningStore(mongo_uri, partition_id=partition)
     await store.enqueue_rollout("x")
-    await store._engine.call(
-        lambda engine: engine.database.upsert(
-            engine.database.counters, engine.database.by(name="schema"), {"$inc": {"value": 1}}
+    await store._mongo.connection.call(
+        lambda connection: connection.database.upsert(
+            connection.database.counters,
+            connection.database.by(name="schema"),
+            {"$inc": {"value": 1}},
         )
     )
     await store.close()
@@ -299,7 +301,7 @@ async def test_a_newer_schema_is_refused_with_the_command_that_helps(mongo_uri, 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-async def test_a_fork_connects_anew(mongo_uri, partition):
+async def test_a_forked_child_connects_again(mongo_uri, partition):
     code = f"""
         import asyncio, os
         from agl_store_mongo import MongoLightningStore
@@ -320,7 +322,7 @@ async def test_a_fork_connects_anew(mongo_uri, partition):
     assert output.strip() == "['child', 'parent']"
 
 
-async def test_events_go_on_where_they_were_when_the_server_comes_back(own_server):
+async def test_events_resume_at_their_position_after_a_restart(own_server):
     here, there = (MongoLightningStore(own_server.uri, timeout_seconds=10) for _ in range(2))
     events = here.events()
     following = asyncio.ensure_future(anext(events))

@@ -1,4 +1,4 @@
-"""A server on MongoDB stays up while MongoDB is gone, says so, and loses nothing."""
+"""The store server while MongoDB is down: it replies 503, recovers, and loses nothing."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from agl_store_mongo import MongoLightningStore
 PREFIX = "/v1/agl"
 
 
-async def test_mongodb_gone_and_back(own_server):
+async def test_the_store_server_survives_a_restart_of_mongodb(own_server):
     store = MongoLightningStore(own_server.uri, timeout_seconds=0.5)
     launcher = PythonServerLauncher(StoreApp(store), PythonServerLauncherArgs())
     await launcher.start()
@@ -39,17 +39,17 @@ async def test_mongodb_gone_and_back(own_server):
         async with session.get(f"{PREFIX}/health") as reply:
             assert reply.status == 200
         own_server.start()
-        while (await enqueue(6))[0] != 201:  # it comes back by itself
+        while (await enqueue(6))[0] != 201:  # it recovers without help
             await asyncio.sleep(0.05)
         async with session.get(f"{PREFIX}/rollouts") as reply:
             page = await reply.json()
-        # What was refused for want of an answer in time may be there too.
+        # A call that failed with 503 may have been stored too.
         assert set(kept) <= {rollout["rollout_id"] for rollout in page["items"]}
         ids = kept[0]
         async with session.post(f"{PREFIX}/rollouts/{ids}", json={"status": "cancelled"}) as reply:
             assert reply.status == 200
         async with await asyncio.wait_for(waiting, 30) as reply:
-            assert reply.status in (200, 503)  # 503 if the server was gone when it looked
+            assert reply.status in (200, 503)  # 503 if MongoDB was down when it read
             if reply.status == 200:
                 assert [rollout["rollout_id"] for rollout in await reply.json()] == [ids]
     await launcher.stop()

@@ -35,17 +35,17 @@ async def request_key(key):
 # -- waking ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["asking", "change stream"])
+@pytest.mark.parametrize("streams", [False, True], ids=["polling", "change stream"])
 async def test_stores_wake_each_other(stores, monkeypatch, streams):
-    # Without the look once a second only the word of the change can wake anybody.
-    monkeypatch.setattr(feed, "_LOOK_SECONDS", 0.25 if streams else 3600.0)
+    # Without the check once a second only the notice of a change wakes a waiting call.
+    monkeypatch.setattr(feed, "_CHECK_SECONDS", 0.25 if streams else 3600.0)
     here, there, _ = stores
-    here._engine.waiting.feed.streams = streams
+    here._mongo.connection.feed.streams = streams
 
-    async def nobody_looks():
+    async def no_check():
         await asyncio.sleep(0)
 
-    here._engine.waiting.feed._look = nobody_looks
+    here._mongo.connection.feed._check = no_check
     took = []
     for number in range(5):
         work = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
@@ -65,20 +65,20 @@ async def test_stores_wake_each_other(stores, monkeypatch, streams):
         took.append(time.monotonic() - start)
     took.sort()
     print(
-        f"\nwoken {took[len(took) // 2] * 1e3:.0f} ms after the other's call returned (median of "
+        f"\nwoken {took[len(took) // 2] * 1e3:.0f} ms after the other store's call (median of "
         f"{len(took)}; {took[0] * 1e3:.0f} to {took[-1] * 1e3:.0f})"
     )
     # The fastest, because on a busy machine the others wait for a processor.
     assert took[0] < 0.05
 
 
-async def test_a_change_that_was_never_told_is_noticed_all_the_same(stores):
+async def test_a_change_whose_notice_is_lost_wakes_waiting_calls(stores):
     here, there, _ = stores
 
     async def lost(batch):
         await asyncio.sleep(0)
 
-    there._engine.waiting.feed._send = lost
+    there._mongo.connection.feed._send = lost
     work = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
     await asyncio.sleep(0.2)
     rollout = await there.enqueue_rollout("x")
@@ -91,7 +91,7 @@ async def test_a_change_that_was_never_told_is_noticed_all_the_same(stores):
     assert len(await asyncio.wait_for(finished, 10)) == 1
 
 
-async def test_events_tell_the_changes_of_all(stores):
+async def test_events_show_the_changes_of_all_stores(stores):
     here, there, third = stores
     events = here.events()
     following = asyncio.ensure_future(anext(events))
@@ -113,7 +113,7 @@ async def test_events_tell_the_changes_of_all(stores):
     assert numbers == sorted(set(numbers))
 
 
-def test_numbers_are_read_once_in_whatever_order_they_appear(monkeypatch):
+def test_each_change_number_is_read_once_in_any_order(monkeypatch):
     numbers = feed._Numbers(5)
     read = []
     for batch in ([6, 8], [8], [7, 8, 9]):
@@ -124,7 +124,7 @@ def test_numbers_are_read_once_in_whatever_order_they_appear(monkeypatch):
     assert numbers.is_new({"number": 12})
     numbers.settle()
     assert numbers.complete == 9
-    monkeypatch.setattr(feed, "_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(feed, "_CHECK_SECONDS", -1.0)
     numbers.settle()
     assert numbers.complete == 12
 
@@ -147,7 +147,7 @@ async def test_waiting_stores_share_work_exactly_once(stores):
     assert await stores[1].dequeue_rollout() is None
 
 
-async def test_changes_of_one_rollout_from_everywhere_all_count(stores):
+async def test_concurrent_changes_of_one_rollout_are_all_stored(stores):
     rollout = await stores[0].enqueue_rollout("x", config=RolloutConfig(max_attempts=100))
     await asyncio.gather(
         *(store.start_attempt(rollout.rollout_id, f"w{n}") for n in range(8) for store in stores)
@@ -176,9 +176,12 @@ async def test_a_span_from_several_stores_is_stored_once(stores):
     assert (await stores[1].query_spans(started.rollout_id)).total == 20
 
 
-async def test_the_watchdog_of_all_looks_once(stores):
+async def test_one_store_at_a_time_scans(stores, monkeypatch):
     overdue = RolloutConfig(timeout_seconds=0.01)
+    backend = stores[0]._mongo
+    monkeypatch.setattr(backend, "has_watched", lambda: False)  # the first call would scan
     first = await stores[0].start_rollout("x", config=overdue, worker_id="w")
+    monkeypatch.undo()
     await asyncio.sleep(0.05)
     assert sum(await asyncio.gather(*(store.run_watchdog() for store in stores))) == 1
     failed = await stores[1].get_rollout_by_id(first.rollout_id)
@@ -189,11 +192,11 @@ async def test_the_watchdog_of_all_looks_once(stores):
     assert worker.status == "unknown"
     await stores[0].start_rollout("y", config=overdue)
     await asyncio.sleep(0.05)
-    # Within the minute that these stores leave between two looks.
+    # Less than the debounce of these stores after the last scan.
     assert [await store.run_watchdog() for store in stores] == [0, 0, 0]
 
 
-async def test_partitions_know_nothing_of_each_other(stores, mongo_uri, partition):
+async def test_partitions_share_no_data(stores, mongo_uri, partition):
     other = MongoLightningStore(mongo_uri, partition_id=partition + "-other")
     started = await stores[0].start_rollout("x", worker_id="w")
     await stores[0].add_span(span_of(started))
@@ -208,8 +211,8 @@ async def test_partitions_know_nothing_of_each_other(stores, mongo_uri, partitio
     await other.close()
 
 
-async def test_a_creating_call_is_known_by_its_key_to_all(stores):
-    async def from_everywhere(key, call):
+async def test_a_repeated_key_creates_nothing_in_any_store(stores):
+    async def with_every_store(key, call):
         results = []
         for store in stores:
             async with request_key(key):
@@ -217,30 +220,30 @@ async def test_a_creating_call_is_known_by_its_key_to_all(stores):
         return results
 
     batch = [EnqueueRolloutRequest(input=n) for n in range(3)]
-    enqueued = await from_everywhere("k1", lambda store: store.enqueue_many_rollouts(batch))
+    enqueued = await with_every_store("k1", lambda store: store.enqueue_many_rollouts(batch))
     assert enqueued[0] == enqueued[1] == enqueued[2]
-    claims = await from_everywhere("k2", lambda store: store.dequeue_rollout("w"))
+    claims = await with_every_store("k2", lambda store: store.dequeue_rollout("w"))
     assert len({claim.attempt.attempt_id for claim in claims}) == 1
-    many = await from_everywhere("k3", lambda store: store.dequeue_many_rollouts(limit=5))
+    many = await with_every_store("k3", lambda store: store.dequeue_many_rollouts(limit=5))
     assert many[0] == many[1] == many[2]
     assert len(many[0]) == 2
-    begun = await from_everywhere("k4", lambda s: s.start_attempt(claims[0].rollout_id, "w"))
+    begun = await with_every_store("k4", lambda s: s.start_attempt(claims[0].rollout_id, "w"))
     assert begun[0] == begun[1] == begun[2]
-    started = await from_everywhere("k5", lambda store: store.start_rollout("z", worker_id="v"))
+    started = await with_every_store("k5", lambda store: store.start_rollout("z", worker_id="v"))
     assert started[0] == started[1] == started[2]
-    added = await from_everywhere("k6", lambda store: store.add_resources({}))
+    added = await with_every_store("k6", lambda store: store.add_resources({}))
     assert added[0] == added[1] == added[2]
-    put = await from_everywhere("k7", lambda store: store.update_resources("mine", {}))
+    put = await with_every_store("k7", lambda store: store.update_resources("mine", {}))
     assert [update.version for update in put] == [1, 1, 1]
     statistics = await stores[0].statistics()
     assert statistics.get("total_rollouts") == 4
     assert statistics.get("total_attempts") == 5
 
 
-# -- what comes back -------------------------------------------------------------------------------
+# -- records ---------------------------------------------------------------------------------------
 
 
-async def test_payloads_that_bson_would_refuse_come_back_whole(stores):
+async def test_payloads_that_bson_refuses_are_stored_and_returned(stores):
     value = {"$set": {"a.b": 2**80}, "": [float("inf"), "\x00", None], "\u2603": {"$": "."}}
     started = await stores[0].start_rollout(value, metadata=value, worker_id="w")
     await stores[0].update_attempt(started.rollout_id, "latest", metadata=value)
@@ -258,7 +261,7 @@ async def test_payloads_that_bson_would_refuse_come_back_whole(stores):
 
 @pytest.mark.parametrize("sort_by", [None, "mode", "end_time", "resources_id", "start_time"])
 @pytest.mark.parametrize("sort_order", ["asc", "desc"])
-async def test_pages_are_those_of_the_reference(stores, sort_by, sort_order):
+async def test_pages_equal_those_of_run_query(stores, sort_by, sort_order):
     store = stores[0]
     for number, mode in enumerate(["val", None, "train", "val", None, "train", "test"]):
         rollout = await store.enqueue_rollout(

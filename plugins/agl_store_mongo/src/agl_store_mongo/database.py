@@ -1,24 +1,25 @@
-"""The collections, their indexes, and the few writes that all parts share.
+"""The collections, their indexes, and the writes that all parts share.
 
-Every document carries ``partition_id``, and every query and every unique index begins with it: that
-is what a sharded cluster distributes by.
+Each document has a ``partition_id``. Each query and each unique index begins with it, so that it
+can be the shard key of a cluster.
 
 =============  ===============================  ===================================================
 collection     unique by (after the partition)  holds
 =============  ===============================  ===================================================
-``rollouts``   rollout_id                       a rollout, its attempts, its place in the queue
+``rollouts``   rollout_id                       a rollout, its attempts, its queue position
 ``workers``    worker_id                        a worker
 ``resources``  resources_id                     a snapshot
-``spans``      rollout_id, attempt_id, span_id  a span as the JSON it arrived as
+``spans``      rollout_id, attempt_id, span_id  a span as JSON
 ``sequences``  rollout_id                       a rollout's span counters
-``counters``   name                             insertion order, the watchdog's lease
-``changes``    number                           what changed, for other processes; short-lived
+``counters``   name                             insertion order, the lease of the watchdog
+``changes``    number                           recent changes, for other processes
 =============  ===============================  ===================================================
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -37,23 +38,23 @@ from agl_core.errors import StoreDataError
 from agl_core.types import QUEUING_STATUSES
 from agl_store_mongo.config import MongoConfig
 
-__all__ = ["NEVER_LATEST", "Database"]
+__all__ = ["NEVER_LATEST", "Database", "pause_after"]
 
 T = TypeVar("T")
 Collection = AsyncCollection[dict[str, Any]]
 
 NEVER_LATEST: Final = 0
-"""``touched`` of a snapshot that is none to run with; others have a number of the counter."""
+"""``touched`` of a snapshot that never becomes the latest; others have a number of the counter."""
 
 _SCHEMA_VERSION: Final = 1
 _DUPLICATE_KEY: Final = 11000
 _TRIES: Final = 4
 _SILENCE_MILLISECONDS: Final = 30_000
-"""How long the server may take to answer before the connection counts as broken."""
+"""How long a reply may take until the connection counts as broken."""
 _CHANGES_KEPT_SECONDS: Final = 600
 
 _INDEXES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
-    # The first is the unique one; the partition is put before each.
+    # The first is unique. Each begins with the partition.
     "rollouts": (
         ("rollout_id",),
         ("status", "queue_position"),
@@ -83,7 +84,7 @@ class Database:
             "socketTimeoutMS": _SILENCE_MILLISECONDS,
             "appname": "agl",
         }
-        # What the connection string says wins over the defaults, here and for writes.
+        # The connection string overrides these defaults, and that of the write concern.
         given = config.uri.lower()
         options = {name: value for name, value in defaults.items() if name.lower() not in given}
         self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(config.uri, **options)
@@ -91,7 +92,7 @@ class Database:
         self._database = self.client.get_database(
             config.database_name,
             write_concern=concern if concern.document else WriteConcern("majority"),
-            # A change is decided upon what was read, so that must not be old.
+            # A secondary may be behind, and decisions need the present state.
             read_preference=ReadPreference.PRIMARY,
         )
         self.rollouts = self._collection("rollouts")
@@ -140,17 +141,18 @@ class Database:
         return {**self.partition, **fields}
 
     def queued(self) -> dict[str, Any]:
-        """Return the filter of what stands in the queue."""
+        """Return the filter for the rollouts in the queue."""
         return self.by(status={"$in": sorted(QUEUING_STATUSES)})
 
     async def again(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Do something that may be done twice; do it again if the connection breaks.
+        """Await an operation that may happen twice; repeat it if the connection breaks.
 
-        MongoDB's own retries need a replica set; this works with a single server too. Two upserts
-        of one document at once can collide on its unique key: the later one then finds it.
+        MongoDB's retryable writes need a replica set; this works with a standalone server too. Two
+        upserts of one document at the same time can collide on its unique key; repeated, the later
+        one finds the document.
 
         Raises:
-            ConnectionFailure: There is no server to be found, or the connection breaks each time.
+            ConnectionFailure: No server was found, or the connection broke each time.
         """
         for tries in range(1, _TRIES + 1):
             try:
@@ -163,16 +165,27 @@ class Database:
                 await asyncio.sleep(0.01 * 4**tries)
         raise AssertionError("unreachable")
 
+    async def take_scan_lease(self, now: float, debounce: float) -> bool:
+        """Tell whether this process may scan; see :meth:`StorageBackend.begin_scan`."""
+        due = self.by(
+            name="last_scan",
+            # A clock that was set back must not stop the scans.
+            **{"$or": [{"value": {"$lte": now - debounce}}, {"value": {"$gt": now}}]},
+        )
+        lease = await self.again(lambda: self.counters.update_one(due, {"$set": {"value": now}}))
+        return lease.matched_count == 1
+
     async def latest_resources(self, *fields: str) -> dict[str, Any] | None:
-        """Return these fields (or all) of the snapshot most recently put."""
+        """Return the document of the latest snapshot, or only these fields of it."""
         return await self.resources.find_one(
             self.by(touched={"$gt": NEVER_LATEST}), fields or None, sort=[("touched", -1)]
         )
 
     async def insert(self, collection: Collection, documents: list[dict[str, Any]]) -> set[int]:
-        """Insert documents; return the places of those whose unique key is taken already.
+        """Insert documents; return the places of those whose unique key is taken.
 
-        A try that broke off may have inserted some. They are told from others' by their ``_id``.
+        A try whose connection broke may have inserted some; their ``_id`` tells them from those of
+        other calls.
         """
         for document in documents:
             document |= {"_id": ObjectId(), **self.partition}
@@ -204,8 +217,8 @@ class Database:
     async def draw(self, name: str, number: int = 1) -> int:
         """Draw ``number`` consecutive numbers of a counter; return the first.
 
-        Calls that come while a draw is under way share the next: a busy process asks for a block
-        instead of one number at a time, and numbers still follow the order of the calls.
+        Calls during a draw share the next one: a busy process draws blocks instead of single
+        numbers, and the numbers still follow the order of the calls.
         """
         drawn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         waiting = self._draws.get(name)
@@ -224,7 +237,7 @@ class Database:
             total = sum(number for number, _ in batch)
             try:
                 following = await self._advance(name, total) - total + 1
-            except BaseException as error:  # handed to those who wait, all of them
+            except BaseException as error:  # goes to all waiting calls
                 for _, drawn in [*batch, *self._draws.pop(name)]:
                     if not drawn.done():
                         drawn.set_exception(error)
@@ -242,7 +255,7 @@ class Database:
     async def upsert(
         self, collection: Collection, which: dict[str, Any], update: dict[str, Any]
     ) -> dict[str, Any]:
-        """Update one document, creating it if need be; return it as it is afterwards."""
+        """Update one document, or create it; return the result."""
         document = await self.again(
             lambda: collection.find_one_and_update(
                 which, update, upsert=True, return_document=ReturnDocument.AFTER
@@ -251,3 +264,8 @@ class Database:
         if document is None:
             raise StoreDataError(f"an upsert into {collection.full_name} returned nothing")
         return document
+
+
+async def pause_after(tries: int) -> None:
+    """Sleep for a moment after a lost race, longer after several, so that one of them wins."""
+    await asyncio.sleep(random.uniform(0, 0.002 * min(tries, 20)))

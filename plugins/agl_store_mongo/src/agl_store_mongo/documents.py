@@ -1,12 +1,15 @@
-"""Records and documents.
+"""Documents: the fields of each record, and records built from documents.
 
-A rollout and its attempts are **one** document, so that everything the lifecycle changes in one
-step is one atomic write. Fields that queries look at are plain values; payloads (input, config,
-metadata, …) are JSON text, because JSON allows what BSON does not: any key, integers of any size.
+A rollout and its attempts are **one** document, so that one atomic write stores everything that the
+lifecycle changes in one step. Fields that queries look at are plain values. Payloads (input,
+config, metadata, ...) are JSON text, because JSON allows what BSON does not: any key, integers of
+any size.
 
-``attempts`` maps attempt ids to attempts, in the order they began: MongoDB keeps the order of
-fields, and an attempt's ordinal is its place. So a claim can append one without knowing how many
-there are.
+``attempts`` maps attempt ids to attempts in the order in which they began. MongoDB keeps the order
+of fields, and the place of an attempt is its sequence id: a claim can append an attempt without
+reading how many there are.
+
+Records are built without validation, because the documents were written from validated records.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core import lifecycle
-from agl_core.errors import AttemptNotFoundError, InvalidArgumentError
-from agl_core.store import EncodedSpan
+from agl_core.errors import InvalidArgumentError
+from agl_core.store import EncodedSpan, RolloutState, construct, evolve
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -29,9 +32,6 @@ from agl_core.types import (
     Rollout,
     RolloutConfig,
     Worker,
-    attach_attempt,
-    construct,
-    evolve,
 )
 
 __all__ = [
@@ -39,9 +39,9 @@ __all__ = [
     "Document",
     "Record",
     "attempt_fields",
+    "changed_payload_fields",
     "encode",
     "encode_resources",
-    "payload_fields",
     "record_from",
     "resources_from",
     "rollout_document",
@@ -55,12 +55,25 @@ __all__ = [
 Document = Mapping[str, Any]
 
 WITHOUT_INPUT: Final = {"input": 0}
-"""Projection of a rollout's document for whoever needs only what the lifecycle looks at."""
+"""Projection of a rollout's document for callers that do not look at the input."""
 
-_resources: Final = TypeAdapter(NamedResources)
+_PLAIN_FIELDS: Final = ("mode", "resources_id")
+_JSON_FIELDS: Final = ("input", "config", "metadata")
 _ATTEMPT_FIELDS: Final = tuple(
     name for name in Attempt.model_fields if name not in ("rollout_id", "sequence_id")
 )
+_SPAN_FIELDS: Final = (
+    "rollout_id",
+    "attempt_id",
+    "sequence_id",
+    "trace_id",
+    "span_id",
+    "parent_id",
+    "name",
+    "start_time",
+    "end_time",
+)
+_resources: Final = TypeAdapter(NamedResources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +84,7 @@ class Record:
     attempts: list[Attempt]
     version: int
     release: dict[str, Any] | None
-    """Who was taken off which attempt last; see :mod:`agl_store_mongo.workers`."""
+    """The worker that was taken off its attempt last; see :mod:`agl_store_mongo.workers`."""
     recent: list[str]
     """Tokens of the last changes, by which a change whose reply was lost is recognised."""
 
@@ -80,27 +93,14 @@ class Record:
         return self.attempts[-1] if self.attempts else None
 
     def find(self, attempt_id: str) -> Attempt | None:
-        """Return an attempt by its id, or the newest for ``"latest"``."""
+        """Return an attempt by its id, or the latest for ``"latest"``."""
         if attempt_id == "latest":
             return self.latest
         return next((item for item in self.attempts if item.attempt_id == attempt_id), None)
 
-    def attempt(self, attempt_id: str) -> Attempt:
-        """Return an attempt.
-
-        Raises:
-            AttemptNotFoundError: There is none of this id.
-        """
-        found = self.find(attempt_id)
-        if found is None:
-            raise AttemptNotFoundError(
-                f"Attempt {attempt_id} not found in rollout {self.rollout.rollout_id}"
-            )
-        return found
-
-    def attached(self) -> Rollout:
-        """Return the rollout with its latest attempt, if it has one."""
-        return attach_attempt(self.rollout, self.attempts[-1]) if self.attempts else self.rollout
+    def state(self, attempt_id: str) -> RolloutState:
+        """Return what a decision about an attempt is based on, without the worker."""
+        return RolloutState(self.rollout, len(self.attempts), self.find(attempt_id), None)
 
 
 def encode(name: str, value: Any) -> str:
@@ -115,11 +115,11 @@ def encode(name: str, value: Any) -> str:
         raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
 
 
-# -- rollouts and attempts -----------------------------------------------------------------------
+# -- rollouts and attempts -------------------------------------------------------------------------
 
 
 def rollout_document(rollout: Rollout, attempt: Attempt | None, ordinal: int) -> dict[str, Any]:
-    """Return the document of a new rollout; one that is queuing stands in the queue."""
+    """Return the document of a new rollout; without an attempt it is in the queue."""
     return {
         "rollout_id": rollout.rollout_id,
         "ordinal": ordinal,
@@ -131,7 +131,9 @@ def rollout_document(rollout: Rollout, attempt: Attempt | None, ordinal: int) ->
         "recent": [],
         "attempts": {} if attempt is None else {attempt.attempt_id: attempt_fields(attempt)},
         **status_fields(rollout),
-        **payload_fields(rollout),
+        **{name: getattr(rollout, name) for name in _PLAIN_FIELDS},
+        **{name: encode(name, getattr(rollout, name)) for name in _JSON_FIELDS},
+        "timed": _is_timed(rollout),
     }
 
 
@@ -140,22 +142,26 @@ def status_fields(rollout: Rollout) -> dict[str, Any]:
     return {"status": rollout.status, "end_time": rollout.end_time}
 
 
-def payload_fields(rollout: Rollout) -> dict[str, Any]:
-    """Return the fields that only ``update_rollout`` changes."""
-    return {
-        "mode": rollout.mode,
-        "resources_id": rollout.resources_id,
-        "input": encode("input", rollout.input),
-        "config": encode("config", rollout.config),
-        "metadata": encode("metadata", rollout.metadata),
-        # Whether the watchdog has to look at it while it runs.
-        "timed": lifecycle.is_watched(evolve(rollout, {"status": "running"})),
-    }
+def changed_payload_fields(before: Rollout, after: Rollout) -> dict[str, Any]:
+    """Return the other fields, those that are other objects than before."""
+    fields: dict[str, Any] = {}
+    for name in (*_PLAIN_FIELDS, *_JSON_FIELDS):
+        value = getattr(after, name)
+        if value is not getattr(before, name):
+            fields[name] = encode(name, value) if name in _JSON_FIELDS else value
+    if "config" in fields:
+        fields["timed"] = _is_timed(after)
+    return fields
+
+
+def _is_timed(rollout: Rollout) -> bool:
+    """Whether the watchdog looks at the rollout while it runs."""
+    return lifecycle.is_watched(evolve(rollout, {"status": "running"}))
 
 
 def attempt_fields(attempt: Attempt) -> dict[str, Any]:
-    """Return an attempt as it stands in its rollout's document."""
-    fields = {name: attempt.__dict__[name] for name in _ATTEMPT_FIELDS}
+    """Return an attempt's fields in its rollout's document."""
+    fields = {name: getattr(attempt, name) for name in _ATTEMPT_FIELDS}
     fields["metadata"] = encode("metadata", attempt.metadata)
     return fields
 
@@ -179,19 +185,19 @@ def record_from(document: Document) -> Record:
         },
     )
     attempts = [
-        _attempt_from(rollout_id, ordinal, fields)
-        for ordinal, fields in enumerate(document["attempts"].values(), start=1)
+        _attempt_from(rollout_id, sequence_id, fields)
+        for sequence_id, fields in enumerate(document["attempts"].values(), start=1)
     ]
     return Record(rollout, attempts, document["version"], document["release"], document["recent"])
 
 
-def _attempt_from(rollout_id: str, ordinal: int, fields: Document) -> Attempt:
+def _attempt_from(rollout_id: str, sequence_id: int, fields: Document) -> Attempt:
     return construct(
         Attempt,
         {
             "rollout_id": rollout_id,
             "attempt_id": fields["attempt_id"],
-            "sequence_id": ordinal,
+            "sequence_id": sequence_id,
             "start_time": fields["start_time"],
             "end_time": fields["end_time"],
             "status": fields["status"],
@@ -202,11 +208,11 @@ def _attempt_from(rollout_id: str, ordinal: int, fields: Document) -> Attempt:
     )
 
 
-# -- workers, resources, spans -------------------------------------------------------------------
+# -- workers, resources, spans ---------------------------------------------------------------------
 
 
 def worker_fields(worker: Worker) -> dict[str, Any]:
-    """Return a worker's fields as its document has them."""
+    """Return a worker's fields in its document."""
     return {
         **worker.__dict__,
         "heartbeat_stats": encode("heartbeat_stats", worker.heartbeat_stats),
@@ -230,9 +236,6 @@ def resources_from(document: Document) -> ResourcesUpdate:
     values = {name: document[name] for name in ResourcesUpdate.model_fields}
     values["resources"] = _resources.validate_json(values["resources"])
     return construct(ResourcesUpdate, values)
-
-
-_SPAN_FIELDS: Final = tuple(name for name in EncodedSpan.__slots__ if name != "payload")
 
 
 def span_document(span: EncodedSpan, ordinal: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""MongoDB's errors as the store's: which server, and what to do."""
+"""Translation of pymongo's errors into the store's; messages name the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agl_core.errors import (
 __all__ = ["UNTRANSLATED", "translated"]
 
 UNTRANSLATED = (PyMongoError, InvalidDocument, OverflowError, UnicodeEncodeError)
-"""What pymongo raises, and what :func:`translated` takes."""
+"""The errors that :func:`translated` takes."""
 
 _UNFIT = (InvalidDocument, OverflowError, UnicodeEncodeError, DocumentTooLarge)
 _UNAUTHORIZED = (13, 18, 8000)
@@ -30,7 +30,7 @@ _TOO_LARGE = (10334, 17419, 17420)
 
 
 def translated(error: BaseException, host: str) -> AglError:
-    """Return the store error for an error of pymongo's.
+    """Return the store error for an error of pymongo.
 
     Args:
         error: One of :data:`UNTRANSLATED`.

@@ -1,12 +1,14 @@
-"""Processes that share a partition hear of each other's changes.
+"""The feed: processes that share a partition learn of each other's changes.
 
-Whatever a call changes is told at once to those who wait in this process, and written to
-``changes`` in the background, many at a time. While somebody here waits or listens, a reader takes
-in what other processes wrote: by a change stream where the server has one (replica sets and sharded
-clusters), else by asking every 10 ms. Who asks also has those who wait for work look at the queue
-at the same time: work is there two writes before the word of it. A process can die between a change
-and telling it, so the reader also has all who wait look for themselves once a second; nobody waits
-for a word alone.
+Each change goes to the listener of this process at once, and into the collection ``changes`` in the
+background, many at a time. While a call of this process waits or listens, a reader passes on what
+other processes wrote: from a change stream where the server has one (replica sets and sharded
+clusters, https://www.mongodb.com/docs/manual/changeStreams/), else by a query every 10 ms. The
+queue is counted at the same time, because work is in the queue two writes before its notice is in
+``changes``.
+
+A process can die between a change and its notice. So once a second the reader counts the queue and
+lets waiting calls read again: no caller depends on a notice alone.
 """
 
 from __future__ import annotations
@@ -15,78 +17,68 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pymongo.errors import OperationFailure, PyMongoError
 
 from agl_core.ids import generate_id
+from agl_core.store import BackendListener, Notice
+from agl_core.types import FINISHED_STATUSES
 from agl_store_mongo.database import Database
+from agl_store_mongo.documents import Document
 
-__all__ = ["Feed", "Told"]
+__all__ = ["Feed"]
 
 logger = logging.getLogger(__name__)
 
-_ASK_SECONDS: Final = 0.01
-_LOOK_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.01
+_CHECK_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.5
 _BATCH: Final = 500
-_UNSENT: Final = 10_000
-"""Changes kept for telling while the server is away; older ones are dropped, never waited for."""
-
-
-class Told(NamedTuple):
-    """A change, for listeners; and whether it finished or reopened a rollout."""
-
-    kind: str
-    ids: dict[str, Any]
-    finished: bool | None
-    time: float
+_BACKLOG: Final = 10_000
+"""Notices kept while the server is away; older ones are dropped."""
 
 
 class Feed:
-    """Tells and hears changes. Belongs to one event loop.
+    """Sends and receives notices. Belongs to one event loop.
 
     Args:
         database: The partition.
-        hear: Called with each batch of changes, this process's own ones included.
-        look: Called once a second while somebody waits.
-        look_for_work: Called each time that a server without change streams is asked.
+        listener: Returns the listener of the backend; None before it is set.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        hear: Callable[[Sequence[Told]], None],
-        look: Callable[[], Awaitable[None]],
-        look_for_work: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, database: Database, listener: Callable[[], BackendListener | None]) -> None:
         self._db = database
-        self._hear = hear
-        self._look = look
-        self._look_for_work = look_for_work
-        self._name = generate_id(12)
-        self._unsent: deque[Told] = deque(maxlen=_UNSENT)
+        self._listener = listener
+        self._process = generate_id(12)
+        self._unsent: deque[Notice] = deque(maxlen=_BACKLOG)
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._users = 0
-        self._in_place = asyncio.Event()
-        self._place: Any = None
-        """What was read: numbers, or a stream's token. Kept while the server is away."""
+        self._is_reading = asyncio.Event()
+        self._position: Any = None
+        """Change numbers that were read, or a stream's token. Kept while the server is away."""
         self.streams: bool | None = None
-        """Whether the server has change streams; None until that was asked."""
+        """Whether the server has change streams; None until the server was asked."""
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------
 
-    def tell(self, kind: str, finished: bool | None = None, **ids: Any) -> None:
-        """Tell a change, here at once and elsewhere soon."""
-        told = Told(kind, ids, finished, time.time())
-        self._unsent.append(told)
-        self._hear([told])
+    def publish(self, notices: Sequence[Notice]) -> None:
+        """Pass notices of a write to the listener now, and to other processes soon."""
+        if not notices:
+            return
+        self._notify(notices)
+        self._unsent.extend(notices)
         if self._sending is None:
             self._sending = asyncio.ensure_future(self._send_all())
+
+    def _notify(self, notices: Sequence[Notice]) -> None:
+        listener = self._listener()
+        if listener is not None:
+            listener.changed(notices)
 
     async def _send_all(self) -> None:
         try:
@@ -101,77 +93,83 @@ class Feed:
         finally:
             self._sending = None
 
-    async def _send(self, batch: Sequence[Told]) -> None:
+    async def _send(self, batch: Sequence[Notice]) -> None:
         first = await self._db.draw("changes", len(batch))
         now = datetime.now(UTC)
-        documents: list[dict[str, Any]] = [
-            {
-                "number": number,
-                "by": self._name,
-                "at": now,
-                "time": told.time,
-                "kind": told.kind,
-                "ids": told.ids,
-                "finished": told.finished,
-            }
-            for number, told in enumerate(batch, start=first)
+        documents = [
+            {"number": number, "by": self._process, "at": now, **_notice_fields(notice)}
+            for number, notice in enumerate(batch, start=first)
         ]
         await self._db.insert(self._db.changes, documents)
 
     async def close(self) -> None:
-        """Tell what is left to tell, and stop hearing."""
+        """Send what is unsent, and stop reading."""
         if self._reading is not None:
             self._reading.cancel()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=_RETRY_SECONDS)
 
-    # -- hearing ---------------------------------------------------------------------------------
+    # -- receiving -------------------------------------------------------------------------------
 
-    async def join(self) -> None:
-        """Begin to hear other processes' changes; return once nothing that follows is missed.
-
-        Call :meth:`leave` afterwards, once, also if this was cancelled.
-        """
+    def join(self) -> None:
+        """Note that one more caller needs the changes of other processes."""
         self._users += 1
-        if self._reading is None or self._reading.done():
-            self._in_place.clear()
-            self._reading = asyncio.ensure_future(self._read_all())
-        if not self._in_place.is_set():
-            in_place = asyncio.ensure_future(self._in_place.wait())
-            try:
-                # Without a server nobody hears anything; the caller's own call will say so.
-                await asyncio.wait([in_place], timeout=_LOOK_SECONDS)
-            finally:
-                in_place.cancel()
 
     def leave(self) -> None:
-        """Hear no more, unless somebody else does."""
+        """Note that one caller less needs them; the reader ends with the last."""
         self._users -= 1
 
+    async def ready(self) -> None:
+        """Return once no later change is missed; to be called between join and leave."""
+        if self._reading is None or self._reading.done():
+            self._is_reading.clear()
+            self._reading = asyncio.ensure_future(self._read_all())
+        if not self._is_reading.is_set():
+            is_reading = asyncio.ensure_future(self._is_reading.wait())
+            try:
+                # Without a server there is nothing to read; the caller's own call will fail.
+                await asyncio.wait([is_reading], timeout=_CHECK_SECONDS)
+            finally:
+                is_reading.cancel()
+
     async def _read_all(self) -> None:
-        last_look = time.monotonic()
-        self._place = None
+        last_check = time.monotonic()
+        self._position = None
         while self._users:
             try:
                 if self.streams is None:
                     self.streams = await self._has_streams()
-                async with aclosing(self._stream() if self.streams else self._ask()) as batches:
+                async with aclosing(self._stream() if self.streams else self._poll()) as batches:
                     async for batch in batches:
-                        told = [_told_from(item) for item in batch if item["by"] != self._name]
-                        if told:
-                            self._hear(told)
-                        if time.monotonic() - last_look >= _LOOK_SECONDS:
-                            last_look = time.monotonic()
-                            await self._look()
+                        others = [item for item in batch if item["by"] != self._process]
+                        if others:
+                            self._notify([_notice_from(item) for item in others])
+                        if time.monotonic() - last_check >= _CHECK_SECONDS:
+                            last_check = time.monotonic()
+                            await self._check()
                         if not self._users:
-                            self._in_place.clear()
-                            self._place = None
+                            self._is_reading.clear()
+                            self._position = None
                             break
             except PyMongoError as error:
-                logger.warning("Could not hear of other processes' changes: %s", error)
-                if isinstance(error, OperationFailure):  # the place may be what it refuses
-                    self._place = None
+                logger.warning("Could not read other processes' changes: %s", error)
+                if isinstance(error, OperationFailure):  # perhaps because of the position
+                    self._position = None
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _check(self) -> None:
+        """Wake the callers whose notices may be lost."""
+        await self._count_queue()
+        listener = self._listener()
+        if listener is not None:
+            listener.look_again()
+
+    async def _count_queue(self) -> None:
+        """Wake as many waiting claims as there are rollouts in the queue."""
+        listener = self._listener()
+        if listener is not None and (claims := listener.waiting_claims):
+            cursor = self._db.rollouts.find(self._db.queued(), {"_id": 1}).limit(claims)
+            listener.work_available(len(await cursor.to_list()))
 
     async def _has_streams(self) -> bool:
         hello = await self._db.client.admin.command("hello")
@@ -184,37 +182,35 @@ class Feed:
         }
         stream = await self._db.changes.watch(
             [{"$match": matching}],
-            resume_after=self._place,
-            max_await_time_ms=int(_LOOK_SECONDS * 1000),
+            resume_after=self._position,
+            max_await_time_ms=int(_CHECK_SECONDS * 1000),
         )
         async with stream:
-            self._in_place.set()
+            self._is_reading.set()
             while stream.alive:
                 change = await stream.try_next()
-                self._place = stream.resume_token
+                self._position = stream.resume_token
                 yield [] if change is None else [change["fullDocument"]]
 
-    async def _ask(self) -> AsyncGenerator[Sequence[dict[str, Any]]]:
-        if self._place is None:
+    async def _poll(self) -> AsyncGenerator[Sequence[dict[str, Any]]]:
+        if self._position is None:
             counter = await self._db.counters.find_one(self._db.by(name="changes"))
-            self._place = _Numbers(counter["value"] if counter else 0)
-        numbers: _Numbers = self._place
-        self._in_place.set()
+            self._position = _Numbers(counter["value"] if counter else 0)
+        numbers: _Numbers = self._position
+        self._is_reading.set()
         while True:
             cursor = self._db.changes.find(self._db.by(number={"$gt": numbers.complete}))
-            batch, _ = await asyncio.gather(
-                cursor.sort("number", 1).to_list(), self._look_for_work()
-            )
+            batch, _ = await asyncio.gather(cursor.sort("number", 1).to_list(), self._count_queue())
             yield [item for item in batch if numbers.is_new(item)]
             numbers.settle()
-            await asyncio.sleep(_ASK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 class _Numbers:
-    """Which changes were read: all up to a number, and some beyond.
+    """The changes that were read: all up to a number, and some beyond it.
 
-    A process draws numbers first and inserts under them afterwards, so a lower one can appear after
-    a higher one. A gap is waited for before it is taken for that of a process that died.
+    A process draws numbers first and inserts under them afterwards, so a lower number can appear
+    after a higher one. A gap that stays open longer than that takes is of a process that died.
     """
 
     def __init__(self, complete: int) -> None:
@@ -222,8 +218,8 @@ class _Numbers:
         self._beyond: set[int] = set()
         self._gap_since: float | None = None
 
-    def is_new(self, change: dict[str, Any]) -> bool:
-        """Take note of a change; return whether it was not read before."""
+    def is_new(self, change: Document) -> bool:
+        """Note that a change was read; return whether it is the first time."""
         number = change["number"]
         if number in self._beyond:
             return False
@@ -231,9 +227,9 @@ class _Numbers:
         return True
 
     def settle(self) -> None:
-        """Move on over what is complete, and over a gap that nobody fills."""
+        """Advance over what is complete, and over a gap that stays open."""
         now = time.monotonic()
-        if self._beyond and self._gap_since and now - self._gap_since > _LOOK_SECONDS:
+        if self._beyond and self._gap_since and now - self._gap_since > _CHECK_SECONDS:
             self.complete = min(self._beyond) - 1
         while self.complete + 1 in self._beyond:
             self.complete += 1
@@ -243,5 +239,13 @@ class _Numbers:
             self._gap_since = now
 
 
-def _told_from(document: dict[str, Any]) -> Told:
-    return Told(document["kind"], document["ids"], document["finished"], document["time"])
+def _notice_fields(notice: Notice) -> dict[str, Any]:
+    fields = notice._asdict()
+    kind, moment = fields.pop("kind"), fields.pop("time")
+    # Version 0.1.0 reads ``finished``; here the status says as much.
+    finished = notice.status in FINISHED_STATUSES if kind == "rollout" else None
+    return {"kind": kind, "time": moment, "ids": fields, "finished": finished}
+
+
+def _notice_from(document: Document) -> Notice:
+    return Notice(document["kind"], document["time"], **document["ids"])

@@ -1,4 +1,4 @@
-"""The door to the MongoDB store."""
+"""Plugin hooks of the MongoDB store."""
 
 from agl_core.plugins import ComponentSpec, hookimpl
 

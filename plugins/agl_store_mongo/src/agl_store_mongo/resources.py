@@ -1,12 +1,12 @@
-"""Snapshots of resources: one document each, replaced if nobody was faster."""
+"""Snapshots of resources: one document each, replaced if its version is the one that was read."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from agl_core.ids import generate_id
-from agl_core.types import NamedResources, ResourcesUpdate, becomes_latest, construct
+from agl_core.store import DecideResources, Notice
+from agl_core.types import ResourcesUpdate
 from agl_store_mongo.database import NEVER_LATEST, Database
 from agl_store_mongo.documents import Document, encode_resources, resources_from
 from agl_store_mongo.feed import Feed
@@ -30,53 +30,42 @@ class Resources:
         return None if document is None else resources_from(document)
 
     async def put(
-        self, resources_id: str, resources: NamedResources, key: str | None
+        self, resources_id: str, decide: DecideResources, becomes_latest: bool, key: str | None
     ) -> ResourcesUpdate:
-        """Add or replace a snapshot; it becomes the latest, unless it is a checkpoint."""
-        encoded = encode_resources(resources)
+        """Write a snapshot; see :meth:`agl_core.store.StorageBackend.put_resources`."""
         token = key or generate_id(16)
         while True:
-            known = await self._db.resources.find_one(self._db.by(resources_id=resources_id))
-            if known is not None and known["request"] == token:
-                # Put by a try whose reply was lost, or by an earlier call of the same key.
-                update = resources_from(known)
+            document = await self._db.resources.find_one(self._db.by(resources_id=resources_id))
+            if document is not None and document["request"] == token:
+                # Written by a try whose reply was lost, or by an earlier call of the same key.
+                update = resources_from(document)
                 break
-            now = time.time()
-            update = construct(
-                ResourcesUpdate,
-                {
-                    "resources_id": resources_id,
-                    "create_time": known["create_time"] if known else now,
-                    "update_time": now,
-                    "version": known["version"] + 1 if known else 1,
-                    "resources": resources,
-                },
-            )
+            update = decide(None if document is None else resources_from(document))
             number = await self._db.draw("order")
             changes = {
                 "update_time": update.update_time,
                 "version": update.version,
-                "resources": encoded,
-                "touched": number if becomes_latest(resources) else NEVER_LATEST,
+                "resources": encode_resources(update.resources),
+                "touched": number if becomes_latest else NEVER_LATEST,
                 "request": token,
             }
-            if await self._save(known, update, changes, number):
+            if await self._save(document, update, changes, number):
                 break
-        self._feed.tell("resources", resources_id=resources_id)
+        self._feed.publish([Notice("resources", update.update_time, resources_id=resources_id)])
         return update
 
     async def _save(
         self,
-        known: Document | None,
+        document: Document | None,
         update: ResourcesUpdate,
         changes: dict[str, Any],
         ordinal: int,
     ) -> bool:
         which = self._db.by(resources_id=update.resources_id)
-        if known is not None:
+        if document is not None:
             result = await self._db.again(
                 lambda: self._db.resources.update_one(
-                    {**which, "version": known["version"]}, {"$set": changes}
+                    {**which, "version": document["version"]}, {"$set": changes}
                 )
             )
             return result.matched_count == 1

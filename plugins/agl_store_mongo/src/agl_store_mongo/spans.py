@@ -1,28 +1,18 @@
-"""Spans: one document each, all of a batch in one write; and the rollouts' span counters."""
+"""Spans: one document each, a batch in one write; and the span counters of the rollouts."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agl_core import lifecycle
-from agl_core.errors import RolloutNotFoundError
-from agl_core.lifecycle import Change
-from agl_core.store import EncodedSpan
-from agl_core.types import Worker
+from agl_core.store import Decide, EncodedSpan, attempt_not_found, rollout_not_found
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import Record, span_document
 from agl_store_mongo.rollouts import Rollouts
 
 __all__ = ["Spans"]
-
-logger = logging.getLogger(__name__)
-
-Key = tuple[str, str, str]
 
 
 class Spans:
@@ -32,114 +22,98 @@ class Spans:
         self._db = database
         self._rollouts = rollouts
 
-    async def add(self, spans: Sequence[EncodedSpan]) -> list[EncodedSpan]:
-        """Store spans; return those that were not stored before."""
-        if not spans:
-            return []
+    async def append(self, spans: Sequence[EncodedSpan], arrived: Decide) -> list[EncodedSpan]:
+        """Store spans; see :meth:`agl_core.store.StorageBackend.append_spans`."""
         records = await self._records_of(spans)
-        fresh = list({_key(span): span for span in reversed(spans)}.values())[::-1]
-        firsts = await self._draw_places(fresh)
-        stored = await self._insert(fresh, firsts)
-        kept = {id(span) for span in stored}
-        for span in spans:
-            if id(span) not in kept:
-                logger.error(
-                    "Span %s of rollout %s attempt %s is already stored; skipped",
-                    span.span_id,
-                    span.rollout_id,
-                    span.attempt_id,
-                )
+        by_key = {
+            (span.rollout_id, span.attempt_id, span.span_id): span for span in reversed(spans)
+        }
+        unique = list(by_key.values())[::-1]
+        stored = await self._insert(unique, await self._draw_ordinals(spans, unique))
         for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in stored):
-            await self._heard_from(records.pop(rollout_id, None), rollout_id, attempt_id)
+            await self._rollouts.change(
+                rollout_id,
+                arrived,
+                attempt_id=attempt_id,
+                payload=False,
+                record=records.pop(rollout_id, None),  # only for the first change is it up to date
+                only_revived=True,
+            )
         return stored
 
     async def _records_of(self, spans: Sequence[EncodedSpan]) -> dict[str, Record]:
-        """Read the rollouts that spans name, before anything is written.
+        """Read the rollouts of spans, before anything is written.
 
         Raises:
             RolloutNotFoundError: One of them does not exist.
-            AttemptNotFoundError: An attempt of one does not exist.
+            AttemptNotFoundError: An attempt does not exist.
         """
         rollout_ids = list(dict.fromkeys(span.rollout_id for span in spans))
-        records = await self._rollouts.find_many(rollout_ids, light=True)
+        records = await self._rollouts.find_without_input(rollout_ids)
         for span in spans:
             record = records.get(span.rollout_id)
             if record is None:
-                raise RolloutNotFoundError(f"Rollout {span.rollout_id} not found")
-            record.attempt(span.attempt_id)
+                raise rollout_not_found(span.rollout_id)
+            if record.find(span.attempt_id) is None:
+                raise attempt_not_found(span.rollout_id, span.attempt_id)
         return records
 
-    async def _draw_places(self, spans: Sequence[EncodedSpan]) -> dict[str, int]:
-        """Draw each rollout's block of insertion ordinals; raise its sequence counter."""
+    async def _draw_ordinals(
+        self, spans: Sequence[EncodedSpan], unique: Sequence[EncodedSpan]
+    ) -> dict[str, int]:
+        """Raise the rollouts' sequence ids; return the first ordinal of a block for each."""
         highest: dict[str, int] = {}
         for span in spans:
             highest[span.rollout_id] = max(highest.get(span.rollout_id, 0), span.sequence_id)
-        numbers = Counter(span.rollout_id for span in spans)
-        documents = await asyncio.gather(
-            *(
-                self._db.upsert(
-                    self._db.sequences,
-                    self._db.by(rollout_id=rollout_id),
-                    {"$max": {"last": last}, "$inc": {"spans": numbers[rollout_id]}},
-                )
+        numbers = Counter(span.rollout_id for span in unique)
+        counters = await self._update_counters(
+            {
+                rollout_id: {"$max": {"last": last}, "$inc": {"spans": numbers[rollout_id]}}
                 for rollout_id, last in highest.items()
-            )
+            }
         )
         return {
-            document["rollout_id"]: document["spans"] - numbers[document["rollout_id"]]
-            for document in documents
+            rollout_id: counters[rollout_id]["spans"] - number
+            for rollout_id, number in numbers.items()
         }
 
     async def _insert(
-        self, spans: Sequence[EncodedSpan], following: dict[str, int]
+        self, spans: Sequence[EncodedSpan], ordinals: dict[str, int]
     ) -> list[EncodedSpan]:
         documents: list[dict[str, Any]] = []
         for span in spans:
-            documents.append(span_document(span, following[span.rollout_id]))
-            following[span.rollout_id] += 1
-        known = await self._db.insert(self._db.spans, documents)
-        return [span for place, span in enumerate(spans) if place not in known]
-
-    async def _heard_from(self, record: Record | None, rollout_id: str, attempt_id: str) -> None:
-        now = time.time()
-
-        def decide(record: Record, worker: Worker | None) -> Change:
-            attempt = record.attempt(attempt_id)
-            return lifecycle.span_arrived(
-                record.rollout,
-                attempt,
-                is_latest=record.latest == attempt,
-                worker=worker,
-                now=now,
-            )
-
-        await self._rollouts.change(
-            rollout_id, decide, attempt_id=attempt_id, record=record, light=True
-        )
+            documents.append(span_document(span, ordinals[span.rollout_id]))
+            ordinals[span.rollout_id] += 1
+        taken = await self._db.insert(self._db.spans, documents)
+        return [span for place, span in enumerate(spans) if place not in taken]
 
     async def draw(self, rollout_ids: Sequence[str]) -> list[int]:
-        """Draw a sequence id for each rollout, in order."""
+        """Draw sequence ids; see :meth:`agl_core.store.StorageBackend.draw_sequence_ids`."""
         numbers = Counter(rollout_ids)
-        documents = await asyncio.gather(
-            *(
-                self._db.upsert(
-                    self._db.sequences,
-                    self._db.by(rollout_id=rollout_id),
-                    {"$inc": {"last": number, "spans": 0}},
-                )
+        counters = await self._update_counters(
+            {
+                rollout_id: {"$inc": {"last": number, "spans": 0}}
                 for rollout_id, number in numbers.items()
-            )
+            }
         )
-        following = {
-            document["rollout_id"]: document["last"] - numbers[document["rollout_id"]]
-            for document in documents
+        last = {
+            rollout_id: counters[rollout_id]["last"] - number
+            for rollout_id, number in numbers.items()
         }
         drawn: list[int] = []
         for rollout_id in rollout_ids:
-            following[rollout_id] += 1
-            drawn.append(following[rollout_id])
+            last[rollout_id] += 1
+            drawn.append(last[rollout_id])
         return drawn
 
-
-def _key(span: EncodedSpan) -> Key:
-    return (span.rollout_id, span.attempt_id, span.span_id)
+    async def _update_counters(
+        self, updates: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """Update the span counters of rollouts; return the results."""
+        documents = await asyncio.gather(
+            *(
+                self._db.upsert(self._db.sequences, self._db.by(rollout_id=rollout_id), update)
+                for rollout_id, update in updates.items()
+            )
+        )
+        return dict(zip(updates, documents, strict=True))

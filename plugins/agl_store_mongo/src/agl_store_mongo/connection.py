@@ -1,66 +1,64 @@
-"""One event loop of its own for the connection, so that callers may come from any loop or thread.
+"""The connection of a store: an event loop of its own, in a thread, that all calls run in.
 
-An async MongoDB client belongs to one event loop, and a store does not: agents in worker threads
-and successive ``asyncio.run`` calls all use it. So each store runs its calls in a background thread
-and hands the results over.
+An async MongoDB client belongs to one event loop
+(https://www.mongodb.com/docs/languages/python/pymongo-driver/current/reference/migration/), and a
+store does not: agents in worker threads and successive ``asyncio.run`` calls all use it. So each
+store runs its calls in a background thread and hands the results over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from pymongo.errors import ConfigurationError
 from pymongo.uri_parser import parse_uri
 
 from agl_core.errors import StoreDataError
-from agl_core.types import AttemptedRollout
-from agl_store_mongo.claiming import Claiming
+from agl_core.store import BackendListener
+from agl_store_mongo.claims import Claims
 from agl_store_mongo.config import MongoConfig
-from agl_store_mongo.creating import Creating
 from agl_store_mongo.database import Database
 from agl_store_mongo.errors import UNTRANSLATED, translated
+from agl_store_mongo.feed import Feed
 from agl_store_mongo.queries import Queries
 from agl_store_mongo.resources import Resources
 from agl_store_mongo.rollouts import Rollouts
 from agl_store_mongo.spans import Spans
-from agl_store_mongo.waiting import Waiting
-from agl_store_mongo.watchdog import Watchdog
 from agl_store_mongo.workers import Workers
 
-__all__ = ["Engine"]
+__all__ = ["Connection"]
 
 T = TypeVar("T")
 
 
-class Engine:
-    """The connection of one store in one process, and all that works on it. Not fork-safe.
+class Connection:
+    """The connection of one store in one process, and the parts that use it. Not fork-safe.
 
-    The parts (``rollouts``, ``spans``, …) are only to be used inside :meth:`call`.
+    The parts (``rollouts``, ``spans``, ...) may be used only inside :meth:`call`.
 
     Args:
         config: The store's configuration.
+        listener: Returns the listener of the backend; None before it is set.
 
     Raises:
         StoreDataError: The connection string is wrong.
     """
 
     database: Database
-    waiting: Waiting
+    feed: Feed
     workers: Workers
     rollouts: Rollouts
-    creating: Creating
-    claiming: Claiming
-    watchdog: Watchdog
+    claims: Claims
     resources: Resources
     spans: Spans
     queries: Queries
 
-    def __init__(self, config: MongoConfig) -> None:
-        self.config = config
+    def __init__(self, config: MongoConfig, listener: Callable[[], BackendListener | None]) -> None:
         self.pid = os.getpid()
         self.host = _hosts(config.uri)
         self._loop = asyncio.new_event_loop()
@@ -73,28 +71,28 @@ class Engine:
         )
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result()
+            opening = self._open(config, listener)
+            asyncio.run_coroutine_threadsafe(opening, self._loop).result()
         except BaseException as error:
             self._stop()
             if isinstance(error, UNTRANSLATED):
                 raise translated(error, self.host) from error
             raise
 
-    async def _connect(self) -> None:
-        self.database = Database(self.config)
-        if not self.database.client.write_concern.acknowledged:
-            await self.database.client.close()
-            raise ConfigurationError("w=0 would lose writes without a word; leave it out")
-        self.waiting = Waiting(self.database)
-        feed = self.waiting.feed
-        self.workers = Workers(self.database, feed)
-        self.rollouts = Rollouts(self.database, self.workers, feed)
-        self.creating = Creating(self.database, self.rollouts, self.workers)
-        self.claiming = Claiming(self.database, self.rollouts, self.workers, feed)
-        self.watchdog = Watchdog(self.database, self.rollouts)
-        self.resources = Resources(self.database, feed)
-        self.spans = Spans(self.database, self.rollouts)
-        self.queries = Queries(self.database, self.rollouts)
+    async def _open(
+        self, config: MongoConfig, listener: Callable[[], BackendListener | None]
+    ) -> None:
+        database = self.database = Database(config)
+        if not database.client.write_concern.acknowledged:
+            await database.client.close()
+            raise ConfigurationError("w=0 loses writes without an error; leave it out")
+        feed = self.feed = Feed(database, listener)
+        self.workers = Workers(database, feed)
+        self.rollouts = Rollouts(database, self.workers, feed)
+        self.claims = Claims(database, self.rollouts, self.workers, feed)
+        self.resources = Resources(database, feed)
+        self.spans = Spans(database, self.rollouts)
+        self.queries = Queries(database, self.rollouts)
 
     async def close(self) -> None:
         """Disconnect; calls under way fail. Idempotent; any thread."""
@@ -105,7 +103,7 @@ class Engine:
         self._stop()
 
     async def _disconnect(self) -> None:
-        await self.waiting.close()
+        await self.feed.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -120,69 +118,79 @@ class Engine:
 
     # -- calls -----------------------------------------------------------------------------------
 
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function in the connection's loop; do nothing if the connection is closed."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function)
+
     async def call(
         self,
-        work: Callable[[Engine], Coroutine[Any, Any, T]],
+        work: Callable[[Connection], Coroutine[Any, Any, T]],
         *,
-        stop: bool = False,
         undo: Callable[[T], Coroutine[Any, Any, None]] | None = None,
     ) -> T:
-        """Do something in the store's loop; return its result.
+        """Run a coroutine in the connection's loop and return its result.
+
+        It runs to its end if the caller is cancelled: a write that has begun may be stored already.
 
         Args:
-            work: What to do.
-            stop: Whether the cancellation of the caller cancels it. A write is left to finish.
-            undo: Takes a result back that its caller was not there to receive.
+            work: Returns the coroutine.
+            undo: Takes back a result whose caller was cancelled.
 
         Raises:
-            AglError: What the work raised, or what an error of MongoDB's means.
+            AglError: An error of the coroutine; errors of pymongo are translated.
         """
         if self._closed:
-            raise StoreDataError(f"the store at {self.host} is closed")
+            raise self._closed_error()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            task = self._start(self._perform(work))
-            tasks.append(task)
-            task.add_done_callback(finished)
+            self._start(self._perform(work)).add_done_callback(finished)
 
         def finished(task: asyncio.Task[T]) -> None:
             try:
                 loop.call_soon_threadsafe(hand_over, task)
-            except RuntimeError:  # the caller's loop is closed: nobody takes the result
+            except RuntimeError:  # the caller's loop is closed: the result has no receiver
                 lost(task)
 
         def hand_over(task: asyncio.Task[T]) -> None:
             if answer.done():
-                self._loop.call_soon_threadsafe(lost, task)
+                self.call_soon(lambda: lost(task))
             elif task.cancelled():
-                answer.set_exception(StoreDataError(f"the store at {self.host} is closed"))
+                answer.set_exception(self._closed_error())
             elif (error := task.exception()) is not None:
                 answer.set_exception(error)
             else:
                 answer.set_result(task.result())
 
         def lost(task: asyncio.Task[T]) -> None:
-            if not task.cancelled() and task.exception() is None and undo is not None:
-                self._start(undo(task.result()))
+            if not task.cancelled() and task.exception() is None:
+                take_back(task.result())
+
+        def take_back(result: T) -> None:
+            if undo is not None:
+                self._start(undo(result))
 
         self._loop.call_soon_threadsafe(start)
         try:
             return await answer
         except asyncio.CancelledError:
-            if stop and not self._closed:
-                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            # A cancellation can come after the result and before this coroutine goes on.
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self.call_soon(lambda: take_back(answer.result()))
             raise
+
+    def _closed_error(self) -> StoreDataError:
+        return StoreDataError(f"the store at {self.host} is closed")
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _perform(self, work: Callable[[Engine], Awaitable[T]]) -> T:
+    async def _perform(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         try:
             if not self._prepared:
                 await self._prepare()
@@ -196,25 +204,10 @@ class Engine:
                 await self.database.prepare()
                 self._prepared = True
 
-    async def claim(
-        self, limit: int, worker_id: str | None, key: str | None, *, note_idle: bool
-    ) -> list[AttemptedRollout]:
-        """Claim work, inside :meth:`call`; a cancellation in the middle gives it back."""
-        task = self._start(self.claiming.claim(limit, worker_id, key, note_idle=note_idle))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._take_back)
-            raise
-
-    def _take_back(self, task: asyncio.Task[list[AttemptedRollout]]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self._start(self.claiming.give_back(task.result()))
-
 
 def _hosts(uri: str) -> str:
     """Return the servers' addresses in a connection string, for messages: no credentials."""
-    if uri.startswith("mongodb+srv://"):  # the names behind it take a look-up
+    if uri.startswith("mongodb+srv://"):  # the addresses behind the name take a DNS query
         return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
     try:
         nodes = parse_uri(uri)["nodelist"]

@@ -1,0 +1,161 @@
+"""Claims: the head of the queue, the ``queuing`` or ``requeuing`` rollout of lowest position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pymongo import ASCENDING, ReturnDocument
+
+from agl_core import lifecycle
+from agl_core.ids import generate_id
+from agl_core.lifecycle import Change
+from agl_core.store import ClaimRequest, Notice, RolloutState, evolve, notices_of
+from agl_core.types import Attempt, Rollout, RolloutConfig
+from agl_store_mongo.database import Database
+from agl_store_mongo.documents import (
+    Document,
+    Record,
+    attempt_fields,
+    record_from,
+    status_fields,
+)
+from agl_store_mongo.feed import Feed
+from agl_store_mongo.rollouts import Rollouts
+from agl_store_mongo.workers import Workers
+
+__all__ = ["Claims"]
+
+_HEAD_FIRST: Final = [("queue_position", ASCENDING)]
+
+
+class Claims:
+    """Claims from the queue of a partition; each is one atomic write."""
+
+    def __init__(
+        self, database: Database, rollouts: Rollouts, workers: Workers, feed: Feed
+    ) -> None:
+        self._db = database
+        self._rollouts = rollouts
+        self._workers = workers
+        self._feed = feed
+
+    async def claim(self, request: ClaimRequest) -> list[tuple[Rollout, Attempt]]:
+        """Claim rollouts; see :meth:`agl_core.store.StorageBackend.claim`."""
+        token = request.key or generate_id(16)
+        claimed = await self._claimed_under(token, request.limit) if request.key else []
+        if not claimed:
+            for place in range(request.limit):
+                record = await self._claim_head(request, place, f"{token}/{place}")
+                if record is None:
+                    break
+                claimed.append(record)
+        if claimed:
+            await self._assign(request, len(claimed) - 1, claimed[-1])
+        elif request.worker_id and request.idle is not None:
+            await self._workers.change(request.worker_id, request.idle)
+        return [(record.rollout, record.attempts[-1]) for record in claimed]
+
+    async def _claim_head(
+        self, request: ClaimRequest, place: int, request_id: str
+    ) -> Record | None:
+        # Asked with any queued rollout, because the head is not known before it is taken.
+        change = request.begin(RolloutState(_ANY_QUEUED, 0, None, None), place)
+        assert change.rollout is not None
+        assert change.attempt is not None
+        fields = {
+            **status_fields(change.rollout),
+            "queue_position": None,
+            "request": request_id,
+            "release": None,
+            f"attempts.{change.attempt.attempt_id}": attempt_fields(change.attempt),
+        }
+        document = await self._take_head(request_id, fields)
+        if document is None:
+            return None
+        record = record_from(document)
+        begun = Change(record.rollout, record.attempts[-1])
+        state = RolloutState(record.rollout, len(record.attempts) - 1, None, None)
+        self._feed.publish(notices_of(state, begun, time.time()))
+        return record
+
+    async def _take_head(self, request_id: str, fields: dict[str, Any]) -> Document | None:
+        tries = 0
+
+        async def take() -> Document | None:
+            nonlocal tries
+            tries += 1
+            if tries > 1:  # the try before may have taken one, and its reply was lost
+                taken = await self._db.rollouts.find_one(self._db.by(request=request_id))
+                if taken is not None:
+                    return taken
+            return await self._db.rollouts.find_one_and_update(
+                self._db.queued(),
+                {"$set": fields, "$inc": {"version": 1}},
+                sort=_HEAD_FIRST,
+                return_document=ReturnDocument.AFTER,
+            )
+
+        return await self._db.again(take)
+
+    async def _claimed_under(self, token: str, limit: int) -> list[Record]:
+        """Return what an earlier claim with this token has claimed."""
+        request_ids = [f"{token}/{place}" for place in range(max(limit, 0))]
+        cursor = self._db.rollouts.find(self._db.by(request={"$in": request_ids}))
+        found = {document["request"]: record_from(document) async for document in cursor}
+        return [found[request_id] for request_id in request_ids if request_id in found]
+
+    async def _assign(self, request: ClaimRequest, place: int, record: Record) -> None:
+        """Put the worker on the attempt that was claimed last. Idempotent."""
+        attempt = record.attempts[-1]
+        if attempt.status != "preparing":
+            return  # claimed by an earlier call of the same key, and running since
+
+        def begin(state: RolloutState) -> Change:
+            change = request.begin(state, place)
+            if change.worker is None:
+                return change
+            # Without a key each call of ``begin`` makes a new attempt id.
+            worker = evolve(change.worker, {"current_attempt_id": attempt.attempt_id})
+            return change._replace(worker=worker)
+
+        state = RolloutState(record.rollout, len(record.attempts) - 1, None, None)
+        await self._workers.follow(request.worker_id, state, begin)
+
+    async def give_back(self, claimed: Sequence[tuple[Rollout, Attempt]]) -> None:
+        """Undo claims whose caller was cancelled before it got them."""
+        for rollout, attempt in reversed(claimed):
+            record = await self._rollouts.find(rollout.rollout_id, payload=False)
+            if record is None or record.latest != attempt:
+                continue  # somebody has acted on it
+            head = await self._db.rollouts.find_one(
+                self._db.queued(), {"queue_position": 1}, sort=_HEAD_FIRST
+            )
+            status = "queuing" if attempt.sequence_id == 1 else "requeuing"
+            which = self._db.by(rollout_id=rollout.rollout_id, version=record.version)
+            back = {
+                "$set": {
+                    "status": status,
+                    "queue_position": head["queue_position"] - 1 if head else 0,
+                    "request": None,
+                },
+                "$unset": {f"attempts.{attempt.attempt_id}": ""},
+                "$inc": {"version": 1},
+            }
+            result = await self._db.rollouts.update_one(which, back)
+            if result.matched_count:
+                await self._workers.free(attempt)
+                notice = Notice("rollout", time.time(), rollout.rollout_id, status=status)
+                self._feed.publish([notice])
+
+
+_ANY_QUEUED: Final = lifecycle.new_rollout(
+    rollout_id="",
+    input=None,
+    mode=None,
+    resources_id=None,
+    config=RolloutConfig(),
+    metadata={},
+    now=0.0,
+)

@@ -9,7 +9,7 @@
 
     agl.Trainer(algorithm="baseline").fit(agent, tasks)
 
-A public name is imported when it is first used, so importing the package costs next to nothing.
+Each public name is imported on first use, so ``import agl_core`` loads almost no modules.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _from_plugin(name: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name != module:  # the plugin is there, and something it needs is not
+        if error.name != module:  # the plugin is installed, but one of its imports is missing
             raise
         raise AttributeError(
             f"{name} is in a package that is not installed: pip install {distribution}"

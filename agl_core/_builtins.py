@@ -1,4 +1,4 @@
-"""Hooks of the built-in components and commands, found through entry points like any plugin."""
+"""Describes the built-in components and commands; entry points find it like any plugin's hooks."""
 
 from __future__ import annotations
 

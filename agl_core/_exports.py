@@ -1,6 +1,6 @@
-"""Where each public name lives; :mod:`agl_core` imports the module when the name is first used.
+"""Maps each public name to its module; :mod:`agl_core` imports the module on first use.
 
-``agl_core/__init__.pyi`` says the same to type checkers.
+``agl_core/__init__.pyi`` holds the same names for type checkers.
 """
 
 from __future__ import annotations

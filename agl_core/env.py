@@ -1,6 +1,6 @@
-"""Environment variables: every one the framework reads, and how its value is taken.
+"""Environment variables that the framework reads, and functions that resolve their values.
 
-An argument wins over the variable, and the variable over the fallback.
+An argument has precedence over the variable, and the variable over the fallback.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class LightningEnvVar(StrEnum):
     AGL_SERVER_PORT = "AGL_SERVER_PORT"
     """int: port of the store server."""
     AGL_AUTH_TOKEN = "AGL_AUTH_TOKEN"  # noqa: S105 - the name, not a token
-    """Token that clients show and that the store server asks for."""
+    """Token that clients send and that the store server requires."""
     AGL_PLUGINS = "AGL_PLUGINS"
-    """Comma-separated plugins to use; no others are."""
+    """Comma-separated plugins to use; all others are disabled."""
     AGL_DISABLE_PLUGINS = "AGL_DISABLE_PLUGINS"
-    """Comma-separated plugins to leave alone."""
+    """Comma-separated plugins to disable."""
 
 
 @overload
@@ -58,11 +58,11 @@ def resolve_bool_env_var(
 def resolve_bool_env_var(
     env_var: LightningEnvVar | str, override: bool | None = None, fallback: bool | None = None
 ) -> bool | None:
-    """Return a switch.
+    """Return a boolean.
 
     Args:
-        env_var: The variable; 1, true, yes, on or 0, false, no, off in any case, blanks around it
-            ignored.
+        env_var: The variable. Its value is 1, true, yes, on or 0, false, no, off, in any case;
+            surrounding blanks are ignored.
         override: The argument of the caller; None reads the variable.
         fallback: The value if the variable is not set.
 

@@ -33,8 +33,8 @@
     ├── ComponentTypeError                (TypeError)
     └── MissingDependencyError            (ImportError)
 
-Each error also derives from the built-in the reference raises, so ``except ValueError`` written
-against it goes on working. A message says what to do.
+Each error also derives from the built-in class that Agent Lightning 0.3 raises, so existing
+``except ValueError`` clauses keep working. A message says what to do.
 
 Errors cross HTTP by class name: a store client raises the class that the server's store raised
 (:func:`error_class`).
@@ -101,19 +101,19 @@ class ResourcesNotFoundError(NotFoundError):
 
 
 class InvalidArgumentError(AglError, ValueError):
-    """An argument is outside its domain: an unknown sort field, a bad filter, a null status."""
+    """An argument is invalid: an unknown sort field, a bad filter, a null status."""
 
 
 class SpansEvictedError(AglError, RuntimeError):
-    """The spans asked for were dropped from memory to stay under the eviction threshold."""
+    """The requested spans were dropped from memory to stay below the eviction threshold."""
 
 
 class StoreUnavailableError(AglError, RuntimeError, ConnectionError):
-    """The store cannot be reached, or went away, after the retries the caller configured."""
+    """The store cannot be reached, even after the retries that the caller configured."""
 
 
 class StoreDataError(AglError, RuntimeError):
-    """The store's data cannot be used: corrupt, read-only, full, or written by a newer schema."""
+    """The store's data is unusable: corrupt, read-only, full, or written by a newer schema."""
 
 
 class PermissionDeniedError(AglError, PermissionError):
@@ -124,11 +124,11 @@ class PermissionDeniedError(AglError, PermissionError):
 
 
 class RunEndedError(AglError, RuntimeError):
-    """The run that a runner asks for work is over: there will be no more."""
+    """The run has ended: the runner that requested a rollout will get no more."""
 
 
 class AgentError(AglError, RuntimeError):
-    """An agent did something its contract forbids (bad signature, bad result)."""
+    """An agent violated its contract (bad signature, bad result)."""
 
 
 class AgentCancelledError(AgentError):
@@ -144,7 +144,7 @@ class AgentSignatureError(AgentError, NotImplementedError, ValueError):
 
 
 class AgentTimeoutError(AgentError):
-    """The agent ran past the time its rollout allows."""
+    """The agent exceeded the time limit of its rollout."""
 
 
 class ResourceMissingError(AglError, RuntimeError):
@@ -152,7 +152,7 @@ class ResourceMissingError(AglError, RuntimeError):
 
 
 class TracerError(AglError, RuntimeError):
-    """A tracer was used outside its contract."""
+    """A tracer was used in a way that its contract forbids."""
 
 
 class TraceExportError(AglError, RuntimeError):
@@ -175,7 +175,7 @@ class ConfigError(AglError, ValueError):
 
     Args:
         message: What is wrong and what to do.
-        path: Dotted path to the mistake (``store.path``); empty when it is the whole.
+        path: Dotted path to the mistake (``store.path``); empty for the whole configuration.
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -184,7 +184,7 @@ class ConfigError(AglError, ValueError):
 
 
 class PluginError(AglError, RuntimeError):
-    """A plugin that was asked for by name cannot be used."""
+    """A plugin that was requested by name cannot be used."""
 
 
 class PluginNotFoundError(PluginError, ValueError):
@@ -196,7 +196,7 @@ class PluginConflictError(PluginError):
 
 
 class PluginDisabledError(PluginError):
-    """The plugin is switched off."""
+    """The plugin is disabled."""
 
 
 class PluginIncompatibleError(PluginError):
@@ -215,9 +215,9 @@ class MissingDependencyError(AglError, ImportError):
     """A library that a feature needs is not installed; the message names the pip command.
 
     Args:
-        feature: The feature, in the words of the user.
-        pip: What to pass to ``pip install``.
-        python: The interpreter that lacks it; None is the running one.
+        feature: The feature, as users call it.
+        pip: The argument of ``pip install``.
+        python: The interpreter that lacks the library; None is the running one.
     """
 
     def __init__(self, feature: str, *, pip: str, python: str | None = None) -> None:
@@ -229,9 +229,9 @@ class MissingDependencyError(AglError, ImportError):
 def error_class(name: str) -> type[AglError]:
     """Return the error class called ``name``, or :class:`AglError` if there is none.
 
-    A client raises the class that the server's store raised. A plugin's error is found once its
-    module is imported, because it is a subclass; a class of this module wins over a plugin's class
-    of the same name.
+    A client raises the class that the server's store raised. A plugin's class is found among the
+    subclasses once its module is imported; a class of this module has precedence over a plugin's
+    class of the same name.
     """
     found = globals().get(name)
     if isinstance(found, type) and issubclass(found, AglError):

@@ -1,6 +1,6 @@
-"""Identifiers: how every id in the system is made and what it looks like.
+"""Generates the ids of all records.
 
-| thing              | shape                |
+| record             | format               |
 |--------------------|----------------------|
 | rollout            | ``ro-`` + 12 hex     |
 | attempt            | ``at-`` + 8 hex      |

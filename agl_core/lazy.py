@@ -13,10 +13,10 @@ _services: dict[str, str] = {}
 
 
 def provide(name: str, function: str) -> None:
-    """Say which function provides a service; it is imported when the service is first used.
+    """Register the function that provides a service; it is imported on first use.
 
-    A lower package calls an upper one this way without knowing it. ``agl_core/__init__.py`` names
-    the providers.
+    This is how a lower package calls an upper one without importing it. ``agl_core/__init__.py``
+    registers the providers.
 
     Args:
         name: Name of the service.
@@ -34,13 +34,13 @@ def service(name: str) -> Callable[..., Any]:
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__`` for names that live elsewhere.
+    """Return a package's ``__getattr__`` and ``__dir__`` for names that other modules define.
 
     The package imports the same names under ``TYPE_CHECKING``, for type checkers and readers.
 
     Args:
         package: The package's ``__name__``.
-        homes: Public name to the module that defines it.
+        homes: Module that defines each public name.
     """
     namespace = vars(sys.modules[package])
 

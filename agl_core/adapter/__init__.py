@@ -1,4 +1,4 @@
-"""From the spans of an attempt to what an algorithm trains on."""
+"""Adapters: turn the spans of an attempt into training data."""
 
 from agl_core.adapter._base import (
     Adapter,

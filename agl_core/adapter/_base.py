@@ -1,4 +1,4 @@
-"""The contract: an adapter turns the spans of an attempt into what an algorithm trains on."""
+"""The adapter contract: an adapter turns the spans of an attempt into training data."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ T_to = TypeVar("T_to")
 class Adapter(Generic[T_from, T_to]):
     """Converts data from one form to another; calling it is :meth:`adapt`.
 
-    An adapter holds its configuration and nothing else that :meth:`adapt` changes, except
-    :attr:`report`. It may therefore be shared between threads: results are independent, and
-    :attr:`report` is that of whichever adaptation finished last. Who shares one and needs the
-    report of a particular adaptation asks for both with :meth:`adapt_with_report`.
+    :meth:`adapt` changes only :attr:`report`, so threads may share an adapter: their results are
+    independent, and :attr:`report` is the one of the adaptation that finished last. Callers that
+    share an adapter and need the report of one adaptation call :meth:`adapt_with_report`.
 
     Subclasses override either :meth:`adapt`, or :meth:`adapt_with_report` if they count what they
-    leave out. Nothing may be left out without being counted.
+    leave out. An adapter must count everything that it leaves out.
     """
 
     report: AdapterReport = AdapterReport()
-    """What the last :meth:`adapt` left out and why; empty before the first."""
+    """Counts of the last :meth:`adapt`: what it left out and why. Empty before the first."""
 
     def adapt(self, source: T_from, /) -> T_to:
-        """Convert ``source``, which is not changed.
+        """Convert ``source`` without changing it.
 
         Raises:
             ValueError: ``source`` cannot be converted at all.
@@ -56,7 +55,7 @@ class Adapter(Generic[T_from, T_to]):
         return result
 
     def adapt_with_report(self, source: T_from, /) -> tuple[T_to, AdapterReport]:
-        """Convert ``source``; return the result and what was left out of it."""
+        """Convert ``source``; return the result and the report of what was left out."""
         result = self.adapt(source)
         return result, self.report
 
@@ -67,7 +66,7 @@ class Adapter(Generic[T_from, T_to]):
 class TraceAdapter(Adapter[Sequence[Span], T_to], Generic[T_to]):
     """An adapter of the spans of one attempt, given in the order they were stored.
 
-    The built-in ones take OpenTelemetry's SDK spans as well.
+    The built-in adapters also accept spans of the OpenTelemetry SDK.
     """
 
 
@@ -76,11 +75,11 @@ class OtelTraceAdapter(Adapter[Sequence[ReadableSpan], T_to], Generic[T_to]):
 
 
 class TraceToTripletBase(TraceAdapter[list[Triplet]]):
-    """Marks the adapters that produce triplets, which is what reinforcement learning asks for."""
+    """Base of the adapters that produce triplets, the input of reinforcement learning."""
 
 
 def as_spans(source: Sequence[SpanLike]) -> Sequence[Span]:
-    """Return ``source`` with every OpenTelemetry span converted; as it is if there is none."""
+    """Convert the OpenTelemetry spans in ``source``; return ``source`` itself if it has none."""
     if all(isinstance(span, Span) for span in source):
         return cast("Sequence[Span]", source)
     return [
@@ -94,8 +93,8 @@ def as_spans(source: Sequence[SpanLike]) -> Sequence[Span]:
 def read_reward(span: Span) -> float | None:
     """Return the primary reward of a span, or None if it carries none.
 
-    A reward that is no finite number gives NaN: a span can come from any program, and one that
-    cannot be read must neither stop an adapter nor reach a gradient.
+    A reward that is not a finite number is returned as NaN: any program can write a span, and an
+    unreadable one must neither stop an adapter nor reach a gradient.
     """
     try:
         reward = get_reward_value(span)

@@ -1,4 +1,4 @@
-"""Why a prompt does not continue the tokens before it."""
+"""Finds out why a prompt does not continue the tokens of an earlier row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ITEM_BYTES = 8
 """Bytes per token in packed token ids (signed 64-bit integers, machine byte order)."""
 
 _PROBE = 8
-"""How many tokens after a break must turn up later to say that something was cut out."""
+"""Tokens after a break that must occur later in the history to count the gap as cut out."""
 
 
 class BreakCause(StrEnum):
-    """What kept a call from continuing an earlier row; the value is the text people read."""
+    """Reasons for which a call does not continue an earlier row; the value is shown to users."""
 
     OTHER_AGENT = "another agent's first call"
     OTHER_MODEL = "first call to another model"
@@ -29,14 +29,14 @@ class BreakCause(StrEnum):
 
 @dataclass(slots=True)
 class History:
-    """What a row holds so far, as the next prompt is compared with it.
+    """The content of a row so far, against which the next prompt is compared.
 
     Attributes:
         packed: The token ids, :data:`ITEM_BYTES` each.
         responses: Positions of each response, ``(start, end)`` in tokens, ascending.
         messages: Messages of the last call with its answer, in OpenAI's format; None if they were
             not captured.
-        gap: Whether a call without token ids came since.
+        gap: Whether a call without token ids followed the row's last call.
     """
 
     packed: bytes = b""
@@ -48,13 +48,13 @@ class History:
 def why_broken(
     history: History, prompt: bytes, messages: list[dict[str, Any]] | None
 ) -> tuple[BreakCause, int]:
-    """Return why ``prompt`` does not continue ``history``, and after how many tokens they part.
+    """Return why ``prompt`` does not continue ``history``, and the length of their common prefix.
 
-    Token ids alone decide, except that text tells a new tokenisation from an edit: the same
-    messages with other tokens were tokenised differently, whatever the tokens look like.
+    Token ids decide, with one exception. Only the text distinguishes a new tokenisation from an
+    edit: equal messages with other tokens were tokenised differently.
 
     Args:
-        history: The row that shares the longest beginning with the prompt.
+        history: The row with the longest common prefix with the prompt.
         prompt: Packed token ids of the prompt.
         messages: Messages of the prompt, if they were captured.
     """
@@ -69,13 +69,14 @@ def why_broken(
         return (BreakCause.TRUNCATED if _is_cut(messages, before) else BreakCause.EDITED), shared
     cut = _turns_up_later(history.packed, prompt, shared)
     if any(start <= shared < end for start, end in history.responses):
-        # A part was taken out of the model's answer (its reasoning, say), or it reads the same.
+        # The break is inside the model's own answer: either a part was removed from it (such as
+        # its reasoning), or the same text was tokenised differently.
         return (BreakCause.EDITED if cut else BreakCause.RETOKENISED), shared
     return (BreakCause.TRUNCATED if cut else BreakCause.EDITED), shared
 
 
 def common_prefix(first: bytes, second: bytes) -> int:
-    """Return how many tokens two packed sequences have in common at their beginnings."""
+    """Return the length, in tokens, of the common prefix of two packed sequences."""
     low, high = 0, min(len(first), len(second)) // ITEM_BYTES
     while low < high:
         middle = (low + high + 1) // 2
@@ -88,7 +89,7 @@ def common_prefix(first: bytes, second: bytes) -> int:
 
 
 def _is_cut(messages: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> bool:
-    """Whether ``messages`` begin with some of ``before``, in order, its last one among them."""
+    """Return whether ``messages`` begin with a subsequence of ``before`` that keeps its last."""
     rest = iter(before)
     kept = 0
     for message in messages:
@@ -99,7 +100,7 @@ def _is_cut(messages: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]
 
 
 def _turns_up_later(history: bytes, prompt: bytes, shared: int) -> bool:
-    """Whether the tokens of the prompt after its shared beginning come later in the history."""
+    """Return whether the prompt's tokens after the common prefix occur later in the history."""
     probe = prompt[shared * ITEM_BYTES : (shared + _PROBE) * ITEM_BYTES]
     place = history.find(probe, shared * ITEM_BYTES)
     while place >= 0 and place % ITEM_BYTES:

@@ -1,4 +1,4 @@
-"""One model call, read from a span's attributes in whichever dialect wrote them."""
+"""Reads one model call from a span's attributes, in any known dialect."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["ModelCall", "at", "parse_literal"]
 
 
 class ModelCall:
-    """A view of a span's attributes as a call to a model; reads what is asked for, once.
+    """A view of a span's attributes as a model call; each field is read on first access.
 
     Args:
         attributes: Attributes of the span; not changed and not copied.
         table: The paths to try per field; those of all known dialects by default.
 
     Attributes:
-        problems: What was found but could not be used.
+        problems: Values that were found but are unusable.
     """
 
     __slots__ = ("_attributes", "_below", "_nested", "_table", "problems")
@@ -39,7 +39,7 @@ class ModelCall:
 
     @property
     def response_id(self) -> str | None:
-        """The id that the server gave to its response."""
+        """Id of the response, assigned by the server."""
         return self._text("response_id")
 
     @property
@@ -85,16 +85,16 @@ class ModelCall:
 
     @property
     def response(self) -> dict[str, Any]:
-        """What the response says besides its choices and tokens."""
+        """The response's parameters without its choices and tokens."""
         return self._parameters("response")
 
     def structure(self, field: str) -> tuple[Any, Dialect | None]:
-        """Return a field's value with JSON text parsed, and the row it was found by."""
+        """Return a field's value with JSON text parsed, and the dialect that found it."""
         value, row = self.find(field)
         return parse_literal(value), row
 
     def find(self, field: str) -> tuple[Any, Dialect | None]:
-        """Return a field's value as it is stored, and the row of the dialect it was found by."""
+        """Return a field's stored value, and the dialect that found it."""
         attributes = self._attributes
         below = self._below
         if below is None:
@@ -139,7 +139,7 @@ class ModelCall:
 
 
 def _below_roots(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What lies below each root of the table, under its shortened key."""
+    """Group the attributes below each root of the table, by the rest of their key."""
     split_root = vocabulary().split_root
     below: dict[str, dict[str, Any]] = {}
     for key, value in attributes.items():
@@ -154,7 +154,7 @@ def _below_roots(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def at(value: Any, steps: Sequence[str]) -> Any:
-    """Walk into nested lists and dicts; text on the way is parsed. None if a step leads nowhere."""
+    """Follow ``steps`` into nested lists and dicts, parsing text on the way; None if one fails."""
     for step in steps:
         value = parse_literal(value)
         if isinstance(value, Mapping):
@@ -170,8 +170,8 @@ def at(value: Any, steps: Sequence[str]) -> Any:
 def parse_literal(value: Any) -> Any:
     """Parse text that holds a list or mapping, in JSON or in Python's notation.
 
-    LiteLLM writes some attributes as the ``str`` of a Python object. Anything else, and text that
-    turns out to be neither, is returned as it is.
+    LiteLLM writes some attributes as the ``str`` of a Python object. Any other value, and text
+    that does not parse, is returned unchanged.
     """
     if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{", "("}:
         return value
@@ -182,7 +182,7 @@ def parse_literal(value: Any) -> Any:
 
 
 def _integers(value: Any) -> list[int] | None:
-    """``value`` as a list of token ids, or None: whole numbers that fit 32 bits, none negative."""
+    """Return ``value`` as token ids (integers from 0 to 2**31 - 1), or None if it is not that."""
     if not isinstance(value, (list, tuple)):
         return None
     items = cast("Sequence[Any]", value)

@@ -1,4 +1,4 @@
-"""What the certificates of many rows say, in figures."""
+"""Counts over the certificates of many rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CertificateSummary"]
 
 @dataclass(slots=True)
 class CertificateSummary:
-    """Counts over :class:`~agl_core.adapter.Certificate`. Summaries add up.
+    """Counts over :class:`~agl_core.adapter.Certificate`. Summaries can be added.
 
     ::
 
@@ -25,13 +25,13 @@ class CertificateSummary:
 
     Attributes:
         rows: How many rows.
-        tokens: Their tokens.
-        trained_tokens: Tokens that a model sampled in them (mask 1).
-        with_ids: Rows without a gap of calls that have no token ids.
+        tokens: How many tokens the rows have in total.
+        trained_tokens: How many of them a model sampled (mask 1).
+        with_ids: Rows in which no call lacks token ids.
         with_logprobs: Rows with the log-probability of every sampled token.
-        mixed: Rows of several model versions, and so of several policies.
-        versions: Rows by model version; a row of several counts in each.
-        breaks: Rows by why they do not continue an earlier one.
+        mixed: Rows sampled by several model versions, and so by several policies.
+        versions: Rows by model version; a row of several versions counts in each.
+        breaks: Rows by the reason for which they do not continue an earlier row.
     """
 
     rows: int = 0
@@ -45,7 +45,7 @@ class CertificateSummary:
 
     @classmethod
     def of(cls, rows: Iterable[TrajectoryRow]) -> CertificateSummary:
-        """Return the summary of some rows."""
+        """Summarize the certificates of ``rows``."""
         made = cls()
         for row in rows:
             certificate = row.certificate
@@ -73,7 +73,7 @@ class CertificateSummary:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts in a form that JSON knows."""
+        """Return the counts as JSON-serializable values."""
         return {
             "rows": self.rows,
             "tokens": self.tokens,
@@ -86,7 +86,7 @@ class CertificateSummary:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return shares and counts as an algorithm's step reports them."""
+        """Return the shares and counts that an algorithm reports as metrics of a step."""
         rows = max(self.rows, 1)
         return {
             "rows": float(self.rows),

@@ -1,7 +1,7 @@
-"""Chat messages: from a dialect's shape to OpenAI's chat format, checked.
+"""Converts chat messages from a dialect's shape to OpenAI's chat format, and validates them.
 
-The format is that of https://platform.openai.com/docs/api-reference/chat/create. It is described
-here instead of imported, because the core does without the OpenAI package.
+The format is that of https://platform.openai.com/docs/api-reference/chat/create. The types are
+repeated here, because the core does not depend on the OpenAI package.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def _checker() -> TypeAdapter[Any]:
 
 
 def check_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a message as OpenAI's API would accept it, without keys it does not know.
+    """Validate a message against OpenAI's chat format; return it without unknown keys.
 
     Args:
         message: The message.
-        where: What to call it in an error: the span and the position.
+        where: Name of the message in an error: its span and position.
 
     Raises:
-        InvalidArgumentError: It is not a message of OpenAI's chat format.
+        InvalidArgumentError: The message does not follow OpenAI's chat format.
     """
     try:
         return _checker().validate_python(message)
@@ -112,15 +112,16 @@ def check_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def to_messages(raw: Iterable[Any], shape: MessageShape) -> list[dict[str, Any]]:
-    """Turn messages of a dialect into OpenAI's shape; keys without a value are left out.
+    """Convert messages of a dialect to OpenAI's shape; keys without a value are left out.
 
-    One message of the GenAI conventions may hold several tools' answers and becomes as many.
+    One message of the GenAI conventions may hold the results of several tools; each result
+    becomes a message.
     """
     messages: list[dict[str, Any]] = []
     for item in raw:
         body = at(item, (shape.inside,)) if shape.inside else parse_literal(item)
         if not isinstance(body, Mapping):
-            messages.append({"content": body})  # whatever it is, the check names it
+            messages.append({"content": body})  # check_message rejects it and names its place
             continue
         found = cast("Mapping[str, Any]", body)
         message = {
@@ -150,7 +151,7 @@ def _read_parts(
     message: dict[str, Any],
     calls: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Sort typed parts into the message's content, its tool calls, and answers of tools."""
+    """Sort typed parts into the message's content, its tool calls, and results of tools."""
     content: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] = []
     for item in parts:
@@ -170,7 +171,7 @@ def _read_parts(
             content.append({"type": "image_url", "image_url": {"url": image}})
         elif kind == "text":
             content.append({"type": "text", "text": _get(part, shape.part_text)})
-        # Reasoning is no content: no API accepts it back as such.
+        # Parts of other types, such as reasoning, are dropped: no API accepts them as content.
     if len(content) == 1 and content[0]["type"] == "text":
         message["content"] = content[0]["text"]
     elif content:
@@ -200,10 +201,12 @@ _TOOL_KEYS: Final = {
 
 
 def to_tools(raw: Any, row: Dialect | None) -> list[dict[str, Any]] | None:
-    """Turn a dialect's tool definitions into OpenAI's shape, parameters decoded; None for none.
+    """Convert a dialect's tool definitions to OpenAI's shape; None if there are none.
+
+    JSON text in ``parameters`` is decoded.
 
     Raises:
-        InvalidArgumentError: A definition is no mapping.
+        InvalidArgumentError: A definition is not a mapping.
     """
     tools: list[dict[str, Any]] = []
     for item in _list(parse_literal(raw)):
@@ -214,7 +217,7 @@ def to_tools(raw: Any, row: Dialect | None) -> list[dict[str, Any]] | None:
         found = cast("Mapping[str, Any]", tool)
         function: Any = parse_literal(found.get("function", found))
         if not isinstance(function, Mapping) or "name" not in function:
-            tools.append(dict(found))  # a tool of the provider's own, such as a web search
+            tools.append(dict(found))  # a tool that the provider runs, such as a web search
             continue
         definition = {
             _TOOL_KEYS[key]: parse_literal(value) if _TOOL_KEYS[key] == "parameters" else value
@@ -254,7 +257,7 @@ def _list(value: Any) -> Sequence[Any]:
 
 
 def as_text(value: Any) -> str:
-    """Return text as it is, nothing as ``""``, anything else as JSON."""
+    """Return text unchanged, None as ``""``, and any other value as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

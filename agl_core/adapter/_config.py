@@ -1,4 +1,4 @@
-"""What the built-in adapters can be configured with, checked before anything is built."""
+"""Configuration models of the built-in adapters."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Dialects: the attributes in which tracers and proxies write model calls and agents.
+"""Dialects: the attribute names under which tracers and proxies store model calls and agents.
 
-The core has the vocabularies that belong to no single tool: the OpenTelemetry GenAI conventions
+The core has the vocabularies that several tools share: the OpenTelemetry GenAI conventions
 (current, and before 1.37, which AgentOps, OpenLLMetry and LiteLLM all write), OpenInference, which
-instrumentation libraries write under any OpenTelemetry tracer, and this framework's own keys. What
-one tool alone writes is in the package that speaks to it, which provides it by the hook
+instrumentation libraries write under any OpenTelemetry tracer, and this framework's own keys. The
+vocabulary of a single tool is in the plugin for that tool, which provides it by the hook
 ``agl_dialect``.
 
 A *path* names a value: ``"gen_ai.response/id"`` is the attribute ``gen_ai.response.id``, or else
-what is found at ``id`` inside ``gen_ai.response``. What comes before the first ``/`` is the root;
-its value is the attribute of that name (JSON, or Python's notation as LiteLLM writes it) or what
-lies below it in dotted keys. The later parts are keys or list positions inside that value.
+the value at ``id`` inside ``gen_ai.response``. The part before the first ``/`` is the root; its
+value is the attribute of that name (JSON, or Python's notation as LiteLLM writes it) or the
+attributes below it in dotted keys. The later parts are keys or list positions inside that value.
 
 Sources of the rows: the OpenTelemetry GenAI conventions, current and before 1.37 (opentelemetry.io/
 docs/specs/semconv/gen-ai), OpenInference (github.com/Arize-ai/openinference, spec/
@@ -30,13 +30,14 @@ Paths = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """Where the parts of a chat message are; the defaults are OpenAI's.
+    """Paths of the parts of a chat message; the defaults are OpenAI's.
 
-    All are paths within a message, a tool call or a content part. Empty: the dialect has none.
+    Paths are relative to a message, a tool call or a content part. An empty path means that the
+    dialect does not have the part.
     """
 
     inside: str = ""
-    """Where the message itself is within a list item."""
+    """Path of the message within a list item."""
     role: str = "role"
     content: str = "content"
     name: str = "name"
@@ -49,12 +50,12 @@ class MessageShape:
     call_arguments: str = "function/arguments"
 
     parts: str = ""
-    """Where typed content parts are, in dialects that do not put them under ``content``."""
+    """Path of typed content parts, in dialects that do not put them under ``content``."""
     part_inside: str = ""
     part_text: str = "text"
     part_images: Paths = ()
     part_result: Paths = ()
-    """Where a part of type ``tool_call_response`` holds the tool's answer."""
+    """Paths of the tool's result in a part of type ``tool_call_response``."""
 
 
 OPENAI: Final = MessageShape()
@@ -79,12 +80,12 @@ OPENINFERENCE: Final = MessageShape(
 
 @dataclass(frozen=True, slots=True)
 class AgentName:
-    """An attribute that names an agent, if the condition holds.
+    """An attribute that names an agent, and the condition under which it does.
 
     Attributes:
         key: The attribute with the name.
         where: Another attribute and the value it must have; None for no condition.
-        span_name: What the span's name must begin with.
+        span_name: Prefix that the span's name must have.
     """
 
     key: str
@@ -94,7 +95,7 @@ class AgentName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One vocabulary: for each field of a model call, the paths it may be found at, best first.
+    """One vocabulary: for each field of a model call, the paths to try in order.
 
     Immutable; safe to share between threads.
     """
@@ -106,7 +107,7 @@ class Dialect:
     """Attribute that says what a span is; a model call has one of ``call_kinds`` or lacks it."""
     call_kinds: Paths = ()
     agents: tuple[AgentName, ...] = ()
-    """Where agent frameworks write an agent's name; the first that applies wins."""
+    """Attributes that name an agent; the first one whose condition holds is used."""
     proxy_span: str = ""
     """Name of the spans that an LLM proxy writes in this dialect, one per call."""
 
@@ -127,11 +128,11 @@ class Dialect:
     prompt_shape: MessageShape = OPENAI
     completion_shape: MessageShape = OPENAI
     tool_inside: str = ""
-    """Where a tool's definition is within an item of ``tools``."""
+    """Path of a tool's definition within an item of ``tools``."""
 
     request: Paths = ()
     request_without: Paths = ()
-    """Keys that are no part of the request's metadata because another field holds them."""
+    """Keys to leave out of the request's metadata, because another field holds them."""
     response: Paths = ()
     response_without: Paths = ()
 
@@ -253,4 +254,4 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         response_ids=("response_token_ids",),
     ),
 )
-"""The core's dialects, in the order in which their paths are tried; plugins' come after them."""
+"""The core's dialects, in the order in which their paths are tried; plugins' dialects follow."""

@@ -1,4 +1,4 @@
-"""Conversations in OpenAI's chat format, for algorithms that read them."""
+"""Converts spans to conversations in OpenAI's chat format."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _LEGACY_BELOW: Final = tuple(f"{prefix}." for prefix in (*_LEGACY_LISTS, *_LEGAC
 
 
 class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
-    """Turns each model call into the messages sent and received, in the order of the spans.
+    """Converts each model call to the messages sent and received, in the order of the spans.
 
-    ``messages`` are those of the request and then the assistant's answers, in OpenAI's chat format
-    and checked against it; an answer gets the tool calls that its child spans describe (attributes
-    ``tool.*``) or that it names itself. ``tools`` are the definitions offered, or None. Calls
-    whose messages were not captured are left out and counted, and so are repetitions: of calls with
-    one response id the first counts, and of a call within a call the inner one, unless only the
-    outer one has such an id.
+    ``messages`` holds the messages of the request and then the assistant's answers, validated
+    against OpenAI's chat format. An answer has the tool calls that its child spans describe
+    (attributes ``tool.*``), or else its own. ``tools`` holds the definitions offered, or None.
+
+    Calls whose messages were not captured are left out and counted, and so are repetitions. Of
+    several calls with one response id the first is kept. Of a call nested in a call the inner one
+    is kept, unless only the outer one has a response id.
     """
 
     def adapt_with_report(
@@ -82,11 +83,11 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
 
 
 def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None]) -> set[str]:
-    """Of calls within calls, return those that tell of the same call as another.
+    """Return the calls that repeat a call nested in them, or around them.
 
     Args:
         ids: Response id by span id, of all calls.
-        parents: Parent's id by span id, of all spans.
+        parents: Parent's span id by span id, of all spans.
     """
     repetitions: set[str] = set()
     for inner in ids:
@@ -149,11 +150,15 @@ def _is_legacy_call(span: Span) -> bool:
 
 
 def _check_legacy(span: Span) -> None:
-    """Insist on what the GenAI conventions before 1.37 say: messages are numbered from 0."""
+    """Check the shape of attributes of the GenAI conventions before 1.37.
+
+    Those conventions number messages from 0 (``gen_ai.prompt.0.role``), so the keys below a list
+    must form a list.
+    """
     for prefixes, kind in ((_LEGACY_LISTS, list), (_LEGACY_MAPPINGS, dict)):
         for prefix in prefixes:
             if prefix in span.attributes:
-                continue  # one attribute holds them all, as text
+                continue  # one attribute holds the whole list or mapping as JSON
             found = filter_and_unflatten_attributes(span.attributes, prefix)
             if found and type(found) is not kind:
                 raise InvalidArgumentError(
@@ -169,7 +174,7 @@ def _sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def _tool_spans(spans: Sequence[Span]) -> dict[str, list[Mapping[str, Any]]]:
-    """The ``tool`` attributes of the spans that say which call they ran, by their parent's id."""
+    """Return the ``tool`` attributes of spans with a tool call id, by the span id of the parent."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for span in spans:
         if span.parent_id and any(key.startswith("tool.") for key in span.attributes):

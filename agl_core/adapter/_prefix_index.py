@@ -16,7 +16,7 @@ __all__ = ["PrefixIndex"]
 class PrefixIndex:
     """Numbered sequences of packed tokens; see :data:`~agl_core.adapter._breaks.ITEM_BYTES`.
 
-    A search or change takes a number of comparisons that is logarithmic in that of the sequences.
+    A search or a change needs O(log n) comparisons of sequences.
     Not thread-safe.
     """
 
@@ -28,7 +28,7 @@ class PrefixIndex:
         return len(self._sequences)
 
     def add(self, number: int, packed: bytes) -> None:
-        """Add a sequence under a number that is not taken."""
+        """Add a sequence under an unused number."""
         place = bisect_right(self._sequences, packed)
         self._sequences.insert(place, packed)
         self._numbers.insert(place, number)
@@ -40,9 +40,9 @@ class PrefixIndex:
         del self._numbers[place]
 
     def longest_in(self, packed: bytes) -> int | None:
-        """Return the number of the longest sequence that ``packed`` begins with.
+        """Return the number of the longest sequence that is a prefix of ``packed``.
 
-        Of equal ones the highest number; None if there is no such sequence.
+        Of equal sequences, the highest number is returned; None if no sequence is a prefix.
         """
         rest = packed
         while True:
@@ -52,13 +52,14 @@ class PrefixIndex:
             before = self._sequences[place]
             if packed.startswith(before):
                 return self._highest_of(before, len(before), exact=True)
-            # Whatever lies further back and begins ``packed`` begins what the two share.
+            # A shorter prefix of `packed` sorts before `before`, and is therefore also a prefix of
+            # what the two have in common.
             rest = packed[: common_prefix(before, packed) * ITEM_BYTES]
 
     def nearest_to(self, packed: bytes) -> int:
-        """Return the number of the sequence that shares the longest beginning with ``packed``.
+        """Return the number of the sequence with the longest common prefix with ``packed``.
 
-        Of several the highest number.
+        Of several such sequences, the highest number is returned.
 
         Raises:
             ValueError: There are no sequences.
@@ -71,7 +72,7 @@ class PrefixIndex:
         return self._highest_of(packed, shared * ITEM_BYTES)
 
     def _highest_of(self, packed: bytes, size: int, *, exact: bool = False) -> int:
-        """The highest number of the sequences that begin with the first ``size`` bytes."""
+        """Return the highest number of the sequences that begin with ``packed[:size]``."""
         beginning = packed[:size]
         first = bisect_left(self._sequences, beginning)
         if exact:

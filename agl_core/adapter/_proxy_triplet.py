@@ -1,4 +1,4 @@
-"""Triplets from what an LLM proxy recorded; order comes from the store, never from clocks."""
+"""Converts the spans of an LLM proxy to triplets, ordered by the store's sequence ids."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _logger = logging.getLogger(__name__)
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):
-    """Turns a proxy's spans into triplets of token ids, in order of their sequence ids.
+    """Converts a proxy's spans to triplets of token ids, in order of their sequence ids.
 
-    A call is a span with the name that a dialect gives to a proxy's spans, and with token ids of
-    both prompt and response; of calls with one response id the first counts. A reward goes to the
-    latest call of a smaller sequence id that has none yet. Clocks of the proxy's machine and the
-    agent's may differ, so times are not compared.
+    A call is a span that has the name of a dialect's proxy spans and token ids of both prompt and
+    response. Of several calls with one response id the first is kept. A reward is assigned to the
+    latest call with a smaller sequence id and no reward yet. Times are not compared, because the
+    clocks of the proxy's machine and the agent's may differ.
 
     ``prompt`` and ``response`` are ``{"token_ids": list[int]}``, ``metadata`` is
     ``{"response_id": str | None}``.
@@ -78,7 +78,7 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                     waiting.pop()[1].reward = reward
                 else:
                     report.leave_out("reward", Reason.NO_CALL)
-        # A proxy writes several spans per call under one sequence id, of which one has the ids.
+        # A proxy writes several spans per call under one sequence id; only one has the token ids.
         for response_id, sequence_id in empty:
             twin = response_id in seen or sequence_id in kept
             report.leave_out("call", Reason.DUPLICATE_RESPONSE if twin else Reason.NO_TOKEN_IDS)

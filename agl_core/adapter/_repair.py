@@ -1,8 +1,8 @@
-"""Which span encloses which in time: one sweep over the sorted intervals.
+"""Finds which span encloses which in time, in one sweep over the sorted intervals.
 
-Comparing every span with every other takes a quarter of a second for a thousand spans and hours for
-a hundred thousand. Here the spans are visited by start; a tree over the ends answers "the shortest
-of those seen that ends no earlier" in O(log n).
+Comparing each pair of spans takes a quarter of a second for a thousand spans, and hours for a
+hundred thousand. Here the spans are visited by start time; a tree over the end times finds the
+shortest visited span that ends no earlier in O(log n).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _NONE: Final[_Entry] = (float("inf"), -1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Encloser:
-    """The node found, and the child of the common parent whose subtree it is in."""
+    """An enclosing node, and the index of the top's child in whose subtree it is."""
 
     node: TraceTree
     group: int
 
 
 def enclosing_nodes(children: Sequence[TraceTree]) -> list[Encloser | None]:
-    """Return, for each child, the shortest node of the other children's subtrees around it.
+    """Return, for each child, the shortest node in its siblings' subtrees that encloses it.
 
-    A node is around a child if it starts no later, ends no earlier, and does not have the very same
-    times. Of equally long ones the first in tree order is taken. Nodes without both times, or
-    that end before they start, are around nothing and have nothing around them.
+    A node encloses a child if it starts no later, ends no earlier, and does not have the same
+    times. Of equally long nodes the first in tree order is taken. Nodes that lack a time, or that
+    end before they start, enclose no node and are enclosed by none.
     """
     nodes: list[TraceTree] = []
     timed: list[tuple[float, float, int, int]] = []  # start, -end, position, group
@@ -54,8 +54,8 @@ def enclosing_nodes(children: Sequence[TraceTree]) -> list[Encloser | None]:
     best: list[_Entry] = [_NONE] * len(children)
     seen = 0
     for start, end, child in queries:
-        # In this order, what is met before the child's own times starts earlier, or starts with it
-        # and ends later: what encloses it is all there, and what has its very times is not.
+        # Entries sorted before the child's own start earlier, or start with it and end later. So
+        # all nodes that may enclose the child are inserted, and those with its times are not.
         while timed[seen] < (start, end):
             other_start, other_end, position, group = timed[seen]
             shortest.insert(rank[-other_end], (-other_end - other_start, position, group))
@@ -65,10 +65,10 @@ def enclosing_nodes(children: Sequence[TraceTree]) -> list[Encloser | None]:
 
 
 class _ShortestByEnd:
-    """The shortest entry among those of an end rank or below, outside a given group.
+    """Finds the shortest entry up to an end rank that is outside a given group.
 
-    A Fenwick tree (P. Fenwick, 1994) of minima; rank 1 is the latest end. Its nodes keep their two
-    best entries of different groups: whichever one group is to be left out, one of the two stands.
+    A Fenwick tree (P. Fenwick, 1994) of minima; rank 1 is the latest end. Each of its nodes keeps
+    the two best entries of different groups, so that one remains when a group is excluded.
     """
 
     __slots__ = ("_first", "_second", "_size")
@@ -88,7 +88,7 @@ class _ShortestByEnd:
             elif entry[2] != first[rank][2] and entry < second[rank]:
                 second[rank] = entry
             else:
-                return  # what is not among the best here is not among the best of more
+                return  # the nodes further up cover more entries, so it is not among their best
             rank += rank & -rank
 
     def among(self, rank: int, outside: int) -> _Entry:

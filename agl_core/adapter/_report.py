@@ -1,6 +1,6 @@
 """Reports of adapters: what they left out, and why.
 
-A training run that sees fewer rows than there were calls is a question the report answers::
+The report explains why a training run has fewer rows than there were calls::
 
     >>> print(adapter.report)
     12 spans -> 3 triplets
@@ -20,13 +20,13 @@ from agl_core.adapter._certificates import CertificateSummary
 __all__ = ["AdapterReport", "Item", "Reason", "Repair"]
 
 Item = Literal["span", "call", "reward", "message", "row"]
-"""The kinds of things that are left out; plugins may count kinds of their own."""
+"""The kinds of things that are left out; plugins may count other kinds."""
 
 
 class Reason(StrEnum):
-    """Why the built-in adapters leave something out; the value is the text people read.
+    """Reasons for which the built-in adapters leave something out; the value is shown to users.
 
-    Reasons are strings, so that an adapter of a plugin can use its own words.
+    Reasons are strings, so that a plugin's adapter can give other reasons.
     """
 
     # spans
@@ -51,7 +51,7 @@ class Reason(StrEnum):
 
 
 class Repair(StrEnum):
-    """What the built-in adapters mended without losing anything."""
+    """Repairs that the built-in adapters make without losing data; the value is shown to users."""
 
     MISSING_PARENT = "parent missing, a virtual one stands in"
     CYCLE = "parent cycle cut open"
@@ -64,15 +64,15 @@ class Repair(StrEnum):
 class AdapterReport:
     """Counts of what one adaptation read, produced, left out and repaired.
 
-    An adapter fills its report while it works and never touches it again, so a finished report may
-    be read from any thread. Reports add up: ``sum(reports, AdapterReport())``.
+    An adapter fills its report while it converts and does not change it afterwards, so any thread
+    may read a finished report. Reports can be added: ``sum(reports, AdapterReport())``.
 
     Attributes:
         spans: How many spans were read.
-        produced: What came out, by its plural name (``{"triplets": 3}``).
+        produced: How many results there are, by their plural name (``{"triplets": 3}``).
         left_out: How many things were left out, by ``(item, reason)``.
-        repaired: How many things were mended and kept, by ``(item, repair)``.
-        certificates: What the rows' certificates say; None if what came out has none.
+        repaired: How many things were repaired and kept, by ``(item, repair)``.
+        certificates: Summary of the rows' certificates; None if the results have none.
     """
 
     spans: int = 0
@@ -82,15 +82,15 @@ class AdapterReport:
     certificates: CertificateSummary | None = None
 
     def leave_out(self, item: Item | str, reason: Reason | str, count: int = 1) -> None:
-        """Count something that was left out; a count of 0 leaves no trace."""
+        """Count something that was left out; a count of 0 adds no entry."""
         _add(self.left_out, (item, str(reason)), count)
 
     def repair(self, item: Item | str, repair: Repair | str, count: int = 1) -> None:
-        """Count something that was mended and kept; a count of 0 leaves no trace."""
+        """Count something that was repaired and kept; a count of 0 adds no entry."""
         _add(self.repaired, (item, str(repair)), count)
 
     def produce(self, what: str, count: int) -> None:
-        """Count what came out, also when it is 0."""
+        """Count results; a count of 0 adds an entry, too."""
         self.produced[what] = self.produced.get(what, 0) + count
 
     def count(self, item: Item | str, reason: Reason | str | None = None) -> int:
@@ -117,7 +117,7 @@ class AdapterReport:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts in a form that JSON knows: ``{item: {reason: count}}``."""
+        """Return the counts as JSON-serializable values: ``{item: {reason: count}}``."""
         counts: dict[str, Any] = {
             "spans": self.spans,
             "produced": dict(self.produced),

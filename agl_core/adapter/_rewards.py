@@ -1,4 +1,4 @@
-"""Which reward belongs to which call."""
+"""Assigns rewards to model calls."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def match_rewards(
     policy: RewardMatchPolicy,
     report: AdapterReport | None = None,
 ) -> dict[str, float]:
-    """Give each reward to at most one call, in O(n log n).
+    """Assign each reward to at most one call, in O(n log n).
 
-    A reward goes to the latest call that ended when or before the reward was given and that has
-    none yet; a second reward after the same calls thus falls through to an earlier one. *Latest*
-    is by start, over the whole trace (``first_occurrence``), or by position among the children of
-    the node that the reward is a child of (``first_sibling``).
+    A reward is assigned to the latest call that ended no later than the reward span started and
+    that has no reward yet; a second reward after the same calls is therefore assigned to an earlier
+    call. *Latest* means by start time over the whole trace (``first_occurrence``), or by position
+    among the siblings of the reward span (``first_sibling``).
 
     Args:
         tree: The trace.
         calls: The nodes that may be rewarded.
         policy: Where a reward looks for its call.
-        report: Where to count the rewards that found none.
+        report: Where to count the rewards that are assigned to no call.
 
     Returns:
         Reward by the id of the call's node; calls without one are absent.
@@ -38,7 +38,7 @@ def match_rewards(
     candidates = {call.id for call in calls}
     nodes = list(tree.traverse())
     if policy is RewardMatchPolicy.FIRST_OCCURRENCE:
-        families = [sorted(nodes, key=by_start)]  # at equal times in the order of the tree
+        families = [sorted(nodes, key=by_start)]  # stable: equal times stay in tree order
     else:
         families = [[tree], *(node.children for node in nodes if node.children)]
     rewards: dict[str, float] = {}
@@ -53,7 +53,7 @@ def _assign(
     rewards: dict[str, float],
     report: AdapterReport,
 ) -> None:
-    """Walk nodes in order, giving each reward to the latest fitting call met before it."""
+    """Visit nodes in order and assign each reward to the latest fitting call before it."""
     waiting = _Waiting(sum(node.id in candidates for node in nodes))
     for node in nodes:
         if node.id in candidates:
@@ -72,10 +72,10 @@ def _assign(
 
 
 class _Waiting:
-    """Calls without a reward, in order; finds the last one that ended by a given time.
+    """Calls without a reward, in order; finds the last call that ended by a given time.
 
-    A segment tree of minima over the ends. Scanning back over the calls instead would be quadratic
-    where many are still running.
+    It is a segment tree of minima over the end times. A backward scan over the calls would take
+    quadratic time when many calls overlap.
     """
 
     __slots__ = ("_calls", "_ends", "_size")
@@ -93,7 +93,7 @@ class _Waiting:
         self._set(len(self._calls) - 1, end)
 
     def take_latest(self, time: float) -> TraceTree | None:
-        """Remove and return the last call that ended at ``time`` or before, if there is one."""
+        """Remove and return the last call that ended at ``time`` or before; None without one."""
         ends = self._ends
         if ends[1] > time:
             return None

@@ -1,16 +1,16 @@
-"""Trajectories: consecutive calls that continue each other token by token, as one row each.
+"""Trajectories: joins calls that continue each other token by token into one row.
 
-An agent's second prompt usually is its first prompt, the model's answer and something new. Trained
-call by call, the shared tokens are paid for again and again; as one row they are paid for once, and
-every token is the very one the model saw or sampled::
+The second prompt of an agent usually consists of its first prompt, the model's answer and new text.
+Training call by call processes the shared tokens once per call; training on one row processes them
+once, and each token is the one that the model saw or sampled::
 
     call 1   prompt [1 2]              response [3 4]
     call 2   prompt [1 2 3 4 5]        response [6]
     row      tokens [1 2 3 4 5 6]      mask [0 0 1 1 0 1]
 
 A call joins a row only if its prompt begins with *all* of the row's tokens. Otherwise it starts a
-new row, in which everything before its own response is context (mask 0), and whose certificate
-names what broke the chain.
+new row, in which all tokens before its own response are context (mask 0), and whose certificate
+names the cause of the break.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ __all__ = ["BreakCause", "Certificate", "TraceToTrajectory", "TrajectoryRow", "r
 
 @dataclass(slots=True)
 class Certificate:
-    """What is known about a row's tokens; an algorithm decides by it what to train on.
+    """Facts about a row's tokens, from which an algorithm decides what to train on.
 
     Attributes:
-        ids_present: No call of the same agent that was made while the row grew lacks token ids. If
-            one does, its answer is in the row as context.
+        ids_present: Every call that the agent made between the row's calls has token ids. The
+            answer of a call without them is in the row as context.
         logprobs_present: Every model token has the log-probability it was sampled with.
         models: Names of the models that answered, without repeats.
         model_versions: Versions of the weights that answered, without repeats, in order; several
-            mean that the row is of several policies. Empty if the proxy did not say.
-        break_cause: Why the row does not continue an earlier one; None for the first of all.
-        broken_from: Index of the row it would have continued; None if there is none of this agent.
-        broken_at: How many tokens it shares with that row.
+            mean that several policies sampled the row. Empty if the proxy did not record them.
+        break_cause: Why the row does not continue an earlier one; None for the first row.
+        broken_from: Index of the row with the longest common prefix; None for the agent's first.
+        broken_at: Length of the common prefix with that row, in tokens.
     """
 
     ids_present: bool = True
@@ -62,20 +62,20 @@ class Certificate:
 
 @dataclass(slots=True)
 class TrajectoryRow:
-    """One sequence of tokens to train on; all lists are of its length T, unless said otherwise.
+    """One sequence of T tokens to train on; lists have length T unless stated otherwise.
 
     Attributes:
         agent: Name of the agent; ``"*"`` outside named ones.
-        token_ids: int, what the model saw and sampled, without padding.
+        token_ids: int, the tokens that the model saw and sampled, without padding.
         mask: int, 1 where the token was sampled in one of this row's calls, else 0. A token that
-            is sampled in one row is 0 in every other that repeats it.
-        logprobs: float, the log-probability (natural) the token was sampled with where ``mask`` is
-            1 and it was captured, else 0.0.
-        prompt_length: How many tokens come before the first response.
+            was sampled in one row has mask 0 in every other row that repeats it.
+        logprobs: float, the natural log-probability with which the token was sampled, where
+            ``mask`` is 1 and it was captured, else 0.0.
+        prompt_length: Number of tokens before the first response.
         responses: Positions ``(start, end)`` of each call's response, ascending; ``end`` exclusive.
         rewards: Reward of each call, None where it has none; as long as ``responses``.
         span_ids: Span of each call; as long as ``responses``.
-        certificate: What is known about the row.
+        certificate: Facts about the row's tokens.
     """
 
     agent: str
@@ -90,7 +90,7 @@ class TrajectoryRow:
 
     @property
     def reward(self) -> float | None:
-        """The last reward that a call of the row has; None if none has one."""
+        """Reward of the last rewarded call; None if no call has a reward."""
         return next((reward for reward in reversed(self.rewards) if reward is not None), None)
 
 
@@ -104,23 +104,23 @@ class _Open:
 
 
 class _Family:
-    """The rows of one agent and one model, by index; they share prefixes with each other only."""
+    """The rows of one agent and one model, by index; prefixes are searched within a family."""
 
     def __init__(self) -> None:
         self.members: dict[int, _Open] = {}
         self._prefixes = PrefixIndex()
 
     def continued_by(self, prompt: bytes) -> _Open | None:
-        """The row that the prompt begins with, whole; of several the longest, then the latest."""
+        """Return the longest row that is a prefix of the prompt, the latest of equal ones."""
         index = self._prefixes.longest_in(prompt)
         return None if index is None else self.members[index]
 
     def nearest_to(self, prompt: bytes) -> _Open:
-        """The row that shares most with the prompt; of several the latest."""
+        """Return the latest row with the longest common prefix with the prompt."""
         return self.members[self._prefixes.nearest_to(prompt)]
 
     def hold(self, one: _Open, packed: bytes) -> None:
-        """Let a row, new or not, hold these tokens from now on."""
+        """Set the tokens of a row, adding the row if it is new."""
         if one.index in self.members:
             self._prefixes.remove(one.index, one.history.packed)
         self.members[one.index] = one
@@ -129,18 +129,18 @@ class _Family:
 
 
 class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
-    """Turns the spans of one attempt into rows of tokens, in order of their first calls.
+    """Converts the spans of one attempt to rows of tokens, in order of their first calls.
 
-    Calls are read from any dialect, of tracers and proxies alike, in order of their sequence ids.
-    A row holds calls of one agent and one model. Calls without token ids are left out and counted.
+    Calls are read in any dialect of a tracer or proxy, in order of their sequence ids. A row holds
+    calls of one agent to one model. Calls without token ids are left out and counted.
 
     Args:
         llm_call_match: Regular expression searched in span names to find model calls. None: every
-            span that a known dialect marks as one.
+            span that a known dialect marks as a model call.
         agent_match: Regular expression searched in agent names; None: all calls.
         exclude_llm_call_in_reward: Leave out the calls that a reward was computed with.
-        reward_match: How a reward finds its call.
-        repair_hierarchy: Move spans that lost their parent below the one that encloses them.
+        reward_match: How a reward is matched to a call.
+        repair_hierarchy: Move spans that lost their parent below the span that encloses them.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class _Rows:
     def add(
         self, matched: MatchedCall, prompt: list[int], response: list[int], reward: float | None
     ) -> None:
-        """Append a call to the row it continues, or start one."""
+        """Append a call to the row that it continues, or start a new row."""
         call = matched.call
         family = self._families.setdefault((matched.agent, call.model), _Family())
         if not prompt or not response:
@@ -276,7 +276,7 @@ def _extend(
 
 
 def _logprobs(call: ModelCall, length: int, report: AdapterReport) -> list[float] | None:
-    """One number per response token, or None if they were not captured or do not fit."""
+    """Return one number per response token; None if they are missing or their number differs."""
     entries = call.logprobs
     if entries is None:
         return None
@@ -290,7 +290,7 @@ def read_logprobs(entries: Sequence[Any] | None, length: int) -> list[float] | N
     """Return the log-probability of each sampled token; None if one is missing.
 
     Args:
-        entries: Numbers, or OpenAI's form with a ``logprob`` each; None if they were not captured.
+        entries: Numbers, or OpenAI's entries with a ``logprob``; None if they were not captured.
         length: How many tokens were sampled.
     """
     if entries is None:
@@ -307,7 +307,7 @@ def read_logprobs(entries: Sequence[Any] | None, length: int) -> list[float] | N
 def _messages(
     call: ModelCall,
 ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
-    """Messages sent and answered, with the differences that mean nothing taken out."""
+    """Return the messages sent and answered, normalized so that equal conversations are equal."""
     sides: list[list[dict[str, Any]] | None] = []
     for side in ("prompt", "completion"):
         raw, row = call.structure(side)
@@ -316,7 +316,7 @@ def _messages(
             continue
         messages = cast("list[Any]", raw)
         if side == "completion":
-            messages = messages[:1]  # the response's ids are those of the first choice
+            messages = messages[:1]  # the captured response ids belong to the first choice
         shape = row.prompt_shape if side == "prompt" else row.completion_shape
         sides.append(
             [

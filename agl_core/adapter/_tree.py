@@ -1,6 +1,6 @@
-"""The spans of an attempt as a tree.
+"""Builds and searches the tree of an attempt's spans.
 
-Nothing here recurses: traces of agents that call themselves are thousands of levels deep.
+No function here recurses: traces of agents that call themselves are thousands of levels deep.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ANY_AGENT = "*"
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Which spans count as calls to train on.
+    """Rules that select the spans that count as calls to train on.
 
     Attributes:
         llm_call_match: Regular expression searched in the span's name; None: any span that
             a dialect knows as a model call, whatever its name.
         agent_match: Regular expression searched in the names of agents; only calls inside a
-            matching one count. None: all.
+            matching agent count. None: all calls count.
         exclude_in_reward: Leave out calls below a reward span (a judge's).
     """
 
@@ -56,8 +56,8 @@ class TraceTree:
     """A span with its children, in the order of the input.
 
     Attributes:
-        id: The span's id, or the id a virtual node stands for.
-        span: The span; a virtual one where none was recorded.
+        id: The span's id; for a virtual node, the id of the missing span.
+        span: The recorded span, or a virtual one in place of a missing span.
         children: Child nodes.
     """
 
@@ -74,14 +74,14 @@ class TraceTree:
     def from_spans(cls, spans: Sequence[Span], report: AdapterReport | None = None) -> TraceTree:
         """Build the tree of a trace, in linear time.
 
-        A span without a parent is a root. Spans whose parent is missing come under a virtual node
-        that stands for it, with the time they span together. Above several roots there is one
-        virtual root. Of spans with one id the first counts. A cycle of parents beside a proper
-        root is cut open at its first span in the input, which then counts as a root.
+        A span without a parent is a root. Spans whose parent is missing become children of a
+        virtual node with the parent's id, which covers their times. Several roots become children
+        of one virtual root. Of several spans with one id the first is kept. If there is a root, a
+        cycle of parents is cut at its first span in the input, which becomes a root.
 
         Args:
             spans: The spans of one attempt.
-            report: Where to count what was left out or mended.
+            report: Where to count what was left out or repaired.
 
         Raises:
             InvalidArgumentError: There are no spans, or no root: every chain of parents is a cycle.
@@ -118,7 +118,7 @@ class TraceTree:
     # -- looking around --------------------------------------------------------------------------
 
     def traverse(self) -> Iterator[TraceTree]:
-        """Yield the node and all below it: parents first, children in order."""
+        """Yield the node and all nodes below it: parents first, children in order."""
         stack: list[TraceTree] = [self]
         while stack:
             node = stack.pop()
@@ -131,24 +131,24 @@ class TraceTree:
 
     @property
     def start_time(self) -> float | None:
-        """Seconds since the epoch; None if unknown, which NaN is too."""
+        """Seconds since the epoch; None if the time is missing or NaN."""
         time = self.span.start_time
         return time if time is not None and time == time else None
 
     @property
     def end_time(self) -> float | None:
-        """Seconds since the epoch; None if unknown, which NaN is too."""
+        """Seconds since the epoch; None if the time is missing or NaN."""
         time = self.span.end_time
         return time if time is not None and time == time else None
 
     def agent_name(self) -> str | None:
-        """Return the name of the agent whose run this is, or None if it is no agent's run."""
+        """Return the name of the agent whose run the span records; None for any other span."""
         return agent_name(self.span.name, self.span.attributes)
 
     def reward(self) -> float | None:
-        """Return the primary reward that the span carries, or None if it is no reward span.
+        """Return the primary reward of the span, or None if it carries none.
 
-        A reward that is no finite number is NaN.
+        A reward that is not a finite number is returned as NaN.
         """
         if not self._reward_known:
             self._reward, self._reward_known = read_reward(self.span), True
@@ -159,12 +159,13 @@ class TraceTree:
     def repair_hierarchy(self, report: AdapterReport | None = None) -> None:
         """Move stray children of the top below the span that encloses them in time.
 
-        Frameworks traced by two systems leave model calls directly under the root instead of under
-        their agent. From the first node with other than one child, each child moves under the
-        shortest span of its siblings' subtrees that encloses it (and is longer), as long as more
-        than one child remains. Of equally long spans the first in tree order is taken. Children
-        of a node that received some are ordered by start. A span with a missing time neither
-        moves nor receives, and no move may put a span below itself. Takes O(n log n).
+        If two systems trace one framework, model calls end up directly under the root instead of
+        under their agent. *Top* is the first node, from the root down, that does not have exactly
+        one child. Each child of it moves below the shortest longer span in its siblings' subtrees
+        that encloses it, while more than one child remains. Of equally long spans the first in
+        tree order is taken. Children of a node that received some are sorted by start. A span
+        with a missing time neither moves nor receives children, and no span moves below itself.
+        Takes O(n log n).
 
         Args:
             report: Where to count the moves.
@@ -174,7 +175,8 @@ class TraceTree:
             top = top.children[0]
         if not top.children:
             return
-        # Where every child has ended up so far, as a union-find forest over the children.
+        # The child below which each child is now, as a union-find forest: a move must not put a
+        # span below itself.
         group = list(range(len(top.children)))
 
         def find(index: int) -> int:
@@ -207,23 +209,23 @@ class TraceTree:
     def find_llm_calls(
         self, rules: CallRules, report: AdapterReport | None = None
     ) -> list[MatchedCall]:
-        """Return the calls that ``rules`` let through, parents first.
+        """Return the calls that ``rules`` select, parents first.
 
-        The agent of a call is the nearest named one above it; an agent that does not match hides
-        everything below it down to the next one that does. A call within a call is one call, seen
-        by a framework and by the client it uses, which knows it better: the inner one counts,
-        unless only the outer one has the response's id. Of calls with one such id the first
-        counts, with the data of the first that has token ids.
+        The agent of a call is the nearest named agent above it. An agent that does not match hides
+        the spans below it, down to the next agent that matches. A call nested in a call is the same
+        call, recorded by a framework and by the client that it uses. The client has more data, so
+        the inner one is kept, unless only the outer one has a response id. Of several calls with
+        one response id the first is kept, with the data of the first that has token ids.
 
         Args:
-            rules: Which spans count.
-            report: Where to count the model calls that do not.
+            rules: Which spans count as calls.
+            report: Where to count the model calls that are left out.
         """
         report = AdapterReport() if report is None else report
         is_call = re.compile(rules.llm_call_match).search if rules.llm_call_match else None
         is_agent = re.compile(rules.agent_match).search if rules.agent_match else None
         calls: list[MatchedCall] = []
-        seen: dict[str, int] = {}  # by response id the place in `calls`
+        seen: dict[str, int] = {}  # index in `calls` by response id
         superseded: set[str] = set()
         label: str | None = None if is_agent else ANY_AGENT
         stack: list[tuple[TraceTree, str | None, bool, MatchedCall | None]] = [
@@ -275,7 +277,7 @@ class TraceTree:
 
 
 def _stand_in(id: str, children: list[TraceTree]) -> TraceTree:
-    """A virtual node for a parent that was never recorded."""
+    """Return a virtual node for a parent that was never recorded."""
     starts = [child.start_time for child in children if child.start_time is not None]
     ends = [child.end_time for child in children if child.end_time is not None]
     return _virtual(
@@ -308,7 +310,7 @@ def _virtual(
 def _cut_cycles(
     nodes: dict[str, TraceTree], tops: list[TraceTree], report: AdapterReport
 ) -> list[TraceTree]:
-    """Make a root of one span of each parent cycle; return these roots."""
+    """Cut each parent cycle at one span; return these spans, which become roots."""
     reached = {node.id for top in tops for node in top.traverse() if node.id in nodes}
     if len(reached) == len(nodes):
         return []
@@ -317,7 +319,7 @@ def _cut_cycles(
     for node in nodes.values():
         if node.id in reached:
             continue
-        # Every parent above an unreached node is unreached too, so following them finds the cycle.
+        # Every parent of an unreached node is unreached too, so following parents finds the cycle.
         path: dict[str, int] = {}
         step = node.id
         while step not in path:
@@ -333,6 +335,6 @@ def _cut_cycles(
 
 
 def by_start(node: TraceTree) -> tuple[bool, float]:
-    """Sort key: by start, those without one last."""
+    """Return a sort key: nodes by start time, nodes without one last."""
     start = node.start_time
     return (start is None, 0.0 if start is None else start)

@@ -1,4 +1,4 @@
-"""Triplets from what a tracer recorded: one per model call, with its reward."""
+"""Converts the spans of a tracer to triplets: one per model call, with its reward."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ DEFAULT_LLM_CALL_MATCH: Final = r"openai\.chat\.completion"
 
 
 class TracerTraceToTriplet(TraceToTripletBase):
-    r"""Turns the spans of an attempt into triplets, in the order of the trace's tree.
+    r"""Converts the spans of an attempt to triplets, in the order of the trace's tree.
 
     ``prompt`` is ``{"token_ids": list[int], "raw_content": list, "image_urls": list[str]}``;
     ``response`` is ``{"token_ids": list[int], "raw_content": list}`` and, where captured,
-    ``"logprobs"``: one entry per response token in OpenAI's form. ``raw_content`` is in the shape
-    of the tracer that wrote it; token ids that were not captured are an empty list. ``metadata``
-    holds ``request``, ``response`` (parameters of each), ``response_id`` and ``agent_name``.
+    ``"logprobs"``: one entry per response token in OpenAI's form. ``raw_content`` keeps the shape
+    in which the tracer wrote it. Token ids that were not captured are an empty list. ``metadata``
+    holds ``request`` and ``response`` (their parameters), ``response_id`` and ``agent_name``.
 
     Args:
-        repair_hierarchy: Move spans that lost their parent below the one that encloses them in
+        repair_hierarchy: Move spans that lost their parent below the span that encloses them in
             time; see :meth:`TraceTree.repair_hierarchy`.
         llm_call_match: Regular expression searched in span names to find model calls. None: every
-            span that a known dialect marks as one, whatever its name.
+            span that a known dialect marks as a model call, whatever its name.
         agent_match: Regular expression searched in agent names; only calls inside a matching agent
             count. None: all calls.
         exclude_llm_call_in_reward: Leave out the calls that a reward was computed with.
-        reward_match: How a reward finds its call.
-        skip_empty_token_spans: Leave out calls without token ids of both prompt and response, so
-            that no reward goes to them.
-        _skip_empty_token_spans: The same, as the reference spells it.
+        reward_match: How a reward is matched to a call.
+        skip_empty_token_spans: Leave out calls that lack token ids of the prompt or the response,
+            so that no reward is assigned to them.
+        _skip_empty_token_spans: Alias of ``skip_empty_token_spans`` in Agent Lightning 0.3.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         return triplets, report
 
     def tree(self, source: Sequence[SpanLike], report: AdapterReport | None = None) -> TraceTree:
-        """Return the tree that :meth:`adapt` looks at.
+        """Return the tree from which :meth:`adapt` reads calls and rewards.
 
         Raises:
             InvalidArgumentError: There are no spans, or they have no root.
@@ -126,14 +126,14 @@ def tree_to_triplets(
     final_reward: float | None = None,
     report: AdapterReport | None = None,
 ) -> list[Triplet]:
-    """Turn the calls of a tree into triplets.
+    """Convert the calls of a tree to triplets.
 
     Args:
-        tree: The trace; repaired already, if it is to be.
+        tree: The trace, already repaired if needed.
         rules: Which spans count as calls.
-        reward_match: How a reward finds its call.
+        reward_match: How a reward is matched to a call.
         skip_empty_token_spans: Leave out calls without token ids, before rewards are matched.
-        final_reward: Reward of the last triplet, whatever was matched to it.
+        final_reward: Reward of the last triplet; replaces the one that was matched to it.
         report: Where to count what was left out.
     """
     report = AdapterReport() if report is None else report

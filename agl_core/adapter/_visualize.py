@@ -1,4 +1,4 @@
-"""A picture of a trace, for looking at what an adapter sees."""
+"""Draws the tree of a trace with Graphviz."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def visualize_tree(
     Args:
         tree: The tree.
         filename: Path of the picture, without its suffix.
-        interested_span_match: Regular expression searched in span names; only these spans and what
-            is above them are drawn. None: all spans.
+        interested_span_match: Regular expression searched in span names; only matching spans and
+            their ancestors are drawn. None: all spans.
 
     Returns:
         The path of the picture.
@@ -68,7 +68,7 @@ def tree_to_dot(tree: TraceTree, interested_span_match: str | None = None) -> st
 
 
 def _label(node: TraceTree, origin: float) -> str:
-    """Name, agent, seconds since the trace began, and reward, each on a line of its own."""
+    """Return name, id, agent, seconds since the trace began, and reward, one per line."""
     lines = [node.span.name, node.id[:8]]
     agent = node.agent_name()
     if agent is not None:

@@ -1,4 +1,4 @@
-"""The vocabulary of this process: the core's dialects and those of plugins, compiled once."""
+"""Compiles the dialects of the core and of plugins into the vocabulary of this process."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 _SPLITS: Final = 16_384
-"""How many attribute keys a vocabulary remembers the roots of."""
+"""Maximum number of attribute keys whose split a vocabulary caches."""
 
 
 class Source(NamedTuple):
-    """A path taken apart."""
+    """A parsed path."""
 
     key: str
-    """The one attribute that may hold the value itself."""
+    """Attribute that may hold the value itself."""
     root: str
     steps: tuple[str, ...]
     row: Dialect
@@ -43,7 +43,7 @@ FieldTable = Mapping[str, tuple[Source, ...]]
 
 
 def compile_fields(dialects: Iterable[Dialect]) -> FieldTable:
-    """Return, per field, the sources of all dialects in the order to try them."""
+    """Return the sources of all dialects by field, in the order to try them."""
     names = [
         column.name
         for column in fields(Dialect)
@@ -57,15 +57,15 @@ def compile_fields(dialects: Iterable[Dialect]) -> FieldTable:
             for path in getattr(dialect, name):
                 root, *steps = path.split("/")
                 source = Source(path.replace("/", "."), root, tuple(steps), dialect)
-                table[name].setdefault(path, source)  # the first dialect with a path reads it
+                table[name].setdefault(path, source)  # several dialects may list a path: first wins
     return {name: tuple(sources.values()) for name, sources in table.items()}
 
 
 class Vocabulary:
-    """Dialects, compiled for reading spans. Immutable but for its caches; thread-safe.
+    """Dialects, compiled for reading spans. Immutable except for its caches; thread-safe.
 
     Args:
-        dialects: In the order in which their paths are tried.
+        dialects: The dialects, in the order in which their paths are tried.
     """
 
     def __init__(self, dialects: Sequence[Dialect]) -> None:
@@ -79,7 +79,7 @@ class Vocabulary:
 
     @cached_property
     def proxy_tables(self) -> Mapping[str, FieldTable]:
-        """The paths of proxies' dialects, by the name of the spans that they write."""
+        """Paths of the proxies' dialects, by the name of the spans that they write."""
         names = dict.fromkeys(row.proxy_span for row in self.dialects if row.proxy_span)
         return {
             name: compile_fields(row for row in self.dialects if row.proxy_span == name)
@@ -92,8 +92,8 @@ class Vocabulary:
         return re.compile(f"({'|'.join(map(re.escape, sorted(roots)))})\\.(.+)", re.DOTALL)
 
     def split_root(self, key: str) -> tuple[str, str] | None:
-        """Split an attribute's key into a root of the table and the rest, if it is below one."""
-        splits = self._splits  # spans repeat few different keys
+        """Split an attribute's key into a root of the table and the rest; None without a root."""
+        splits = self._splits  # a cache: spans repeat a small set of keys
         if key in splits:
             return splits[key]
         found = self._roots.fullmatch(key)
@@ -103,14 +103,14 @@ class Vocabulary:
         return split
 
     def is_model_call(self, attributes: Mapping[str, Any]) -> bool:
-        """Say whether a span's attributes are those of a call to a model, in any dialect."""
+        """Return whether a span's attributes describe a model call, in any dialect."""
         if self._marks.isdisjoint(attributes):
             return False
         kinds = self._kinds.items()
         return all(str(attributes.get(key, known[0])) in known for key, known in kinds)
 
     def agent_name(self, span_name: str, attributes: Mapping[str, Any]) -> str | None:
-        """Return the name of the agent whose run the span is; None for any other span."""
+        """Return the name of the agent whose run the span records; None for any other span."""
         if self._agent_keys.isdisjoint(attributes):
             return None
         for rule in self._agents:
@@ -143,12 +143,12 @@ def _of_plugins() -> Iterator[Dialect]:
 
 
 def is_model_call(attributes: Mapping[str, Any]) -> bool:
-    """Say whether a span's attributes are those of a call to a model, in any known dialect."""
+    """Return whether a span's attributes describe a model call, in any known dialect."""
     return vocabulary().is_model_call(attributes)
 
 
 def agent_name(span_name: str, attributes: Mapping[str, Any]) -> str | None:
-    """Return the name of the agent whose run the span is; None for any other span."""
+    """Return the name of the agent whose run the span records; None for any other span."""
     return vocabulary().agent_name(span_name, attributes)
 
 
@@ -161,7 +161,7 @@ _KEYS: Final = {
     "recipient_agent_type": "agentops",
     "lc_name": "weave",
 }
-"""Names of spans, and attributes, that only this project's package of the dialect reads."""
+"""Dialect by attribute; with the span names above, these need a package of this project."""
 
 
 def count_unread(spans: Iterable[Span], report: AdapterReport) -> None:
@@ -181,4 +181,4 @@ def count_unread(spans: Iterable[Span], report: AdapterReport) -> None:
 
 
 UNREAD: Final = "written in the dialect"
-"""How the reason begins for which :func:`count_unread` counts a span."""
+"""Prefix of the reason under which :func:`count_unread` counts a span."""

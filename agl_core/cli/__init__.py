@@ -1,19 +1,19 @@
 """The command ``agl``.
 
-:func:`main` turns whatever happens into an exit code and at most one line:
+:func:`main` reports each outcome as an exit code and at most one line:
 
 ====  ==========================================================================================
 code  meaning
 ====  ==========================================================================================
 0     done
-1     it went wrong while running, or whoever read the output went away
+1     the command failed while running, or the reader of its output closed the pipe
 2     the user's mistake: an unknown command or option, a bad file, a missing or broken plugin
 130   Ctrl+C
 ====  ==========================================================================================
 
-Authors of commands use what the commands here share: :func:`store_options` and :func:`open_store`
-for the store that a command reads or writes, :func:`print_json` and :func:`print_table` for what it
-says. These import click, and are imported when they are first used.
+Authors of commands use the helpers of the commands here: :func:`store_options` and
+:func:`open_store` for the store that a command reads or writes, :func:`print_json` and
+:func:`print_table` for its output. They import click, so they are imported on first use.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``agl`` with these arguments and return the exit code.
 
     Args:
-        argv: What stands after ``agl``; the process's own arguments by default.
+        argv: The arguments after ``agl``; by default those of the process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     traceback = _take_traceback(arguments)
@@ -102,14 +102,17 @@ def _run(arguments: list[str]) -> int:
 
 
 def _group_alone() -> Any:
-    """What click raises for a group without a command; before 8.2 it printed the help itself."""
+    """Return the error that click raises for a group without a command.
+
+    Before 8.2 click had no such error and printed the help itself; an empty tuple catches nothing.
+    """
     import click
 
     return getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def _take_traceback(arguments: list[str]) -> bool:
-    """Remove ``--traceback`` wherever it stands, so that it can be added to a line that failed."""
+    """Remove ``--traceback`` at any place, so that users can append it to a line that failed."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [word for word in arguments[:end] if word != _TRACEBACK]
     found = len(kept) < end

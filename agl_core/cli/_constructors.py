@@ -1,4 +1,4 @@
-"""Command-line options from the constructors of classes.
+"""Makes command-line options from the constructors of classes.
 
 ::
 
@@ -25,21 +25,21 @@ _FALSE: Final = frozenset({"no", "false", "f", "n", "0"})
 def lightning_cli(*classes: type[Any], args: Sequence[str] | None = None) -> Any:
     """Make an instance of each class from options ``--<class>.<parameter>``.
 
-    The class is written in lower case and the parameter with dashes. Parameters of type str, int,
-    float, bool, a Literal or a list of those become options, and so does one that has no type; any
-    other is left at its default. ``none``, ``null``, ``~`` and ``nil`` stand for None where None is
-    allowed; a list takes any number of words.
+    The class name is in lower case and the parameter name has dashes. Parameters of type str, int,
+    float, bool, a Literal or a list of those become options, and so do parameters without a type;
+    any other keeps its default. ``none``, ``null``, ``~`` and ``nil`` mean None where None is
+    allowed. A list takes any number of words.
 
     Args:
         *classes: Classes whose constructors are read.
-        args: Words of the command line; the process's own by default.
+        args: Words of the command line; by default those of the process.
 
     Returns:
         The instance, or a tuple of them if there are several classes.
 
     Raises:
         SystemExit: With code 2 and a line that says why, if the words do not fit.
-        TypeError: A parameter has no default and is of a type that no word can be.
+        TypeError: A parameter has no default, and a word cannot be converted to its type.
     """
     parser = argparse.ArgumentParser()
     for cls in classes:
@@ -75,7 +75,7 @@ def _add_options(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
             type=convert,
             required=required,
             nargs="*" if is_list else None,
-            # A parameter that is not given stays with the constructor's own default.
+            # Without the option, the constructor's own default applies.
             default=argparse.SUPPRESS,
             metavar=parameter.name.upper(),
             help="required" if required else f"default: {parameter.default!r}".replace("%", "%%"),
@@ -83,7 +83,7 @@ def _add_options(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
 
 
 def _converter(hint: Any) -> tuple[Callable[[str], Any] | None, bool]:
-    """Return what turns a word into a value of a type, and whether the type is a list of them."""
+    """Return a function that converts a word to a type, and whether the type is a list of it."""
     if get_origin(hint) in (Union, types.UnionType):
         members = [member for member in get_args(hint) if member is not type(None)]
         converters = [_converter(member) for member in members]
@@ -103,7 +103,7 @@ def _converter(hint: Any) -> tuple[Callable[[str], Any] | None, bool]:
 
 
 def _any_of(converters: Sequence[Callable[[str], Any]], *, nullable: bool) -> Callable[[str], Any]:
-    # A text fits anything, so it is tried last.
+    # Every word converts to str, so str is tried last.
     ordered = sorted(converters, key=lambda convert: convert is str)
 
     def convert(word: str) -> Any:

@@ -94,7 +94,7 @@ def _open(where: str, backend: str) -> LightningStore:
     if where.startswith(("http://", "https://")):
         return build_component("store", {"type": "http", "server_address": where}, path="--store")
     if not Path(where).exists():
-        # Most backends would make a new, empty store there.
+        # Most backends would create a new, empty store at this path.
         raise ConfigError(f"--store {where}: no such file, and no URL")
     return build_component("store", {"type": backend, "path": where}, path="--store")
 

@@ -1,7 +1,7 @@
 """The root of ``agl``: a group whose subcommands are the plugins of kind ``command``.
 
-The help text needs each command's hook module; the command itself is imported when it is run. A
-plugin that is broken costs its own line in the help, and nothing else.
+The help text needs only each command's hook module; a command is imported when it is run. A broken
+plugin affects only its own line in the help.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class PluginGroup(click.Group):
             formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Before anything else, since --help, just like a subcommand, looks at the plugins.
+        # This runs before click parses: --help and subcommands read the registry of plugins.
         if "--no-plugins" in args[: _first_command(args)]:
-            os.environ[DISABLE_VARIABLE] = EVERYTHING  # in the environment for child processes
+            os.environ[DISABLE_VARIABLE] = EVERYTHING  # child processes inherit it
             reset_registry()
         return super().parse_args(ctx, args)
 
@@ -55,7 +55,7 @@ def load_command(record: PluginRecord) -> click.Command:
     """Import the command that a plugin provides.
 
     Raises:
-        PluginBrokenError: It does not import, or is no command.
+        PluginBrokenError: The command does not import, or is not a click command.
     """
     from agl_core.plugins._loading import broken
 

@@ -1,4 +1,4 @@
-"""Writing results: rich tables in a terminal, plain lines or JSON elsewhere."""
+"""Prints results: rich tables in a terminal, plain lines or JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _STYLES = {
 
 
 def in_terminal() -> bool:
-    """Tell whether a person is reading."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, indented for a person and on one line for a program."""
+    """Print one JSON document, indented in a terminal and on one line elsewhere."""
     click.echo(json.dumps(value, indent=2 if in_terminal() else None, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
     """Print a table; a cell that is a status is coloured.
 
-    Outside a terminal the columns are padded with blanks, so that ``grep`` and ``awk`` can read
-    them, and nothing is cut off.
+    Outside a terminal the columns are padded with blanks and never cut, so that ``grep`` and
+    ``awk`` can read them.
     """
     if in_terminal():
         _print_rich(columns, rows, title)

@@ -133,7 +133,7 @@ def _schema(model: type[BaseModel] | None) -> dict[str, Any] | None:
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
     class Lenient(GenerateJsonSchema):
-        """Describes an option that only Python code can set (a function) as one of any type."""
+        """Gives an option that only Python code can set (such as a function) an empty schema."""
 
         def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
             return {}

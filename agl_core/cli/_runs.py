@@ -1,4 +1,4 @@
-"""What ``agl train`` and ``agl eval`` share: their options, their errors, and the run's record."""
+"""Helpers of ``agl train`` and ``agl eval``: their options, their errors, and the run's record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 _ENDINGS: Final[tuple[RolloutStatus, ...]] = ("succeeded", "failed", "cancelled")
 INTERRUPTED: Final = 130
-"""Exit code of a run that Ctrl+C ended, as shells have it."""
+"""Exit code of a run that Ctrl+C ended: 128 + SIGINT, as in shells."""
 
 
 def run_options(command: F) -> F:
@@ -61,7 +61,7 @@ def run_options(command: F) -> F:
 
 @contextmanager
 def blame(file: Path) -> Generator[None]:
-    """Let what is wrong with a train file be said with the file's name."""
+    """Prefix errors about a train file with the file's name."""
     try:
         yield
     except ConfigError as error:
@@ -69,7 +69,7 @@ def blame(file: Path) -> Generator[None]:
             raise
         raise ConfigError(f"{file}: {error}") from error
     except MissingDependencyError:
-        raise  # that is wrong with the environment
+        raise  # the environment is wrong, not the file
     except AglError as error:
         raise type(error)(f"{file}: {error}") from error
 
@@ -87,7 +87,7 @@ def set_up_logging(plan: TrainPlan) -> None:
 
 
 def say_store(trainer: Trainer, plan: TrainPlan, as_json: bool) -> None:
-    """Say which store is used, before anything else is said."""
+    """Print which store is used, as the first line of output."""
     from agl_core.store.default import describe_store
 
     click.echo(describe_store(trainer.store, plan.store_name), err=as_json)
@@ -95,7 +95,7 @@ def say_store(trainer: Trainer, plan: TrainPlan, as_json: bool) -> None:
 
 @dataclass
 class RunRecord:
-    """What is known of a run; as a listener it fills itself in while the run goes on."""
+    """Facts about a run; registered as a listener, it fills its fields while the run goes on."""
 
     file: str
     run_id: str = ""
@@ -116,18 +116,18 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
-        """Time since the start."""
+        """Seconds since the start."""
         return time.time() - self.started
 
     async def count(self, store: LightningStore) -> dict[str, int]:
-        """Count the rollouts in the store, in all and by how they ended."""
+        """Count the rollouts in the store, in total and by final status."""
         counts = {"rollouts": (await store.query_rollouts(limit=1)).total}
         for status in _ENDINGS:
             counts[status] = (await store.query_rollouts(status_in=[status], limit=1)).total
         return counts
 
     async def count_run(self, store: LightningStore, run: str) -> dict[str, int]:
-        """Count the rollouts of one run, likewise."""
+        """Count the rollouts of one run, in total and by final status."""
         from agl_core.algorithm import count_rollouts
 
         counts = await count_rollouts(store, run)
@@ -146,7 +146,7 @@ class RunRecord:
 
 @contextmanager
 def report_failure(record: RunRecord, as_json: bool) -> Generator[None]:
-    """With ``--json``, print what is known of a run also when it fails."""
+    """With ``--json``, print the record of a run that fails, too."""
     try:
         yield
     except Exception as error:
@@ -159,7 +159,7 @@ def report_failure(record: RunRecord, as_json: bool) -> Generator[None]:
 
 @contextmanager
 def listening(record: RunRecord) -> Generator[None]:
-    """Let a record listen while the context is open."""
+    """Register a record as a listener while the context is open."""
     name = add_listener(record)
     try:
         yield
@@ -168,5 +168,5 @@ def listening(record: RunRecord) -> Generator[None]:
 
 
 def finite(value: float) -> float | None:
-    """Return a number that JSON can say: None for an infinite or undefined one."""
+    """Return a number that JSON can represent: None for infinity and NaN."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Which store a command means: the options for it, and opening it."""
+"""Options that select the store of a command, and the function that opens it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def store_options(command: F) -> F:
-    """Add the options that say which store is meant."""
+    """Add the options that select a store."""
     options = [
         click.option("--backend", help="Store plugin; by default the one of `agl store`."),
         click.option("--path", help="Where the backend keeps its data."),
@@ -38,13 +38,13 @@ def open_store(
 
     Args:
         backend: Store plugin.
-        path: Where it keeps its data.
-        url: A store server instead.
-        reading: It must have something to read: a file that does not exist is not made.
+        path: Where the plugin keeps its data.
+        url: A store server; replaces ``backend`` and ``path``.
+        reading: The store must exist: a missing file is an error and is not created.
 
     Raises:
-        ConfigError: The options contradict each other, or there is nothing to read.
-        MissingDependencyError: A file is named, and no plugin for one is installed.
+        ConfigError: The options contradict each other, or there is no store to read.
+        MissingDependencyError: A file is named, and no plugin for store files is installed.
         PluginError: The backend cannot be used.
     """
     from agl_core.store.default import default_store

@@ -90,7 +90,7 @@ def train(
 def _fit(
     trainer: Trainer, plan: TrainPlan, record: RunRecord, name: str | None, resume: bool
 ) -> tuple[dict[str, int], ResourcesUpdate | None]:
-    """Run, and return how the rollouts of this run ended and the best resources."""
+    """Train; return the counts of the run's rollouts by final status, and the best resources."""
     from agl_core.algorithm import stored_runs
 
     store = trainer.store
@@ -121,12 +121,12 @@ def _fit(
         after, latest = asyncio.run(look())
     finally:
         asyncio.run(store.close())
-    # A durable store holds the rollouts of earlier runs too.
+    # A durable store also holds the rollouts of earlier runs: subtract them.
     return {key: after[key] - before[key] for key in after}, latest
 
 
 def _choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bool) -> str:
-    """Return the name of the run to begin or to go on with."""
+    """Return the name of the run to start or resume."""
     if name is None:
         stem = re.sub(r"[^\w.-]", "-", stem)
         of_file = [run for run in runs if re.fullmatch(rf"{re.escape(stem)}(-\d+)?", run)]
@@ -148,7 +148,7 @@ def _choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bo
 
 
 def _public(latest: ResourcesUpdate) -> dict[str, Any]:
-    """Return a snapshot without the keys in it: output ends up in logs."""
+    """Return a snapshot without its API keys, because output ends up in logs."""
     snapshot = latest.model_dump(mode="json")
     for resource in snapshot["resources"].values():
         resource.pop("api_key", None)

@@ -1,6 +1,6 @@
 """The checks of ``agl doctor``.
 
-Each check returns :class:`Finding` objects and changes nothing. A plugin adds a check by the hook
+Each check returns :class:`Finding` objects and repairs nothing. A plugin adds a check by the hook
 ``agl_check``; :func:`find_bad_versions` is the helper for versions that do not work.
 """
 

@@ -1,4 +1,4 @@
-"""Checks of the machine: Python, bad versions, a GPU, the port of the store server."""
+"""Checks of the machine: Python, package versions, the GPU, the port of the store server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_core.plugins import CORE_DISTRIBUTION, get_registry
 
 __all__ = ["check_environment", "find_bad_versions", "installed_version"]
 
-DEFAULT_PORT: Final = 4747  # agl_store_http.server.store_server.DEFAULT_PORT, without the server
+DEFAULT_PORT: Final = 4747  # of the store server; the core must not import agl_store_http
 _GPU_SECONDS: Final = 10.0
 
 
@@ -28,7 +28,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def check_environment(port: int = DEFAULT_PORT) -> list[Finding]:
-    """Look at the machine and at what is installed.
+    """Check the machine and the installed distributions.
 
     Args:
         port: Port that should be free for a store server.
@@ -49,7 +49,7 @@ def check_environment(port: int = DEFAULT_PORT) -> list[Finding]:
 
 
 def find_bad_versions(packages: Mapping[str, str], what: str, todo: str) -> Iterator[Finding]:
-    """Yield a warning if versions are installed that do not work, alone or together.
+    """Yield a warning if versions are installed that do not work, alone or in combination.
 
     Args:
         packages: Version specifiers by distribution; the warning needs all of them to match.
@@ -120,7 +120,8 @@ def _gpu() -> Finding:
 
 def _port(port: int) -> Finding:
     with socket.socket() as probe:
-        # As servers do, so that lingering connections of a stopped server do not block the port.
+        # Servers set this option too: connections of a stopped server in TIME_WAIT then do not
+        # block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 __all__ = ["Finding", "Severity", "examples"]
 
 Severity = Literal["ok", "info", "warning", "error"]
-"""``ok`` and ``info``: nothing to do; ``warning``: it works, but hardly as intended; ``error``: it
+"""``ok`` and ``info`` need no action; ``warning``: works, but probably not as intended; ``error``:
 does not work."""
 
 _EXAMPLES = 3
@@ -22,9 +22,9 @@ class Finding:
     Attributes:
         severity: How bad it is.
         check: Name of the check, stable, for scripts.
-        what: What was found.
-        todo: What to do about it; empty if there is nothing to do.
-        ids: Rollouts, plugins or packages that it concerns.
+        what: Description of the finding.
+        todo: Advice to the user; empty if no action is needed.
+        ids: Rollouts, plugins or packages that the finding concerns.
     """
 
     severity: Severity

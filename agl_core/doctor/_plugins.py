@@ -1,4 +1,4 @@
-"""The plugins: each loaded in a process of its own, and the checks that they provide."""
+"""Loads each plugin in a separate process, and runs the checks that plugins provide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_plugins(timeout: float = 60.0) -> list[Finding]:
     """Load every plugin, and build those components that need no options.
 
     Args:
-        timeout: Seconds that each may take.
+        timeout: Time limit of each plugin, in seconds.
     """
     registry = get_registry()
     examined = examine(registry.records, timeout=timeout)
@@ -40,7 +40,7 @@ def check_plugins(timeout: float = 60.0) -> list[Finding]:
 def run_plugin_checks() -> list[Finding]:
     """Run the checks of all installed plugins, in order of their names.
 
-    A check that fails is a finding of its own; the others run all the same.
+    A check that raises becomes a finding; the remaining checks still run.
     """
     findings: list[Finding] = []
     for record, check in import_extensions("check"):

@@ -1,7 +1,7 @@
-"""The data: why work does not move, and why traces lack what algorithms need.
+"""Checks the data in a store: why rollouts do not progress, and what traces lack.
 
-A check reads the store as anybody does; like any reader, it may cause the store to pass verdicts
-on attempts that are overdue anyway.
+A check calls the store's public methods; like any call, it may cause the store to mark overdue
+attempts as timed out or unresponsive.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ async def check_store(
     silent_seconds: float = SILENT_SECONDS,
     max_traces: int = DEFAULT_TRACES,
 ) -> list[Finding]:
-    """Look at the work and the traces in a store.
+    """Check the rollouts, workers and traces in a store.
 
     Args:
         store: The store.
-        now: The time, in epoch seconds; by default the clock's.
-        silent_seconds: After how long without a sign of life a worker counts as gone.
-        max_traces: How many traces to read; the newest count.
+        now: The time, in epoch seconds; by default the current time.
+        silent_seconds: Seconds without a heartbeat or request after which a worker counts as gone.
+        max_traces: How many traces to read, newest first.
     """
     now = time.time() if now is None else now
     rollouts = list(await store.query_rollouts())

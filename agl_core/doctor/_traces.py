@@ -1,4 +1,4 @@
-"""Checks of stored traces: what algorithms need and the traces lack."""
+"""Checks stored traces for the data that algorithms need."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _EMPTY: dict[str, tuple[Severity, str, str]] = {
 
 
 class TraceChecks:
-    """Collects problems of traces one by one, and reports each problem once for all traces."""
+    """Collects the problems of traces, and reports each problem once for all traces."""
 
     def __init__(self) -> None:
         self._adapter = TracerTraceToTriplet()
@@ -65,7 +65,12 @@ class TraceChecks:
         self._calls = self._calls_without_ids = 0
 
     def add(self, rollout: AttemptedRollout, spans: Sequence[Span]) -> None:
-        """Look at the spans of a rollout, all attempts."""
+        """Check the spans of a rollout.
+
+        Args:
+            rollout: The rollout with its latest attempt.
+            spans: The spans of all its attempts.
+        """
         name, attempt = rollout.rollout_id, rollout.attempt
         latest = [span for span in spans if span.attempt_id == attempt.attempt_id]
         if not latest:

@@ -1,4 +1,4 @@
-"""Work that does not move: what waits, what hangs, what failed, as pure functions of records."""
+"""Finds rollouts that wait, hang or failed, with pure functions of the store's records."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CANCEL = "cancel with store.update_rollout(ID, status='cancelled')"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The records that the checks look at.
+    """The records that the checks read.
 
     Attributes:
         rollouts: All rollouts, with their latest attempts.
         workers: All workers by id.
         resources: Ids of the resources snapshots.
         now: The time, in epoch seconds.
-        silent_seconds: After how long without a sign of life a worker counts as gone.
+        silent_seconds: Seconds without a heartbeat or request after which a worker counts as gone.
     """
 
     rollouts: Sequence[Rollout | AttemptedRollout]
@@ -40,7 +40,7 @@ class Snapshot:
     silent_seconds: float
 
     def silence(self, worker: Worker) -> float:
-        """Seconds since the worker's last sign of life."""
+        """Return the seconds since the worker's last heartbeat or request."""
         signs = (worker.last_heartbeat_time, worker.last_dequeue_time, worker.last_busy_time)
         return self.now - max((sign for sign in signs if sign is not None), default=0.0)
 
@@ -49,7 +49,7 @@ class Snapshot:
 
 
 def check_work(snapshot: Snapshot) -> list[Finding]:
-    """Say what keeps rollouts from ending well."""
+    """Return why rollouts wait, hang or fail."""
     return [
         *_waiting(snapshot),
         *_hanging(snapshot),
@@ -80,7 +80,7 @@ def _waiting(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
-    """Rollouts that are being run, and by whom they are not."""
+    """Yield the running rollouts on which no live runner works."""
     reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
     for rollout in snapshot.rollouts:
         if rollout.status not in RUNNING_STATUSES:
@@ -96,7 +96,7 @@ def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
 def _why_it_hangs(
     rollout: Rollout | AttemptedRollout, snapshot: Snapshot
 ) -> tuple[str, str] | None:
-    """Return what is wrong with a rollout that is being run, and what to do, if anything is."""
+    """Return what is wrong with a running rollout and what to do; None if nothing is wrong."""
     if not isinstance(rollout, AttemptedRollout):
         return f"{rollout.status} without an attempt", "requeue them: update_rollout(status=…)"
     attempt, config = rollout.attempt, rollout.config
@@ -106,7 +106,7 @@ def _why_it_hangs(
     worker = snapshot.workers.get(attempt.worker_id or "")
     on_it = worker is not None and worker.current_attempt_id == attempt.attempt_id
     if snapshot.is_alive(worker) and on_it:
-        return None  # a long call of a model makes no spans
+        return None  # the runner waits for a long model call, which writes no span until it ends
     if worker is None:
         status = "preparing: started without a worker" if attempt.worker_id is None else "lost"
         what = f"{status}, and nothing was heard of them for {_ago(snapshot.now - heard)}"

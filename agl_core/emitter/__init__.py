@@ -1,7 +1,7 @@
-"""Emitters: what an agent says about itself, and how it is read back.
+"""Emitters: functions with which an agent adds spans to its trace, and readers of these spans.
 
-An emitter looks up the active tracer when it runs, so a module that uses one can be imported
-anywhere; outside a rollout it raises, unless it is told not to propagate.
+An emitter looks up the active tracer when it is called, so a module that uses emitters can be
+imported anywhere. Outside a rollout an emitter raises, except with ``propagate=False``.
 """
 
 from agl_core.emitter._annotation import emit_annotation

@@ -1,4 +1,4 @@
-"""Annotations: spans that say something about the trace they are in."""
+"""Annotations: spans with facts about the trace they are in."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
     """Record facts about the running attempt.
 
     Args:
-        annotation: What to say; nested dicts and lists become dotted keys.
-        propagate: Record it; off, the span is only returned.
+        annotation: The facts; nested dicts and lists become dotted keys.
+        propagate: Record the span; if False, it is only returned.
 
     Raises:
         ValueError: A value is neither str, int, float, bool nor a list of one of them.

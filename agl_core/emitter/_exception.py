@@ -1,4 +1,4 @@
-"""Exceptions that an agent caught and wants to see in its trace."""
+"""Records exceptions that an agent caught."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def emit_exception(
 ) -> None:
     """Record an exception with its traceback.
 
-    The span's own status is ``OK``: reporting the exception went well.
+    The span's own status is ``OK``, because the exception was handled.
 
     Args:
         exception: The exception.
-        attributes: More to put on the span; nested values are flattened, and what an attribute
-            cannot hold is written as JSON.
-        propagate: Record it; off, nothing happens but the checks.
+        attributes: Further attributes of the span; nested values are flattened, and a value that
+            an attribute cannot hold is written as JSON.
+        propagate: Record the span; if False, the arguments are only checked.
 
     Raises:
         TypeError: ``exception`` is not an exception.

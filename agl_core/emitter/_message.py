@@ -1,4 +1,4 @@
-"""Messages: text that an agent wants to see in its trace."""
+"""Records text in the trace of an agent, and reads it back."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def emit_message(
 
     Args:
         message: The text.
-        attributes: More to put on the span; nested values are flattened, and what an attribute
-            cannot hold is written as JSON.
-        propagate: Record it; off, nothing happens but the checks.
+        attributes: Further attributes of the span; nested values are flattened, and a value that
+            an attribute cannot hold is written as JSON.
+        propagate: Record the span; if False, the arguments are only checked.
 
     Raises:
         TypeError: ``message`` is not a string.
@@ -41,7 +41,7 @@ def get_message_value(span: SpanLike) -> str | None:
     """Return the text of a message span, or None if the span holds none.
 
     Raises:
-        TypeError: The span holds something else in its place.
+        TypeError: The value in the span is not a string.
     """
     message = cast("Mapping[str, Any]", span.attributes or {}).get(semconv.MESSAGE_BODY)
     if message is not None and not isinstance(message, str):

@@ -1,4 +1,4 @@
-"""Objects: any value that an agent wants to see in its trace, and get back as it was."""
+"""Records values in the trace of an agent, and reads them back."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def emit_object(
 
     Args:
         object: The value.
-        attributes: More to put on the span; nested values are flattened, and what an attribute
-            cannot hold is written as JSON.
-        propagate: Record it; off, nothing happens but the checks.
+        attributes: Further attributes of the span; nested values are flattened, and a value that
+            an attribute cannot hold is written as JSON.
+        propagate: Record the span; if False, the arguments are only checked.
 
     Raises:
         RuntimeError: The value has no JSON form, or no tracer is active.
@@ -65,10 +65,10 @@ def _encode(value: Any) -> Attributes:
 def get_object_value(span: SpanLike) -> Any:
     """Return the value of an object span, or None if the span holds none.
 
-    What was stored as JSON comes back as dicts and lists, whatever its type was.
+    A value stored as JSON is returned as plain dicts and lists, whatever its type was.
 
     Raises:
-        RuntimeError: What the span holds cannot be read.
+        RuntimeError: The stored value is not readable.
     """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
     if semconv.OBJECT_JSON in attributes:

@@ -1,4 +1,4 @@
-"""Operations: spans around a piece of an agent's work, with what went in and what came out.
+"""Operations: spans around a part of an agent's work, with its inputs and outputs.
 
 ::
 
@@ -47,16 +47,16 @@ def operation(
     """Record a span around a function's calls or around a ``with`` block.
 
     As a decorator, bare or called, it records every call of a function or coroutine function with
-    its arguments and its result; the operation is named after the function. A generator function's
-    span covers the making of the generator, not its run. As a context manager it records the block.
-    The tracer is looked up when the operation runs.
+    its arguments and its result; the operation is named after the function. The span of a generator
+    function covers the creation of the generator, not its iteration. As a context manager it
+    records the block. The tracer is looked up when the operation runs.
 
     Args:
         fn: The function, when used as a bare decorator.
-        propagate: Record it; off, spans go nowhere and no tracer is needed.
+        propagate: Record the spans; if False, they are dropped and no tracer is needed.
         name: Name of the operation.
-        attributes: Attributes of the span; nested values are flattened, and what an attribute
-            cannot hold is written as JSON.
+        attributes: Attributes of the span; nested values are flattened, and a value that an
+            attribute cannot hold is written as JSON.
 
     Raises:
         ValueError: ``fn`` is not callable, or the name is given twice.
@@ -68,7 +68,7 @@ def operation(
 class OperationContext:
     """One operation: the decorator and the context manager that :func:`operation` returns.
 
-    As a context manager it is used once.
+    A context manager can be entered only once.
     """
 
     def __init__(self, *, propagate: bool, name: str | None, attributes: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ class OperationContext:
             context.__exit__(exc_type, exc, traceback)
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
-        """Record what went in: positional values under ``args.<i>``, the others by name.
+        """Record the inputs: positional values under ``args.<i>``, the others by name.
 
         Raises:
             RuntimeError: The operation is not running.
@@ -151,7 +151,7 @@ class OperationContext:
         self._running().record_attributes(_flat(semconv.OPERATION_INPUT, inputs))
 
     def set_output(self, output: Any) -> None:
-        """Record what came out.
+        """Record the output.
 
         Raises:
             RuntimeError: The operation is not running.
@@ -159,7 +159,7 @@ class OperationContext:
         self._running().record_attributes(_flat(semconv.OPERATION_OUTPUT, output))
 
     def span(self) -> SpanCoreFields:
-        """Return the span, after the block.
+        """Return the recorded span; available after the block.
 
         Raises:
             RuntimeError: The block has not been left yet.
@@ -179,7 +179,7 @@ def _bound(
 ) -> dict[str, Any]:
     try:
         bound = signature.bind(*args, **kwargs)
-    except TypeError:  # the call itself is about to say so; record what it was given
+    except TypeError:  # the call will raise the same error; record the arguments unbound
         return {"args": _by_position(args), "kwargs": kwargs}
     bound.apply_defaults()
     inputs = dict(bound.arguments)
@@ -190,15 +190,15 @@ def _bound(
 
 
 def _by_position(values: tuple[Any, ...]) -> dict[str, Any]:
-    # A key per position, where a list of one type would become one attribute.
+    # One key per position: a list of one type would be flattened to a single attribute.
     return {str(index): value for index, value in enumerate(values)}
 
 
 def _flat(prefix: str, value: Any) -> Attributes:
-    """Flatten what user code passes around, which may be anything: this must never raise."""
+    """Flatten a value of the user's code; never raises, so that recording cannot break a call."""
     try:
         return _flat_attributes({prefix: value})
-    except (ValueError, RecursionError):  # keys that are not strings; values within themselves
+    except (ValueError, RecursionError):  # keys that are not strings; cyclic values
         return {prefix: repr(value)}
 
 

@@ -1,4 +1,4 @@
-"""Rewards: what training is about, written to a trace and read from it."""
+"""Writes rewards to a trace and reads them from it."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def emit_reward(
     attributes: Mapping[str, Any] | None = None,
     propagate: bool = True,
 ) -> SpanCoreFields:
-    """Record a reward for what the running attempt did so far.
+    """Record a reward for the running attempt's work so far.
 
     Args:
-        reward: A number, or several by name.
-        primary_key: Which of several is the one to train on.
-        attributes: More to put on the span, for example a link to the model call that earned it
-            (:func:`agl_core.otel.make_link_attributes`).
-        propagate: Record it; off, the span is only returned, and a runner stores it if the agent
-            returns it.
+        reward: A number, or several numbers by name.
+        primary_key: Name of the number to train on, if there are several.
+        attributes: Further attributes of the span, for example a link to the model call that
+            earned the reward (:func:`agl_core.otel.make_link_attributes`).
+        propagate: Record the span; if False, it is only returned, and a runner stores it if the
+            agent returns it.
 
     Raises:
         TypeError: ``reward`` is not a number.
@@ -98,7 +98,8 @@ def _dimensions(
 
 
 def _number(value: Any) -> float:
-    # Any number of any library, but not text that spells one. Asking the protocol is slow.
+    # Numbers of any library are valid; text is not, even if float() accepts it. The isinstance
+    # check of a protocol is slow, so plain floats skip it.
     if type(value) is not float and not isinstance(value, SupportsFloat):
         raise TypeError(f"a reward must be a number, not {type(value).__name__}")
     return float(value)
@@ -111,7 +112,7 @@ def _finite(name: str, value: float) -> float:
 
 
 def reward(function: F) -> F:
-    """Emit what a function returns as a reward. Deprecated: call :func:`emit_reward`."""
+    """Emit a function's return value as a reward. Deprecated: call :func:`emit_reward`."""
     warnings.warn("@reward is deprecated: call emit_reward", DeprecationWarning, stacklevel=2)
     if inspect.iscoroutinefunction(function):
 
@@ -152,8 +153,8 @@ def get_rewards_from_span(span: SpanLike) -> list[RewardPydanticModel]:
 def get_reward_value(span: SpanLike) -> float | None:
     """Return the primary reward that a span carries, or None.
 
-    Understands, besides our own attributes, those that AgentOps' operations and older versions of
-    the format wrote.
+    Besides the current attributes it reads those of AgentOps' operations and of older versions of
+    the format.
     """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
     if _FIRST_VALUE in attributes:
@@ -173,7 +174,7 @@ def _agentops_reward(output: Any) -> float | None:
         try:
             output = json.loads(output)
         except ValueError:
-            return None  # text that is not JSON is an operation's output, and no reward
+            return None  # text that is not JSON is the output of an operation, not a reward
     if not isinstance(output, dict):
         return None
     fields = cast("dict[str, Any]", output)

@@ -1,4 +1,4 @@
-"""Where emitted spans go: looked up when an emitter runs, never before."""
+"""Looks up the tracer that receives emitted spans, when an emitter is called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _nowhere: Final = DummyTracer()
 
 
 def tracer_for(propagate: bool) -> Tracer:
-    """Return the active tracer, or one that sends nothing if the span is not to propagate.
+    """Return the active tracer; with ``propagate`` off, a tracer that stores nothing.
 
     Raises:
         TracerError: There is no active tracer (a ``RuntimeError``).

@@ -49,7 +49,7 @@ class Identity:
     """Whoever presents a token.
 
     Attributes:
-        scope: What the token allows.
+        scope: The permissions of the token.
         rollout_id: The rollout that an ``attempt`` token is bound to.
         attempt_id: The attempt that an ``attempt`` token is bound to.
         expires: Epoch seconds; None for the secret itself and for servers without auth.
@@ -86,7 +86,7 @@ def mint_token(
 
     Args:
         secret: The server's secret.
-        scope: What the token allows.
+        scope: The permissions of the token.
         lifetime: Seconds until it expires.
         rollout_id: Rollout to bind an ``attempt`` token to.
         attempt_id: Attempt to bind an ``attempt`` token to.
@@ -139,7 +139,7 @@ class _Signer:
 
 
 def is_token(text: str) -> bool:
-    """Tell whether a key is a token of some agl server, valid or not, which is nobody else's."""
+    """Tell whether a key is a token of some agl server, valid or not; providers' keys are not."""
     import jwt
 
     if not text.startswith("eyJ"):  # what every JWT begins with

@@ -104,7 +104,7 @@ class SocketServer(uvicorn.Server):
         finally:
             if not self.ready.done():
                 self.ready.set_exception(failure)
-                self.ready.exception()  # also told by this call, so nobody has to look at it
+                self.ready.exception()  # this call raises the same error
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)

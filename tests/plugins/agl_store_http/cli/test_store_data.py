@@ -236,7 +236,7 @@ def test_vacuum_drops_what_is_finished_and_old(tmp_path, monkeypatch, capsys, op
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["vacuum", "--keep", "soon"], "--keep: 'soon' is no length of time"),
+        (["vacuum", "--keep", "soon"], "--keep: 'soon' is not a length of time"),
         (["vacuum", "--url", "http://127.0.0.1:1"], "LightningStoreClient cannot be vacuumed"),
         (["vacuum", "--backend", "memory"], "a store in memory is gone with its process"),
         (["vacuum", "--path", "gone.db"], "there is no store gone.db: name its file with --path"),

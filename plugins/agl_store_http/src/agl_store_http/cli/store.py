@@ -207,7 +207,7 @@ for command in (export_command, import_command, vacuum_command):
     "--scope",
     type=click.Choice(["admin", "algorithm", "runner", "attempt", "read"]),
     required=True,
-    help="What the token allows.",
+    help="Permissions of the token.",
 )
 @click.option("--hours", type=float, default=24.0, show_default=True, help="How long it holds.")
 @click.option("--rollout-id", help="The rollout an attempt token is for.")

@@ -209,7 +209,7 @@ class LightningStoreClient(BatchingStore):
             if claims or now >= deadline:
                 return claims
             if now - began < patience / 2:
-                # The server stops, or is the reference's and does not wait: look now and then.
+                # The server stops, or is the reference's and does not wait: poll.
                 await asyncio.sleep(min(pause, deadline - now))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -221,7 +221,7 @@ class LightningStoreClient(BatchingStore):
         try:
             reply = await self.call("POST", _DEQUEUE, to_json(body), key=key, extra_seconds=wait)
         except asyncio.CancelledError:
-            # The server may have claimed already, its reply on the way to nobody: asking for
+            # The server may have claimed already, and its reply reaches no caller: asking for
             # nothing under the same key gives that claim back.
             await self._transport.try_once(
                 "POST", _DEQUEUE, to_json({**body, "limit": 0}), key=key, seconds=_GIVE_BACK_SECONDS

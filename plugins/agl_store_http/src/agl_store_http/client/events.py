@@ -1,4 +1,4 @@
-"""A server's events as they come (server-sent events, WHATWG HTML, section 9.2)."""
+"""The event stream of a server (server-sent events, WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
     return CORSMiddleware(
         app,
         allow_origins=[] if "*" in named else named,
-        # "*" alone would be sent as it is, and browsers refuse it together with credentials.
+        # Starlette would send "*" itself, and browsers refuse it together with credentials.
         allow_origin_regex=".*" if "*" in named else None,
         allow_methods=["*"],
         allow_headers=["*"],

@@ -64,7 +64,7 @@ def read_attributes(pairs: Iterable[bytes]) -> dict[bytes, Any]:
     heads, keys = _string_heads, _keys
     for pair in pairs:
         try:
-            # The size after the key gives the only bytes that can stand between it and a string.
+            # The size after the key determines the bytes between it and a string.
             prefix, _, text = pair.partition(heads[len(pair) - pair[1]])
             attributes[keys[prefix]] = text
         except (IndexError, KeyError):

@@ -1,7 +1,7 @@
 """Listening sockets and the addresses that lead to them.
 
 A server's socket is bound here before anything else starts and then handed over, so the port that
-was announced is the port that is served: nobody can take it in between.
+was announced is the port that is served: no other process can take it in between.
 """
 
 from __future__ import annotations

@@ -97,5 +97,7 @@ def _duration(text: str) -> float:
     """Return a length of time in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if found is None:
-        raise ConfigError(f"{text!r} is not a length of time; write 30m, 12h, 7d or 4w", path="--keep")
+        raise ConfigError(
+            f"{text!r} is not a length of time; write 30m, 12h, 7d or 4w", path="--keep"
+        )
     return float(found[1]) * _SECONDS[found[2]]

@@ -91,7 +91,7 @@ async def events(call: ReaderCall) -> Response:
 
 
 async def _event_stream(store: LightningStore) -> AsyncGenerator[bytes, None]:
-    """Yield events as text (WHATWG HTML, section 9.2), and a comment when there was none for a while."""
+    """Yield events as text (WHATWG HTML, section 9.2), and a comment after a silence."""
     iterator = store.events()
     pending: asyncio.Future[StoreEvent] = asyncio.ensure_future(anext(iterator))
     try:

@@ -17,9 +17,9 @@ class Token:
     """One sampled token.
 
     Attributes:
-        id: Its id.
-        logprob: Natural logarithm of the probability it was sampled with, in fp32.
-        text: What it adds to the text so far; empty within a character of several tokens.
+        id: Token id.
+        logprob: Natural log-probability that it was sampled with, in fp32.
+        text: Text that it adds to the answer; empty within a character of several tokens.
     """
 
     id: int
@@ -28,11 +28,11 @@ class Token:
 
 
 class Generator:
-    """A model and its tokenizer. Thread-safe: requests and weight updates take turns.
+    """A model and its tokenizer. Thread-safe: one request or weight update runs at a time.
 
     Args:
         path: Folder with model and tokenizer, in Hugging Face's format.
-        seed: Seeds the sampling.
+        seed: Seed of the sampling.
     """
 
     def __init__(self, path: str, seed: int = 0) -> None:
@@ -58,10 +58,10 @@ class Generator:
         return [int(token) for token in ids]
 
     def load(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights, between two requests.
+        """Replace the weights between two requests.
 
         Raises:
-            KeyError: The model has no weight of a name; nothing has changed then.
+            KeyError: A name is unknown to the model; no weight has changed.
         """
         state = self.model.state_dict()
         if unknown := weights.keys() - state.keys():
@@ -73,11 +73,11 @@ class Generator:
     def stream(
         self, prompt_ids: Sequence[int], max_tokens: int, temperature: float
     ) -> Iterator[Token]:
-        """Sample tokens until one that ends the answer, which is the last one yielded.
+        """Sample tokens up to the end token, which is yielded too.
 
         Args:
-            prompt_ids: The prompt, at least one token.
-            max_tokens: Most tokens to sample.
+            prompt_ids: Token ids of the prompt, at least one.
+            max_tokens: Limit of sampled tokens.
             temperature: Divides the logits; 0 takes the likeliest token, with log-probability 0.
         """
         room = min(max_tokens, self.max_length - len(prompt_ids))
@@ -92,7 +92,7 @@ class Generator:
                 token, logprob = self._sample(output.logits[0, -1].float(), temperature)
                 sampled.append(token)
                 text = self.tokenizer.decode(sampled, skip_special_tokens=True)
-                # An unfinished character decodes to U+FFFD; it is said once it is whole.
+                # An incomplete character decodes to U+FFFD; its text follows with its last token.
                 new = "" if text.endswith("\ufffd") else text[len(said) :]
                 said += new
                 yield Token(token, logprob, new)

@@ -1,8 +1,8 @@
-"""The platform ``cpu``, through verl's own registry of platforms.
+"""The platform ``cpu``, registered in verl's own registry of platforms.
 
-verl imports this module when it is imported itself: ``VERL_USE_EXTERNAL_MODULES`` names it, and
-``VERL_PLATFORM=cpu`` selects what it registers (:data:`ENVIRONMENT`). So it must not import more of
-verl than the registry.
+verl imports this module during its own import: ``VERL_USE_EXTERNAL_MODULES`` names it, and
+``VERL_PLATFORM=cpu`` selects the platform that it registers. It must therefore import nothing of
+verl but the registry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CPUPlatform"]
 
 
 class _Device(types.ModuleType):
-    """``torch.cpu`` with what verl asks ``torch.cuda`` for besides: memory and random numbers."""
+    """``torch.cpu`` with the further functions of ``torch.cuda`` that verl calls."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
@@ -35,7 +35,7 @@ class _Device(types.ModuleType):
         return "CPU"
 
     def memory_allocated(self, *_: Any) -> int:
-        """Bytes this process holds; torch does not count what it allocates on a CPU."""
+        """Return the resident memory of this process; torch does not count its CPU allocations."""
         return psutil.Process().memory_info().rss
 
     memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
@@ -45,7 +45,7 @@ class _Device(types.ModuleType):
         return memory.available, memory.total
 
     def _nothing(self, *_: Any) -> None:
-        """A CPU has no cache to empty and no statistics to reset."""
+        """Do nothing: a CPU has no cache to empty and no statistics to reset."""
 
     empty_cache = ipc_collect = reset_peak_memory_stats = _nothing
 
@@ -64,7 +64,7 @@ _DEVICE = _Device("agl_cpu_device")
 
 @PlatformRegistry.register(platform="cpu")
 class CPUPlatform(PlatformBase):
-    """One CPU as one device; its slots are Ray's resource ``GPU``, of which Ray is told to have."""
+    """One CPU as one device. Its slots are Ray's resource ``GPU``, which the settings declare."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -74,7 +74,7 @@ class CPUPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return False  # a GPU that is there must win; only VERL_PLATFORM selects this
+        return False  # an existing GPU takes precedence; only VERL_PLATFORM selects this
 
     def current_device(self) -> Any:
         return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""A rollout server for verl that needs no GPU: transformers behind verl's contract of a replica.
+"""A rollout server for verl without a GPU: transformers behind verl's interface of a replica.
 
 verl starts one actor per replica, the trainer's workers send it their weights after each step, and
 agents reach it over HTTP (:mod:`~agl_algo_verl.cpu.serving`).
@@ -19,7 +19,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry,
 __all__ = ["ROLLOUT_NAME", "TransformersReplica", "TransformersServer", "TransformersServerAdapter"]
 
 ROLLOUT_NAME = "agl_transformers"
-"""What ``actor_rollout_ref.rollout.name`` is on a CPU."""
+"""Value of ``actor_rollout_ref.rollout.name`` on a CPU."""
 
 
 def _actor_name(replica_rank: int) -> str:
@@ -27,11 +27,11 @@ def _actor_name(replica_rank: int) -> str:
 
 
 class TransformersServer:
-    """The actor of one replica.
+    """The Ray actor of one replica.
 
     Args:
         path: Folder of the model.
-        seed: Seeds the sampling.
+        seed: Seed of the sampling.
     """
 
     def __init__(self, path: str, seed: int) -> None:
@@ -43,7 +43,7 @@ class TransformersServer:
         self.global_steps = 0
 
     async def launch(self) -> str:
-        """Serve; return ``host:port``."""
+        """Start serving; return ``host:port``."""
         from verl.workers.rollout.utils import run_uvicorn
 
         from agl_algo_verl.cpu.serving import build_app
@@ -56,7 +56,7 @@ class TransformersServer:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> TokenOutput:
-        """Answer verl's own clients, which agents behind the proxy are not."""
+        """Answer verl's own clients; agents call the HTTP app through the proxy."""
         limit = sampling_params.get("max_tokens", self.generator.max_length)
         temperature = sampling_params.get("temperature", 1.0)
         tokens = await asyncio.to_thread(
@@ -70,18 +70,18 @@ class TransformersServer:
         )
 
     async def update_weights(self, weights: dict[str, Any], global_steps: int | None) -> None:
-        """Load the trainer's weights, between two answers."""
-        # Ray's arrays are read-only, which torch warns about; the weights are copied anyway.
+        """Load the trainer's weights between two answers."""
+        # torch.tensor copies; torch warns about arrays that are read-only, as Ray's are.
         tensors = {name: torch.tensor(array) for name, array in weights.items()}
         await asyncio.to_thread(self.generator.load, tensors)
         self.global_steps = global_steps or 0
 
     async def pid(self) -> int:
-        """Return the process that serves."""
+        """Return the process id."""
         return os.getpid()
 
     async def nothing(self, *_: Any, **__: Any) -> None:
-        """There is no memory of a device to give back, and nothing to profile."""
+        """Do nothing: there is no device memory to release and nothing to profile."""
 
     wake_up = sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = nothing
     abort_all_requests = resume_generation = start_profile = stop_profile = nothing
@@ -113,10 +113,10 @@ class TransformersServerAdapter(BaseRollout):
         self.is_leader_rank = True
 
     async def resume(self, tags: list[str]) -> None:
-        """Nothing was released."""
+        """Do nothing: nothing was released."""
 
     async def release(self) -> None:
-        """There is nothing to release."""
+        """Do nothing: there is no device memory."""
 
     async def update_weights(
         self,
@@ -134,7 +134,7 @@ class TransformersServerAdapter(BaseRollout):
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    # Ray moves arrays without copies; torch's tensors it would pickle.
+    # Ray transfers NumPy arrays without copies, but pickles torch tensors.
     return tensor.detach().float().cpu().numpy().copy()
 
 

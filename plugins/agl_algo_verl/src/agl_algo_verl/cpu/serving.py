@@ -1,8 +1,8 @@
 """An OpenAI-compatible app on top of a :class:`~agl_algo_verl.cpu.generation.Generator`.
 
-It answers like vLLM's server with ``return_token_ids``: ids of the prompt at the top, ids of the
-answer in the choice, in a stream those of the prompt in the first chunk and those of the answer in
-each chunk. Log-probabilities are of the distribution sampled from, temperature included.
+It supports ``return_token_ids`` like vLLM's server: the prompt's ids are at the top level, the
+answer's ids in the choice. In a stream the prompt's ids are in the first chunk and the answer's ids
+in each chunk. Log-probabilities are of the sampled distribution, temperature included.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def build_app(generator: Generator, model_name: str) -> FastAPI:
     """Return the app: ``/health``, ``/v1/models`` and ``/v1/chat/completions``.
 
     Args:
-        generator: What answers.
-        model_name: What ``/v1/models`` says is served; requests may name any model.
+        generator: Generates the answers.
+        model_name: Model that ``/v1/models`` lists; requests may name any model.
     """
     app = FastAPI()
 
@@ -62,7 +62,7 @@ def build_app(generator: Generator, model_name: str) -> FastAPI:
 
 
 class _Answer:
-    """One request on its way."""
+    """The answer to one request."""
 
     def __init__(self, body: Json, prompt: list[int], generator: Generator) -> None:
         self.generator = generator
@@ -145,7 +145,7 @@ class _Answer:
 
 
 async def _in_thread(source: Callable[[], Any]) -> AsyncIterator[Any]:
-    """Iterate in a worker thread; a reader that goes away stops it after the next item."""
+    """Iterate in a worker thread, which stops after the next item when the reader has left."""
     loop = asyncio.get_running_loop()
     items: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
     gone = threading.Event()
@@ -164,7 +164,7 @@ async def _in_thread(source: Callable[[], Any]) -> AsyncIterator[Any]:
         except BaseException as error:
             put(True, error)
         finally:
-            iterator.close()  # gives the model back also if it was left early
+            iterator.close()  # releases the model, also after an early end
 
     worker = loop.run_in_executor(None, work)
     try:

@@ -19,19 +19,19 @@ FORCED: Final = {
     "actor_rollout_ref.actor.strategy": "fsdp2",
     "critic.strategy": "fsdp2",
 }
-"""What has no alternative on a CPU."""
+"""Settings without an alternative on a CPU."""
 
 SEPARATE: Final = {f"{_ROLLOUT}.checkpoint_engine.backend": "agl_object_store"}
-"""Likewise, where the servers have devices of their own."""
+"""Further such settings if the servers have separate devices."""
 
 _FP32: Final = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 _ENGINE: Final = {"+mixed_precision": _FP32, "use_torch_compile": False}
 
 
 def cpu_defaults() -> dict[str, Any]:
-    """Return what differs from verl's defaults; a user's configuration goes over it.
+    """Return the settings that differ from verl's defaults; a user's configuration overrides them.
 
-    Everything is in fp32: in bf16 a CPU's log-probabilities are off by some 3e-2.
+    Everything is in fp32, because bf16 changes a CPU's log-probabilities by about 3e-2.
     """
     model = {
         "use_remove_padding": False,  # needs flash attention
@@ -50,6 +50,6 @@ def cpu_defaults() -> dict[str, Any]:
         "reward": {"num_workers": 1},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
-        # Actors mostly wait: Ray's accounting of CPUs must not keep them from starting.
+        # Actors mostly wait, so more of them than cores must be allowed to start.
         "ray_kwargs": {"ray_init": {"num_cpus": 16, "+num_gpus": 4, "+include_dashboard": False}},
     }

@@ -1,6 +1,7 @@
-"""Sends weights from the trainer to servers of their own, through Ray's object store.
+"""Sends weights from the trainer to servers on separate devices, through Ray's object store.
 
-What NCCL does between GPUs. verl finds it by ``rollout.checkpoint_engine.custom_backend_module``.
+It replaces NCCL, which needs GPUs. verl loads it by
+``rollout.checkpoint_engine.custom_backend_module``.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ BACKEND = "agl_object_store"
 
 
 class Mailbox:
-    """An actor that holds one set of weights, for those who wait for it."""
+    """A Ray actor that passes one set of weights from the sender to the receivers."""
 
     def __init__(self) -> None:
         self._arrived = asyncio.Event()
         self._weights: dict[str, Any] = {}
 
     async def put(self, weights: dict[str, Any]) -> None:
-        """Leave weights, as arrays by name."""
+        """Store the weights, as arrays by name."""
         self._weights = weights
         self._arrived.set()
 
     async def get(self) -> dict[str, Any]:
-        """Wait for weights, and return them."""
+        """Wait for the weights and return them."""
         await self._arrived.wait()
         return self._weights
 
 
 @CheckpointEngineRegistry.register(BACKEND)
 class ObjectStoreEngine(CheckpointEngine):
-    """One end of a transfer; there is a new mailbox for each.
+    """One end of a transfer; each transfer has a mailbox of its own.
 
     Args:
-        bucket_size: Not used: everything is sent at once.
-        is_master: Whether this is the worker that sends.
+        bucket_size: Unused, because all weights are sent at once.
+        is_master: Whether this worker sends the weights.
     """
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
@@ -73,7 +74,7 @@ class ObjectStoreEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> None:
-        # Every worker takes part in putting the shards together; one sends the whole.
+        # Iterating gathers the shards, so every worker must do it; one worker sends the result.
         named = {name: tensor.detach().float().cpu().numpy().copy() for name, tensor in weights}
         if self._sends:
             await self._mailbox.put.remote(named)

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class CPUTrainingWorker(TrainingWorker):
-    """Initialises gloo first: verl's own default names the device twice, which torch refuses."""
+    """Initialises gloo first; verl's default names the device twice, which torch refuses."""
 
     def __init__(self, config: Any) -> None:
         initialize_global_process_group_ray(backend="cpu:gloo")
@@ -35,29 +35,29 @@ class CPUTrainingWorker(TrainingWorker):
 
 
 class CPUActorRolloutRefWorker(ActorRolloutRefWorker):
-    """Actor, reference and rollout, made of workers that speak gloo."""
+    """Actor, reference and rollout, with workers that use gloo."""
 
     actor_worker_cls = CPUTrainingWorker
     ref_worker_cls = CPUTrainingWorker
 
 
 class CPUDetachActorWorker(DetachActorWorker):
-    """The actor alone, whose servers are elsewhere."""
+    """The actor alone; its servers run on separate devices."""
 
     actor_worker_cls = CPUTrainingWorker
     ref_worker_cls = CPUTrainingWorker
 
 
 class _OnCPU:
-    """What an engine without an accelerator does otherwise."""
+    """Mixin for engines without an accelerator."""
 
     engine_config: Any
 
     def _build_fsdp_module(self, module: Any) -> Any:
         if not self.engine_config.forward_only:
             return super()._build_fsdp_module(module)  # pyright: ignore[reportAttributeAccessIssue]
-        # A frozen copy would be kept in pinned memory, which only an accelerator has. It is on the
-        # CPU already, so it is used as it is.
+        # verl moves a frozen model to pinned memory, which needs an accelerator. This model is
+        # already in the CPU's memory, so it is returned unchanged.
         precision = self.engine_config.mixed_precision or {}
         self._autocast_dtype = PrecisionType.to_dtype(precision.get("param_dtype", "bf16"))
         self._is_offload_param = self._is_offload_optimizer = False

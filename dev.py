@@ -183,18 +183,33 @@ def plugins(arguments: Sequence[str]) -> None:
 def test_together(light: Sequence[Package]) -> None:
     python = distributions.light_together()
     folders = [package.tests for package in light if package.tests.exists()]
-    pytest(installed(python), "-m", "not benchmark and not heavy", *folders)
+    pytest(installed(python), "-m", "not benchmark and not heavy", *folders, env=tests_on_path())
 
 
 def test_alone(package: Package) -> None:
     python = distributions.alone(package)
     processes = () if package.parallel else ("-n0",)
-    pytest(installed(python), "-m", "not benchmark and not heavy", *processes, package.tests)
+    marked = ("-m", "not benchmark and not heavy")
+    pytest(installed(python), *marked, *processes, package.tests, env=tests_on_path())
 
 
 def installed(python: Path) -> list[str | Path]:
     """Return what runs pytest on installed packages: -P keeps the working tree off the path."""
     return [python, "-P", "-m", "pytest"]
+
+
+def tests_on_path() -> dict[str, str]:
+    """Return the variables with which child processes of tests import test modules by name.
+
+    A spawned process imports ``tests.plugins...``. The repository's root must not be on its path,
+    since the working tree would hide what is installed; a folder that holds only the tests may.
+    """
+    folder = ENVS / "tests-path"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "tests"
+    if not link.exists():
+        link.symlink_to(ROOT / "tests", target_is_directory=True)
+    return {"PYTHONPATH": str(folder)}
 
 
 def heavy(arguments: Sequence[str]) -> None:
@@ -211,7 +226,8 @@ def heavy(arguments: Sequence[str]) -> None:
     def test_plugin(package: Package) -> None:
         vllm = {"AGL_TEST_VLLM_PYTHON": str(vllm_python())}
         python = distributions.alone(package, fresh=False)
-        run(*installed(python), package.tests, "-m", "heavy", env=vllm)
+        env = vllm | tests_on_path()
+        run(*installed(python), package.tests, "-m", "heavy", env=env)
 
     jobs = {n: partial(test_example, n) for n in examples if not arguments or n in arguments}
     every(jobs | {package.module: partial(test_plugin, package) for package in chosen})

@@ -1,7 +1,7 @@
 """The rules of rollouts, attempts, workers, the queue and the watchdog.
 
-Every function is pure: it takes records, the time and ids as arguments, and returns what changes.
-A store persists that, atomically. Records passed in are never mutated.
+Every function is pure: it takes records, the time and ids as arguments, and returns the changed
+records. A store persists them atomically. Records passed in are never mutated.
 
 ::
 
@@ -67,7 +67,7 @@ __all__ = [
 QueueAction = Literal["append", "remove"]
 
 ENDED_STATUSES: Final = frozenset({"failed", "succeeded", "timeout", "unresponsive"})
-"""Attempt statuses that set an end time; of these only ``unresponsive`` is revived by a span."""
+"""Attempt statuses that set an end time; a span revives an attempt only from ``unresponsive``."""
 
 
 class Change(NamedTuple):
@@ -93,7 +93,7 @@ def new_rollout(
     metadata: dict[str, Any],
     now: float,
 ) -> Rollout:
-    """Return a ``queuing`` rollout; whoever stores it appends it to the queue."""
+    """Return a ``queuing`` rollout; the caller must append it to the queue."""
     return construct(
         Rollout,
         {
@@ -127,8 +127,8 @@ def begin_attempt(
         attempt_id: Id of the attempt.
         sequence_id: Number of the rollout's attempts, this one included.
         now: The time, in epoch seconds.
-        worker_id: Worker that runs it; it becomes ``busy`` whatever it did before.
-        worker: That worker's record; None if there is none yet.
+        worker_id: Worker that runs the attempt; it becomes ``busy`` regardless of its status.
+        worker: Record of that worker; None if there is none yet.
         dequeued: Whether the attempt is a claim from the queue.
     """
     attempt = construct(
@@ -155,7 +155,7 @@ def begin_attempt(
 
 
 def nothing_to_claim(worker_id: str, worker: Worker | None, *, now: float) -> Worker:
-    """Return the worker after it asked for work and there was none: ``idle``."""
+    """Return the worker after a dequeue that found the queue empty: ``idle``."""
     if worker is not None and worker.status == "idle":
         return evolve(worker, {"last_dequeue_time": now})
     worker = worker or _new_worker(worker_id)
@@ -178,9 +178,9 @@ def span_arrived(
     Args:
         rollout: The rollout.
         attempt: The attempt that the span belongs to.
-        is_latest: Whether it is the rollout's latest.
-        worker: Record of the attempt's worker, if any. A revived attempt gets it back unless it
-            has gone on to something else.
+        is_latest: Whether the attempt is the rollout's latest.
+        worker: Record of the attempt's worker, if any. A revived attempt is assigned to it again,
+            unless the worker has another attempt.
         now: The time, in epoch seconds.
     """
     if attempt.status == "running" and not (is_latest and rollout.status == "preparing"):
@@ -211,13 +211,14 @@ def update_attempt(
     worker: Worker | None,
     now: float,
 ) -> Change:
-    """Write fields of an attempt, from outside or as the watchdog's verdict.
+    """Write fields of an attempt, for a caller or as the watchdog's verdict.
 
     Args:
         rollout: The rollout.
         attempt: The attempt to change.
         changes: Valid values of any of status, worker_id, last_heartbeat_time and metadata.
-        is_latest: Whether it is the rollout's latest; only then does its status move the rollout.
+        is_latest: Whether the attempt is the rollout's latest; only then its status moves the
+            rollout.
         worker: Record of the worker that the attempt has **after** the change, if there is one.
         now: The time, in epoch seconds.
     """
@@ -288,8 +289,8 @@ def update_rollout(
 ) -> Change:
     """Write fields of a rollout; any status may follow any other.
 
-    Cancelling takes the attempt away from its worker: that is how the runner, with its next
-    heartbeat, learns of it.
+    Cancelling unassigns the attempt from its worker; the runner detects this with its next
+    heartbeat.
 
     Args:
         rollout: The rollout to change.
@@ -320,7 +321,7 @@ def worker_heartbeat(
 
 
 def is_watched(rollout: Rollout) -> bool:
-    """Whether the watchdog has to look at the rollout's latest attempt."""
+    """Return whether the watchdog has to check the rollout's latest attempt."""
     config = rollout.config
     return rollout.status in RUNNING_STATUSES and (
         config.timeout_seconds is not None or config.unresponsive_seconds is not None
@@ -332,7 +333,7 @@ def verdict(
 ) -> Literal["timeout", "unresponsive"] | None:
     """Return the status that the watchdog gives the latest attempt of a rollout, if any.
 
-    A store passes it on through :func:`update_attempt`.
+    A store applies the verdict with :func:`update_attempt`.
     """
     config = rollout.config
     if rollout.status not in RUNNING_STATUSES or attempt.status not in RUNNING_STATUSES:
@@ -378,12 +379,12 @@ def _is_on(worker: Worker, attempt: Attempt) -> bool:
 def _follow(
     worker: Worker, attempt: Attempt, status: AttemptStatus | None, now: float
 ) -> Worker | None:
-    """The worker after its attempt got this status, or (None) was only given to it."""
+    """Return the worker after a change of its attempt; ``status`` None: it was only assigned."""
     if attempt.status not in ENDED_STATUSES:
         return _put_on(worker, attempt, now)
-    if status is None:  # the attempt has ended, so the named worker gets no work from it
+    if status is None:  # an ended attempt cannot make the assigned worker busy
         return None
-    # A runner that reports is alive; after the watchdog's verdict that is unknown.
+    # A runner that reports a result is alive; after the watchdog's verdict its state is unknown.
     return _released(worker, "idle" if status in ("succeeded", "failed") else "unknown", now)
 
 

@@ -1,8 +1,8 @@
-"""Logging: where the framework's own log goes and how it looks.
+"""Configures where the framework's log goes and how its lines look.
 
 Each package logs to the logger of its own name (``agl_core``, ``agl_store_http``, …) and configures
-nothing. Programs that want the usual set-up call :func:`setup_logging`, which configures the core's
-logger and those of the installed plugins, and leaves the root logger and all others alone.
+no handlers. :func:`setup_logging` configures the loggers of the core and of the installed plugins;
+it does not touch the root logger or any other.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DATE_FORMAT: Final = "%H:%M:%S"
 
 _ROOT: Final = "agl_core"
 _LIBRARIES: Final = ("agl_judge", "agl_prompt_search", "agl_serving")
-"""Packages of this repository that log and have no entry point of their own."""
+"""Packages of this repository that log but have no entry point."""
 _PLAIN_WIDTH: Final = 200
-"""Columns of rich output that goes to no terminal, where a default of 80 would break lines."""
+"""Columns of rich output outside a terminal; rich's default of 80 would wrap most lines."""
 
 PathLike = str | os.PathLike[str]
 
-# What was configured, to be undone by the next configuration.
+# What the last configuration added; the next one removes it first.
 _installed: Final[dict[str, list[logging.Handler]]] = {}
 _submodules: Final[set[str]] = set()
 
@@ -50,24 +50,24 @@ def setup_logging(
     apply_to: Sequence[str] | None = None,
     files: PathLike | Mapping[str, PathLike] | None = None,
 ) -> None:
-    """Configure the loggers of the core and of its plugins, again at each call.
+    """Configure the loggers of the core and of its plugins; each call replaces the previous one.
 
     Args:
         level: Level by name or number.
         console: Whether to log to standard error.
         color: Whether the console log is coloured, with source lines and tracebacks by Rich.
         propagate: Whether records also go to the root logger's handlers.
-        disable_existing_loggers: Silence every other logger that exists.
-        capture_warnings: Log what :mod:`warnings` warns of, as ``py.warnings``.
+        disable_existing_loggers: Disable every other existing logger.
+        capture_warnings: Log warnings of :mod:`warnings`, as ``py.warnings``.
         submodule_levels: Levels of child loggers, by full name.
-        extra_handlers: More handlers; they keep a formatter they have.
-        formatter: How plain console and file lines look.
-        apply_to: Other loggers that get the same handlers and level, and propagate no more.
-        files: A file for everything, or files by logger name. Directories are created; names that
-            share a path share a file.
+        extra_handlers: Further handlers; those with a formatter keep it.
+        formatter: Formatter of plain console lines and file lines.
+        apply_to: Other loggers that get the same handlers and level, and stop propagating.
+        files: A file for all records, or files by logger name. Directories are created; names with
+            the same path share a file.
 
     Raises:
-        InvalidArgumentError: There is no such level.
+        InvalidArgumentError: The level is unknown.
     """
     base = _level(level)
     levels = {name: _level(wanted) for name, wanted in (submodule_levels or {}).items()}
@@ -111,17 +111,17 @@ def setup_module_logging(
     Args:
         level: Level by name or number.
         name: The logger.
-        console: See :func:`setup_logging`, as the rest.
+        console: Whether to log to standard error.
         color: Whether the console log is coloured.
         propagate: Whether records also go to the handlers of its parents.
-        extra_handlers: More handlers.
-        formatter: How plain lines look.
+        extra_handlers: Further handlers.
+        formatter: Formatter of plain lines.
 
     Returns:
         The logger.
 
     Raises:
-        InvalidArgumentError: There is no such level.
+        InvalidArgumentError: The level is unknown.
     """
     formatter = formatter or logging.Formatter(LOG_FORMAT, DATE_FORMAT)
     logger = logging.getLogger(name)
@@ -141,7 +141,7 @@ def configure_logger(level: int | str = logging.INFO, name: str = _ROOT) -> logg
 
 
 def _plugin_packages() -> set[str]:
-    """Return the top-level packages of all plugins, whether in use or not; none is imported."""
+    """Return the top-level packages of all installed plugins, without importing them."""
     found = entry_points(group="agl")
     return {*_LIBRARIES, *(entry.value.partition(".")[0].partition(":")[0] for entry in found)}
 
@@ -150,7 +150,7 @@ def _plugin_packages() -> set[str]:
 
 
 class _LogFile(logging.FileHandler):
-    """A file that was opened here, and so is closed here."""
+    """A file handler that this module opened and therefore closes."""
 
 
 def _console(color: bool, formatter: logging.Formatter) -> logging.Handler:

@@ -1,13 +1,13 @@
-"""Between OpenTelemetry's data and ours.
+"""Converts between OpenTelemetry's data and the framework's, and manages the tracer provider.
 
-* :mod:`~agl_core.otel._attributes`: nested values as flat attributes, and back.
-* :mod:`~agl_core.otel._links`: tags and links, and the spans that links point at.
-* :mod:`~agl_core.otel._convert`: SDK spans as :class:`~agl_core.types.Span`.
-* :mod:`~agl_core.otel._later`: attributes that are made when they are read.
+* :mod:`~agl_core.otel._attributes`: converts nested values to flat attributes, and back.
+* :mod:`~agl_core.otel._links`: tags, links, and the search for the spans that links point at.
+* :mod:`~agl_core.otel._convert`: converts SDK spans to :class:`~agl_core.types.Span`.
+* :mod:`~agl_core.otel._later`: attributes that are computed when they are read.
 * :mod:`~agl_core.otel._provider`: the process's tracer provider.
 
-The first two import no OpenTelemetry; the others import its SDK, so their names are imported at
-their first use.
+The first two do not import OpenTelemetry. The others import its SDK, so their names are imported
+on first use.
 """
 
 from typing import TYPE_CHECKING

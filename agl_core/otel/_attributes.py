@@ -1,7 +1,7 @@
-"""Nested values as the flat attributes of a span, and back.
+"""Converts nested values to the flat attributes of a span, and back.
 
 A span's attributes are a flat mapping whose values are primitives or sequences of one primitive
-type. Nested values are spelled with dotted keys, list positions as numbers::
+type. Nested values are written with dotted keys, in which list positions are numbers::
 
     {"input": {"messages": [{"role": "user"}]}}  <->  {"input.messages.0.role": "user"}
 """
@@ -40,13 +40,13 @@ _PRIMITIVES: Final = (str, bool, int, float)
 def flatten_attributes(nested: Any, *, expand_leaf_lists: bool = False) -> dict[str, Any]:
     """Flatten dicts and lists into dotted keys.
 
-    Lists of one primitive type stay lists, other lists become one key per position; ``1`` and
-    ``1.0`` are of two types. Empty dicts and lists have no key of their own and vanish. Whatever
-    is neither dict nor list is a leaf and kept unchanged.
+    Lists of one primitive type stay lists; other lists become one key per position. ``1`` and
+    ``1.0`` have different types. Empty dicts and lists have no key and are lost. Any value that is
+    neither a dict nor a list is a leaf and stays unchanged.
 
     Args:
         nested: A dict or list; a leaf gets the key ``""``.
-        expand_leaf_lists: Give also the lists of one primitive type a key per position.
+        expand_leaf_lists: Give lists of one primitive type a key per position, too.
 
     Raises:
         ValueError: A dict has a key that is not a string.
@@ -83,11 +83,11 @@ def _flatten(value: Any, path: str, flat: dict[str, Any], expand: bool) -> None:
 def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
     """Nest dotted keys; the inverse of :func:`flatten_attributes`.
 
-    A level becomes a list if its keys are exactly the numbers from 0 on. Where one key holds a
-    value and another goes deeper (``a`` and ``a.b``), the deeper one wins.
+    A level becomes a list if its keys are exactly the numbers from 0 on. If one key holds a value
+    and another is below it (``a`` and ``a.b``), the value of the upper key is dropped.
     """
     root: dict[str, Any] = {}
-    levels: dict[str, dict[str, Any]] = {"": root}  # by their path, with its closing dot
+    levels: dict[str, dict[str, Any]] = {"": root}  # by path, with its trailing dot
     opened: list[tuple[dict[str, Any], str, dict[str, Any]]] = []  # parent, key, level
     for path, value in flat.items():
         head, dot, key = path.rpartition(".")
@@ -96,7 +96,7 @@ def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
             level = _open(head, levels, opened)
         if f"{path}." not in levels:
             level[key] = value
-    for parent, key, level in reversed(opened):  # what is inside first
+    for parent, key, level in reversed(opened):  # inner levels first
         parent[key] = _as_list(level)
     return _as_list(root)
 
@@ -106,7 +106,7 @@ def _open(
     levels: dict[str, dict[str, Any]],
     opened: list[tuple[dict[str, Any], str, dict[str, Any]]],
 ) -> dict[str, Any]:
-    """Make the level at ``path`` and those above it that are missing; return it."""
+    """Create the level at ``path`` and the missing levels above it; return it."""
     level, prefix = levels[""], ""
     for key in path.split("."):
         prefix += f"{key}."
@@ -137,10 +137,10 @@ def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, A
 def filter_and_unflatten_attributes(
     attributes: Mapping[str, Any], prefix: str
 ) -> dict[str, Any] | list[Any]:
-    """Return what lies below ``prefix``, nested.
+    """Return the attributes below ``prefix``, nested.
 
     Raises:
-        ValueError: ``prefix`` itself has a value, so there is no one answer.
+        ValueError: ``prefix`` itself has a value, so the result would be ambiguous.
     """
     found = filter_attributes(attributes, prefix)
     if prefix in found:
@@ -152,14 +152,14 @@ def filter_and_unflatten_attributes(
 
 
 def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:
-    """Turn any value into one that an attribute can hold.
+    """Convert any value to one that an attribute can hold.
 
-    Primitives stay. Lists become lists of one type: strings, booleans, integers (booleans among
-    them count as 0 and 1) or floats. Anything else becomes JSON text.
+    Primitives stay unchanged. Lists become lists of one type: strings, booleans, integers
+    (booleans among integers become 0 and 1) or floats. Any other value becomes JSON text.
 
     Args:
         value: The value.
-        force: Write what JSON does not know as its ``str``.
+        force: Write a value that has no JSON form as its ``str``.
 
     Raises:
         ValueError: The value has no JSON form and ``force`` is off, or it contains itself.
@@ -195,7 +195,7 @@ def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> At
     """Apply :func:`sanitize_attribute_value` to each value of flat attributes.
 
     Raises:
-        ValueError: A value cannot be turned; the message names its key.
+        ValueError: A value cannot be converted; the message names its key.
     """
     result: Attributes = {}
     for key, value in attributes.items():

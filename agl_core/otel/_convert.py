@@ -1,11 +1,11 @@
-"""Spans of the OpenTelemetry SDK as :class:`~agl_core.types.Span`.
+"""Converts spans of the OpenTelemetry SDK to :class:`~agl_core.types.Span`.
 
-Everything an SDK span says is kept: times become seconds, ids become hex, and what OpenTelemetry
-knows beyond our model stays as extra keys, ``kind`` and ``instrumentation_scope``. Attribute values
-that the model cannot hold (bytes, mappings, mixed sequences) are brought into a form it can.
+No data of an SDK span is lost: times become seconds, ids become hex, and the fields that the model
+does not have (``kind`` and ``instrumentation_scope``) become extra keys. Attribute values that the
+model cannot hold (bytes, mappings, mixed sequences) are converted.
 
-The models are built without validation: the SDK has cleaned the values, and this runs for every
-span of every agent.
+The models are built without validation: the SDK has already cleaned the values, and this code runs
+for every span of every agent.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def to_span(readable: ReadableSpan, rollout_id: str, attempt_id: str, sequence_i
 
 
 def to_core_fields(readable: ReadableSpan) -> SpanCoreFields:
-    """Convert what a span of the SDK says apart from its place in a trace."""
+    """Convert the fields of an SDK span that do not depend on its place in a trace."""
     return _build(
         SpanCoreFields,
         {
@@ -109,14 +109,14 @@ def to_status(status: SdkStatus) -> TraceStatus:
 
 
 def to_attributes(attributes: Mapping[str, Any] | None) -> Attributes:
-    """Bring attribute values as the SDK holds them into those a :class:`Span` holds.
+    """Convert attribute values of the SDK to values that a :class:`Span` can hold.
 
-    Tuples become lists, bytes hex digits, nested mappings dotted keys, and mixed sequences JSON;
-    None vanishes, as it does in OpenTelemetry's own exporters.
+    Tuples become lists, bytes become hex digits, nested mappings become dotted keys, and mixed
+    sequences become JSON. None is dropped, as in OpenTelemetry's own exporters.
     """
     if not attributes:
         return {}
-    # The SDK's mapping is slow to iterate, its copy is a plain dict.
+    # Iterating over the SDK's mapping is slow; its copy is a plain dict.
     values = cast(
         "Mapping[str, Any]",
         attributes.copy() if isinstance(attributes, MappingProxyType) else attributes,
@@ -142,7 +142,7 @@ def _add(result: Attributes, key: str, value: Any) -> None:
     elif isinstance(value, Sequence):
         items = list(cast("Sequence[Any]", value))
         kinds = set(map(type, items))
-        if len(kinds) == 1 and kinds <= _SCALARS:  # token ids: long, and always so
+        if len(kinds) == 1 and kinds <= _SCALARS:  # fast path for long lists of token ids
             result[key] = items
         else:
             result[key] = sanitize_attribute_value(
@@ -153,7 +153,7 @@ def _add(result: Attributes, key: str, value: Any) -> None:
 
 
 def _utf8(text: str) -> str:
-    """Replace lone surrogates, which models do produce and JSON cannot carry."""
+    """Replace lone surrogates: models produce them, and JSON cannot encode them."""
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -194,8 +194,8 @@ def _link(link: SdkLink) -> Link:
     )
 
 
-# The SDK's resources are few and never change, but hash through their JSON: looked up by identity,
-# with the resource kept alive so that its id stays its own.
+# A cache by identity, because hashing an SDK resource serializes it to JSON. Resources are few and
+# immutable. Each entry keeps its resource alive, so that its id is not reused.
 _resources: dict[int, tuple[SdkResource, Attributes]] = {}
 
 
@@ -214,8 +214,8 @@ def _scope(scope: InstrumentationScope) -> dict[str, str]:
 
 
 def _build(model: type[M], fields: dict[str, Any], extra: dict[str, Any] | None = None) -> M:
-    # What BaseModel.model_construct does when every field is given, at a quarter of its cost:
-    # it would be most of what a span costs.
+    # The same as BaseModel.model_construct with every field given, at a quarter of its cost:
+    # model_construct would take most of the time of a conversion.
     instance = model.__new__(model)
     object.__setattr__(instance, "__dict__", fields)
     object.__setattr__(

@@ -1,8 +1,8 @@
-"""Attributes that are made when somebody reads them.
+"""Attributes that are computed on first read.
 
-A model call has hundreds of attributes, and lists of token ids among them, of which the SDK looks
-at every element. Making them is most of what its span would cost the agent's thread, and nobody
-reads them before the span is exported, in a thread that has the time.
+A model call has hundreds of attributes, among them lists of token ids of which the SDK checks every
+element. Computing them takes most of the time that a span costs the agent's thread. They are first
+read when the span is exported, which happens in another thread.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Make = Callable[[], Mapping[str, Any]]
 
 
 def set_attributes_later(span: trace.Span, make: Make) -> None:
-    """Set attributes that are made when the span's attributes are next read. Thread-safe.
+    """Set attributes that are computed when the span's attributes are next read. Thread-safe.
 
-    To every reader, exporters of the application included, it is as if they had been set at once.
-    Setting one at once afterwards counts as reading.
+    Readers, including the application's exporters, see no difference from attributes that were set
+    immediately. Setting an attribute immediately afterwards counts as a read.
 
     Args:
-        span: A span that has not ended; does nothing for others. Those that are not the SDK's get
-            their attributes at once.
-        make: Returns the attributes. Called once, in any thread, so what it makes them of must be
-            the span's own: the agent goes on with what it was given. What it raises is logged.
+        span: A span that has not ended; other spans are ignored. A span that is not an SDK span
+            gets its attributes immediately.
+        make: Returns the attributes. It is called once, in any thread, so it must read data that
+            only the span uses: the agent may change its own objects. Its errors are logged.
     """
     if not span.is_recording():
         return
@@ -52,7 +52,7 @@ def set_attributes_later(span: trace.Span, make: Make) -> None:
 
 
 class _LaterAttributes(BoundedAttributes):
-    """A span's attributes; whatever looks at the dict they are in has the rest made first."""
+    """A span's attributes; reading the underlying dict computes the pending ones first."""
 
     def __init__(self, present: BoundedAttributes) -> None:
         self._made: dict[str, Any] = {}
@@ -71,7 +71,8 @@ class _LaterAttributes(BoundedAttributes):
             with self._making:
                 while self._pending:
                     self._fill(*self._pending[0])
-                    self._pending.popleft()  # not before: other readers wait for it
+                    # After the call, so that other readers see it pending and wait for the lock.
+                    self._pending.popleft()
         return self._made
 
     @_dict.setter
@@ -84,7 +85,7 @@ class _LaterAttributes(BoundedAttributes):
         except Exception:
             _logger.exception("attributes of span %r could not be made", name)
             return
-        # Of numbers there can be thousands, and nothing about them to clean.
+        # Lists of numbers can be long and need no cleaning, so they skip the SDK's check.
         numbers = {
             key: tuple(cast("list[Any]", value))
             for key, value in made.items()
@@ -96,5 +97,5 @@ class _LaterAttributes(BoundedAttributes):
         self._made.update(cleaned)
         self._made.update(numbers)
         while self.maxlen is not None and len(self._made) > self.maxlen:
-            del self._made[next(iter(self._made))]  # the oldest, as the SDK does
+            del self._made[next(iter(self._made))]  # drop the oldest first, as the SDK does
             self.dropped += 1

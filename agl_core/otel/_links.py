@@ -1,7 +1,7 @@
-"""Tags and links: attributes that mark a span, and attributes that point at another one.
+"""Tags and links: attributes that label a span, and attributes that point at another span.
 
-A link is a set of conditions; the spans it points at are those that meet them all. A reward that
-should count for one particular model call carries a link to it::
+A link is a set of conditions; it points at the spans that meet all of them. A reward for one
+particular model call has a link to that call::
 
     emit_reward(1.0, attributes=make_link_attributes({"gen_ai.response.id": response.id}))
 """
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=SpanLike)
 
 
 def make_tag_attributes(tags: Iterable[str]) -> Attributes:
-    """Return the attributes that give a span these tags."""
+    """Return attributes that give a span the tags."""
     return {f"{semconv.TAG}.{index}": tag for index, tag in enumerate(tags)}
 
 
@@ -47,10 +47,10 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def make_link_attributes(links: Mapping[str, str]) -> Attributes:
-    """Return the attributes that link a span to those where every key has the value given.
+    """Return attributes that link a span to the spans in which every key has the given value.
 
     Args:
-        links: Attribute keys and the values they must have; ``trace_id`` and ``span_id`` are the
+        links: Attribute keys and their required values; ``trace_id`` and ``span_id`` refer to the
             ids of the span.
 
     Raises:
@@ -80,11 +80,11 @@ def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkPyd
 
 
 def query_linked_spans(spans: Sequence[T], links: Sequence[LinkPydanticModel]) -> list[T]:
-    """Return the spans that meet every link; all of them if there is no link.
+    """Return the spans that meet every link; all spans if there are no links.
 
     Args:
-        spans: Spans of ours or of the OpenTelemetry SDK.
-        links: Conditions; an attribute must be equal to the value, not just look like it.
+        spans: Spans of the framework or of the OpenTelemetry SDK.
+        links: Conditions; an attribute must equal the value, without conversion of types.
     """
     return [span for span in spans if all(_meets(span, link) for link in links)]
 

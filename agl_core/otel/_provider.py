@@ -1,10 +1,10 @@
-"""The process's OpenTelemetry tracer provider.
+"""Manages the process's OpenTelemetry tracer provider.
 
-OpenTelemetry has one global tracer provider, set once and never replaced, and libraries that are
-instrumented report to it. :func:`attach_span_processor` makes it ours if nobody set one yet, and
-joins it if the application did. Ours cannot be taken away again, so it does as if it were not there
-when nobody listens: client libraries that trace themselves would send headers that they did not
-send before.
+OpenTelemetry has one global tracer provider, which can be set only once; instrumented libraries
+report to it. :func:`attach_span_processor` installs the framework's provider if none is set, and
+otherwise adds a processor to the application's. The framework's provider cannot be removed again,
+so it makes no spans while no tracer is active. Otherwise client libraries that trace themselves
+would send trace headers that they did not send before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["TRACER_NAME", "attach_span_processor", "get_tracer", "get_tracer_pro
 _logger = logging.getLogger(__name__)
 
 TRACER_NAME: Final = "agentlightning"
-"""Instrumentation scope of the spans that emitters make."""
+"""Instrumentation scope of the spans that emitters create."""
 
 Wanted = Callable[[Context | None], bool]
 
@@ -41,12 +41,12 @@ _attached: list[tuple[SpanProcessor, TracerProvider]] = []
 
 
 def _unlimited() -> SpanLimits:
-    # The SDK's default drops the oldest attribute past the 128th; a conversation has more.
+    # By default the SDK keeps only 128 attributes of a span; a conversation has more.
     return SpanLimits(*[SpanLimits.UNSET] * 8)
 
 
 class _QuietProvider(TracerProvider):
-    """Makes spans only when one of its processors wants them."""
+    """A provider whose tracers create spans only when one of its processors wants them."""
 
     def __init__(self, wanted: Wanted, **options: Any) -> None:
         super().__init__(**options)
@@ -56,7 +56,7 @@ class _QuietProvider(TracerProvider):
         return _QuietTracer(super().get_tracer(*args, **kwargs), self._is_wanted)
 
     def _is_wanted(self, context: Context | None) -> bool:
-        # A processor that the application has added wants everything.
+        # A processor that the application added must get all spans.
         return self._wanted(context) or len(_processors(self)) > 1
 
 
@@ -90,20 +90,20 @@ def attach_span_processor(
     id_generator: IdGenerator | None = None,
     wanted: Wanted | None = None,
 ) -> TracerProvider:
-    """Have ``processor`` see the process's spans; idempotent per processor, thread-safe.
+    """Add ``processor`` to the process's tracer provider; idempotent per processor, thread-safe.
 
-    Installs a provider of ours as the global one if there is none. A provider that the application
-    installed is joined, if it is the SDK's; otherwise the spans of libraries stay out of reach,
-    which is logged, and only our own are seen.
+    Without a global provider, the framework's own is installed. If the application installed a
+    provider of the SDK, the processor is added to it. Any other provider cannot take a processor:
+    then the processor gets only the framework's own spans, and a warning is logged.
 
     Args:
         processor: Called at the start and end of each span.
-        id_generator: Used if the provider is ours.
-        wanted: Says whether the processor has a use for a span that starts in a context (None: the
-            running one). Used if the provider is ours; None is always.
+        id_generator: Id generator of the framework's provider; unused with the application's.
+        wanted: Returns whether the processor wants a span that starts in a context (None: the
+            current one); None means always. Unused with the application's provider.
 
     Returns:
-        The provider that carries the processor.
+        The provider to which the processor was added.
 
     Raises:
         TracerError: OpenTelemetry is switched off in this process.
@@ -143,7 +143,7 @@ def _join_or_install(id_generator: IdGenerator | None, wanted: Wanted) -> Tracer
 
 
 def get_tracer_provider(inspect: bool = True) -> TracerProvider:
-    """Return the provider that our spans go through.
+    """Return the provider of the framework's spans.
 
     Args:
         inspect: Log its span processors, if ``AGL_EMITTER_DEBUG`` is on or the level is DEBUG.
@@ -172,11 +172,11 @@ def _log_processors(provider: TracerProvider) -> None:
 
 
 def get_tracer(use_active_span_processor: bool = True) -> Tracer:
-    """Return an OpenTelemetry tracer for spans of our own making: never sampled out, never cut.
+    """Return an OpenTelemetry tracer whose spans are never sampled out and have no size limits.
 
     Args:
-        use_active_span_processor: Report to the processors of :func:`get_tracer_provider`; off, the
-            tracer is isolated and its spans go nowhere.
+        use_active_span_processor: Report to the processors of :func:`get_tracer_provider`; if
+            False, the tracer has no processors and its spans are not recorded.
 
     Raises:
         RuntimeError: No tracer was initialised in this process, or OpenTelemetry is switched off.
@@ -188,8 +188,8 @@ def get_tracer(use_active_span_processor: bool = True) -> Tracer:
 
 @lru_cache(maxsize=8)
 def _own_tracer(shared: TracerProvider | None) -> Tracer:
-    # A provider of our own over the processors of the shared one, because the application's may
-    # sample spans out or limit their attributes, and a reward must not be lost to either.
+    # A separate provider with the processors of the shared one: the application's provider may
+    # sample spans out or limit their attributes, and no reward must be lost that way.
     processors = None if shared is None else shared._active_span_processor  # pyright: ignore[reportPrivateUsage]
     provider = TracerProvider(
         sampler=sampling.ALWAYS_ON,

@@ -95,7 +95,8 @@ __all__ = [
     "split_name",
 ]
 
-# These load pydantic, which commands such as `agl plugins list` do without.
+# Imported on first use: they import pydantic, which commands such as `agl plugins list` do not
+# need.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""A component that was found and whose options were checked, but that is not built yet."""
+"""Describes a component whose options are checked but that is not built yet."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Blueprint"]
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """Everything needed to build one component.
+    """The factory and the options of one component.
 
     Attributes:
-        factory: Builds the component; a plugin's dotted path to it is imported by :meth:`build`.
-        path: Where the component stands in a configuration, for messages.
+        factory: Builds the component. A dotted path is imported by :meth:`build`.
+        path: Path of the component in a configuration, for messages.
         options: The options of the user.
         inject: Values of the running program; see :mod:`agl_core.plugins._build`.
         model: Config model of the options; None passes them on unchecked.
-        record: The plugin it comes from, if it was asked for by name.
+        record: The plugin that provides the component, if it was requested by name.
     """
 
     factory: Callable[..., object] | str
@@ -58,15 +58,15 @@ class Blueprint:
                     path=f"{self.path}.{next(iter(self.options))}",
                 )
             return
-        # The factory, not imported yet, may want any of these.
+        # The factory is not imported yet, so any injected value may still satisfy a field.
         check_config(self.model, self.options, path=self.path, absent=self.inject)
 
     def build(self) -> object:
         """Build the component.
 
         Raises:
-            ConfigError: The factory refuses its arguments.
-            PluginBrokenError: A plugin's factory does not import or failed in any other way.
+            ConfigError: The factory rejects its arguments.
+            PluginBrokenError: A plugin's factory does not import, or raised another error.
         """
         factory = self._import()
         positional, arguments = self._arguments(factory)
@@ -102,7 +102,7 @@ class Blueprint:
             raise broken(self.record, cause) from cause
 
     def _arguments(self, factory: Callable[..., object]) -> tuple[list[object], dict[str, Any]]:
-        """Return the positional arguments (the config model, or none) and those by name."""
+        """Return the positional arguments (at most the config model) and the keyword arguments."""
         wanted = _injects(self.model) | _injects(factory)
         supplied = {name: value for name, value in self.inject.items() if name in wanted}
         if self.model is None:
@@ -123,7 +123,7 @@ class Blueprint:
         try:
             signature = inspect.signature(factory)
         except (TypeError, ValueError):
-            return  # a class written in C has none; its own complaint will have to do
+            return  # a class written in C has no signature; calling it raises its own error
         try:
             signature.bind(**arguments)
         except TypeError as error:

@@ -1,31 +1,31 @@
-"""Making a component from whatever the user wrote.
+"""Builds a component from the user's specification of it.
 
-All of these mean the same::
+These specifications are equivalent::
 
     SqliteStore(path="runs.db")                              # an instance
     {"type": "sqlite", "path": "runs.db"}                    # a name and options
     {"type": "agl_store_sqlite:SqliteStore", "path": ...}    # a dotted path and options
     "store.toml"                                             # a file that holds such a table
 
-and without options ``"sqlite"``, ``"agl_store_sqlite:SqliteStore"``, the class itself, or a
-function that takes nothing and returns the component. A name that two distributions provide is
-pinned as ``"agl-store-sqlite:sqlite"``. A dotted path may also lead to an instance, such as an
+Without options, ``"sqlite"``, ``"agl_store_sqlite:SqliteStore"``, the class itself, or a function
+without parameters that returns the component are valid, too. A name that two distributions provide
+is pinned as ``"agl-store-sqlite:sqlite"``. A dotted path may also lead to an instance, such as an
 ``@algo`` function.
 
-Options are checked by a pydantic model: the one named in the plugin's
-:class:`~agl_core.plugins._spec.ComponentSpec`, or, for a class reached otherwise, the one that its
-constructor takes (:func:`~agl_core.plugins.configured_by`) or its attribute ``Config``. The
-constructor gets the model if it takes one, and else the model's fields as keyword arguments. A
-class without a model gets the options unchanged.
+A pydantic model checks the options: the one named in the plugin's
+:class:`~agl_core.plugins._spec.ComponentSpec`, or, for a class given directly or by dotted path,
+the one that its constructor takes (:func:`~agl_core.plugins.configured_by`) or its attribute
+``Config``. The constructor gets the model if it takes one, and otherwise the model's fields as
+keyword arguments. A class without a model gets the options unchanged.
 
 A value that only the running program has (the store a proxy writes to, the number of runners) is
-*injected*: a factory or its config model says by name what it wants ::
+*injected*: a factory or its config model names the values that it wants ::
 
     class Strategy:
         injects: ClassVar[frozenset[str]] = frozenset({"store", "n_runners"})
 
-and is passed those of them that there are and that the user did not set. Nothing is guessed from
-constructor signatures.
+and gets the values that exist and that the user did not set. Constructor signatures are not
+inspected for this.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ T = TypeVar("T")
 ComponentLike: TypeAlias = Union[  # noqa: UP007 - a class is not an operand of | in an alias
     T, type[T], Callable[[], T], str, Path, Mapping[str, Any], None
 ]
-"""What a component of type ``T`` may be given as; see the module's docstring."""
+"""Specification of a component of type ``T``; see the module's docstring."""
 
 CONTRACTS: Final[Mapping[str, str]] = {
     "store": "agl_core.store:LightningStore",
@@ -82,13 +82,13 @@ def build_component(
         spec: See the module's docstring.
         inject: Values of the running program, by parameter name.
         expected: The class that the result must be an instance of; the kind's contract by default.
-        default: A spec that stands in for None, and for the type of a table that has none.
-        path: Where ``spec`` stands in a configuration, for messages; the kind by default.
+        default: A spec that replaces None, and the type of a table without one.
+        path: Path of ``spec`` in a configuration, for messages; the kind by default.
 
     Raises:
         ConfigError: The spec has no known form, or its options are wrong (a ``ValueError``).
         ComponentTypeError: The object built is not a component of this kind (a ``TypeError``).
-        PluginError: The plugin asked for is missing, ambiguous, off, incompatible or broken.
+        PluginError: The requested plugin is missing, ambiguous, disabled, incompatible or broken.
     """
     contract = contract_of(kind) if expected is None else expected
     for candidate in (spec, default if spec is None else None):
@@ -112,14 +112,14 @@ def resolve_component(
     default: object = None,
     path: str = "",
 ) -> Blueprint:
-    """Find what ``spec`` describes and check its options, short of building it.
+    """Find the component that ``spec`` describes and check its options, without building it.
 
-    Of a plugin, the hook module and the config model are imported, not the implementation. The
-    arguments are those of :func:`build_component`, except that ``spec`` is not an instance.
+    A plugin's hook module and config model are imported, its implementation is not. The arguments
+    are those of :func:`build_component`, except that ``spec`` must not be an instance.
 
     Raises:
         ConfigError: The spec has no known form, or its options are wrong (a ``ValueError``).
-        PluginError: The plugin asked for is missing, ambiguous, off, incompatible or broken.
+        PluginError: The requested plugin is missing, ambiguous, disabled, incompatible or broken.
     """
     path = path or kind
     spec = default if spec is None else spec
@@ -147,7 +147,7 @@ def resolve_component(
 
 
 def _take_type(kind: str, options: dict[str, Any], default: object, path: str) -> object:
-    # Strategies alone had names before every kind did, and called the key "name".
+    # Agent Lightning 0.3 has names only for strategies, under the key "name".
     for key in ("type", "name") if kind == "execution" else ("type",):
         if key in options:
             return options.pop(key)
@@ -167,7 +167,7 @@ def _from_text(
 ) -> Blueprint:
     registry = get_registry()
     dist, colon, _ = text.rpartition(":")
-    # A distribution may be called like a module; then the plugin it provides is meant.
+    # A distribution and a module may have the same name; the distribution's plugin has precedence.
     pinned = bool(colon) and registry.provides(kind, dist)
     if is_dotted_path(text) and not pinned:
         found = import_object(text, path=path)
@@ -203,12 +203,12 @@ def _the(component: object) -> object:
 
 
 def _is_factory(target: object) -> TypeGuard[Callable[..., object]]:
-    """Tell a class or function from a component that happens to be callable."""
+    """Return whether ``target`` is a class or function, not a component that is callable."""
     return isinstance(target, (type, functools.partial)) or inspect.isroutine(target)
 
 
 def contract_of(kind: str) -> type | None:
-    """Return the class a component of this kind has to be an instance of, if there is one."""
+    """Return the class that a component of this kind must be an instance of, or None."""
     dotted = CONTRACTS.get(kind)
     return import_object(dotted) if dotted else None
 

@@ -1,4 +1,4 @@
-"""Checking a component's options against its pydantic model."""
+"""Checks a component's options against its pydantic model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECRETIVE = ("key", "password", "secret", "token", "uri", "url")
 
 
 def config_model_of(factory: object) -> type[BaseModel] | None:
-    """Return the config model that a class's constructor takes, if it takes one."""
+    """Return the config model that a class's constructor takes, or None."""
     return getattr(getattr(factory, "__init__", None), MODEL_ATTRIBUTE, None)
 
 
@@ -33,7 +33,7 @@ def validate_config(model: type[M], config: Mapping[str, Any], *, path: str = ""
     Args:
         model: The component's config model.
         config: Options by name.
-        path: Path to ``config`` in whatever it is part of; stands before every mistake.
+        path: Path of ``config`` in its configuration; prefix of each mistake's path.
 
     Raises:
         ConfigError: With one ``path.to.option: what is wrong`` per mistake, on one line.
@@ -49,13 +49,13 @@ def validate_config(model: type[M], config: Mapping[str, Any], *, path: str = ""
 def check_config(
     model: type[BaseModel], config: Mapping[str, Any], *, path: str, absent: Container[str]
 ) -> None:
-    """Check ``config`` as :func:`validate_config` does, but for what is to be added to it later.
+    """Check ``config`` as :func:`validate_config` does, except for options that are added later.
 
     Args:
         model: The component's config model.
         config: Options by name.
         path: Path to ``config``, for messages.
-        absent: Required options that are not missed.
+        absent: Options that may be missing although they are required.
 
     Raises:
         ConfigError: As :func:`validate_config`.
@@ -80,7 +80,7 @@ def _config_error(
     path: str,
     details: Iterable[ErrorDetails],
 ) -> ConfigError:
-    # A union complains once for each of its members; say it as one.
+    # pydantic reports one error for each member of a union; join them into one message.
     complaints: dict[str, list[str]] = {}
     values: dict[str, str] = {}
     for detail in details:
@@ -97,7 +97,7 @@ def _config_error(
 
 
 def _keys_only(config: Mapping[str, Any], detail: ErrorDetails) -> tuple[int | str, ...]:
-    """Return where the mistake is, without the tags pydantic adds for members of a union."""
+    """Return the location of the mistake, without pydantic's tags for members of a union."""
     location = detail["loc"]
     kept: list[int | str] = []
     current: Any = config
@@ -134,7 +134,7 @@ def _value_of(location: tuple[int | str, ...], detail: ErrorDetails) -> str:
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that the (possibly nested) model at ``location`` takes."""
+    """Return the keys of the (possibly nested) model at ``location``."""
     from pydantic import BaseModel
 
     current: type[BaseModel] = model

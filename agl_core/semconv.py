@@ -1,7 +1,7 @@
 """Semantic conventions: span names and attribute keys of the wire format.
 
-The ``agentlightning.*`` names are kept to the letter, so that spans written by either framework
-can be read by the other.
+The ``agentlightning.*`` names equal those of Agent Lightning 0.3, so that each framework can read
+the spans of the other.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ SPAN_OBJECT: Final = "agentlightning.object"
 SPAN_EXCEPTION: Final = "agentlightning.exception"
 SPAN_OPERATION: Final = "agentlightning.operation"
 SPAN_REWARD: Final = "agentlightning.reward"
-"""Recognised as an operation name only; reward spans themselves are named annotation."""
+"""Read as an operation name only; reward spans are written under :data:`SPAN_ANNOTATION`."""
 SPAN_VIRTUAL: Final = "agentlightning.virtual"
 SPAN_MODEL_CALL: Final = "agl.proxy.openai.chat.completion"
-"""A model call that an LLM proxy recorded, whatever the protocol; the name also says what adapters
-of tracers look for in the names of model calls."""
+"""A model call that an LLM proxy recorded, in any protocol. The name contains
+``openai.chat.completion``, by which adapters of tracers find model calls."""
 
-# Keys that tie a span to its attempt; on the span itself or on its OpenTelemetry resource.
+# Keys that assign a span to an attempt; on the span itself or on its OpenTelemetry resource.
 ROLLOUT_ID: Final = "agentlightning.rollout_id"
 ATTEMPT_ID: Final = "agentlightning.attempt_id"
 SPAN_SEQUENCE_ID: Final = "agentlightning.span_sequence_id"
@@ -74,7 +74,7 @@ MODEL_VERSION: Final = "agentlightning.model_version"
 """Version of the weights that answered a model call; written by LLM proxies."""
 
 PRIMARY_REWARD: Final = "primary"
-"""Name of the reward dimension that a single number is stored under."""
+"""Name of the reward dimension of a reward that is a single number."""
 
 
 class RewardPydanticModel(BaseModel):
@@ -87,7 +87,8 @@ class RewardPydanticModel(BaseModel):
 class LinkPydanticModel(BaseModel):
     """One link, stored under ``agentlightning.link.<i>.{key_match,value_match}``.
 
-    ``trace_id`` and ``span_id`` as ``key_match`` are the span's ids; anything else is an attribute.
+    The values ``trace_id`` and ``span_id`` of ``key_match`` mean the span's ids; any other value
+    is the key of an attribute.
     """
 
     key_match: str

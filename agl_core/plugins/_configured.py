@@ -1,6 +1,6 @@
-"""Components whose constructor takes their config model.
+"""Lets the constructor of a component take its config model.
 
-An option is written once, as a field of the model: its name, type, default, bounds and meaning ::
+An option is defined once, as a field of the model: its name, type, default, bounds and meaning ::
 
     class SqliteConfig(ComponentConfig):
         path: str = Field(default="agl.db", kw_only=False)
@@ -13,13 +13,13 @@ An option is written once, as a field of the model: its name, type, default, bou
         def __init__(self, config: SqliteConfig) -> None:
             self._config = config
 
-The store is then made from a model or from options, and type checkers know both forms ::
+The store can then be built from a model or from options, and type checkers know both forms ::
 
     SqliteStore(SqliteConfig(path="runs.db"))
     SqliteStore("runs.db", busy_seconds=2)
 
-The registry hands the model over that it checked; ``agl plugins show``, ``agl train --check`` and
-the documentation read it.
+The registry passes the model that it has checked. ``agl plugins show``, ``agl train --check`` and
+the documentation read the same model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EITHER: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 class ComponentConfig(BaseModel):
-    """Base of config models: unknown options are refused, and a model does not change.
+    """Base of config models: rejects unknown options, and is immutable.
 
     The docstring of a field is its description. ``Field(kw_only=False)`` also lets the constructor
     take the field by position. A field that holds a live object (a client, a store) has the
@@ -59,7 +59,7 @@ class ComponentConfig(BaseModel):
     )
 
 
-# pyright wants covariance here, although the only use of the variable is a parameter.
+# pyright asks for a covariant variable here, although it is used only as a parameter.
 class _BoundConstructor(Protocol[P, C_contra]):  # pyright: ignore[reportInvalidTypeVarUse]
     @overload
     def __call__(self, config: C_contra, /) -> None: ...
@@ -68,7 +68,7 @@ class _BoundConstructor(Protocol[P, C_contra]):  # pyright: ignore[reportInvalid
 
 
 class _Constructor(Protocol[P, C_contra]):
-    """An ``__init__`` for type checkers. It is a protocol so that subclasses may override it."""
+    """Type of an ``__init__``. It is a protocol, so that subclasses may override ``__init__``."""
 
     @overload
     def __get__(self, obj: None, owner: type, /) -> Callable[..., Any]: ...

@@ -1,9 +1,9 @@
-"""Finding plugins: entry-point names in, records out, no plugin imported.
+"""Finds installed plugins by their entry points, without importing them.
 
-A record needs more than the lookup of :mod:`stevedore` keeps (which distribution an entry point
-came from, its version and requirements), and one malformed ``entry_points.txt`` must not hide the
-others, so the distributions on ``sys.path`` are read one by one here. Loading what was found is
-stevedore's part (:mod:`agl_core.plugins._loading`).
+The distributions on ``sys.path`` are read one by one here, for two reasons. The lookup of
+:mod:`stevedore` drops data that a record needs (the distribution of an entry point, its version and
+requirements). And one malformed ``entry_points.txt`` must not hide the other plugins. stevedore
+loads the plugins that were found (:mod:`agl_core.plugins._loading`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _HEADER: Final = f"[{ENTRY_POINT_GROUP}]"
 def discover(switches: Switches) -> tuple[PluginRecord, ...]:
     """Return a record of every entry point in the group, sorted by kind, name and distribution.
 
-    Never raises because of what is installed, and imports none of it.
+    Never raises because of a broken distribution, and imports no plugin.
     """
     found: dict[str, list[PluginRecord]] = {}
     for distribution in distributions():
         try:
             records = list(_records_of(distribution))
-        except Exception as error:  # metadata is whatever an installer left there
+        except Exception as error:  # malformed metadata can raise any error
             records = [_unreadable(distribution, error)]
         if records:
-            # The first copy of a distribution on the path is the one that would be imported.
+            # If the path has several copies of a distribution, Python imports the first.
             found.setdefault(records[0].dist, records)
     judged = [_judge(record, switches) for records in found.values() for record in records]
     judged.sort(key=lambda record: (record.kind, record.name, record.dist))
@@ -87,7 +87,7 @@ def _unreadable(distribution: Distribution, error: Exception) -> PluginRecord:
 
 
 def _judge(record: PluginRecord, switches: Switches) -> PluginRecord:
-    """Return the record with its status as far as it does not depend on other plugins."""
+    """Return the record with its status; conflicts with other plugins are not checked yet."""
     if verdict := switches.verdict(record):
         return replace(record, status="disabled", error=verdict)
     if record.status != "ok":
@@ -110,11 +110,11 @@ def _bad_value(record: PluginRecord) -> str:
 
 
 def _wrong_core(record: PluginRecord) -> str:
-    """Say which requirement on the core is not met; empty if all are."""
+    """Return a message about an unmet requirement on the core; empty if all are met."""
     concerning = [text for text in record.requires if text.lower().startswith("agl")]
     if not concerning:
         return ""
-    # Costs 20 ms, and a bare core has no need of it.
+    # Imported here because it takes 20 ms and an installation without plugins does not need it.
     from packaging.requirements import InvalidRequirement, Requirement
 
     from agl_core import __version__
@@ -137,7 +137,7 @@ def _wrong_core(record: PluginRecord) -> str:
 
 
 def _settle_conflicts(records: list[PluginRecord]) -> Iterator[PluginRecord]:
-    """Mark those that want the same name; ``records`` is sorted by kind and name."""
+    """Mark the records that provide the same name; ``records`` is sorted by kind and name."""
     for _, group in groupby(records, key=lambda record: (record.kind, record.name)):
         rivals = list(group)
         usable = [record for record in rivals if record.status == "ok"]

@@ -1,7 +1,6 @@
-"""Loading each plugin in a process of its own, timed and with a deadline.
+"""Loads each plugin in a separate process, with a time limit.
 
-Whatever a plugin does to its process (exit, hang, crash the interpreter), the others are examined
-all the same.
+A plugin that exits, hangs or crashes the interpreter does not affect the check of the others.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class Finding:
     """The result of examining one plugin.
 
     Attributes:
-        key: Name of its entry point.
+        key: Name of the plugin's entry point.
         dist: Distribution that provides it.
         version: Version of that distribution.
-        status: As of a record, after loading it.
-        note: What is wrong, or worth knowing.
-        seconds: Time it took to import (and build) it; 0 if it was not tried.
+        status: Status of the record after loading.
+        note: Description of the problem, or a remark; may be empty.
+        seconds: Time to import (and build) the plugin; 0 if it was not loaded.
     """
 
     key: str
@@ -51,9 +50,9 @@ def examine(
     """Examine plugins, several at a time.
 
     Args:
-        records: Which. Those that are disabled, incompatible or broken by their metadata are
-            reported unchanged.
-        timeout: Seconds that each may take.
+        records: The plugins. Those that are disabled, incompatible, or broken according to their
+            metadata are reported without loading them.
+        timeout: Time limit of each plugin, in seconds.
         build: Whether to build components that need no options.
 
     Returns:
@@ -93,10 +92,10 @@ def _finding(record: PluginRecord, status: str, note: str, seconds: float) -> Fi
 def _run_probe(
     record: PluginRecord, report: Path, scratch: Path, timeout: float, build: bool
 ) -> tuple[int | None, str]:
-    """Run the probe and return its exit code (None: too late) and its last line on stderr."""
+    """Run the probe; return its exit code (None: timed out) and its last line of output."""
     command = [sys.executable, "-m", "agl_core.plugins._probe", str(report)]
     command += [json.dumps(record.as_json()), "build" if build else "import"]
-    # A file and not a pipe: what the plugin leaves running could hold a pipe open for ever.
+    # A file instead of a pipe: a process that the plugin started could hold a pipe open for ever.
     with (scratch.parent / "output").open("w+b") as output:
         process = subprocess.Popen(  # noqa: S603
             command,
@@ -121,12 +120,12 @@ def _run_probe(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the probe and whatever it started."""
+    """Kill the probe and the processes that it started."""
     if os.name == "posix":
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            process.kill()  # the group is empty; this reaps the probe if it is still there
+            process.kill()  # the process group is gone; kill the probe if it still runs
     else:
         process.kill()
     process.wait()

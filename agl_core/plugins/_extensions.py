@@ -1,6 +1,6 @@
-"""Importing what plugins of the kinds that extend provide: dialects, checks, resource types.
+"""Imports the objects that extension plugins provide: dialects, checks, resource types.
 
-A plugin that fails here is logged once and left out, so that one broken plugin hides no other.
+A plugin that fails here is logged and left out, so that it does not affect the other plugins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIALECT: Final = "agl_core.adapter:Dialect"
 
 
 def import_extensions(kind: str) -> Iterator[tuple[PluginRecord, Any]]:
-    """Yield the record of every usable plugin of a kind, with the object that its spec names.
+    """Yield the record of every usable plugin of a kind, and the object that its spec names.
 
     Args:
         kind: ``"dialect"``, ``"check"`` or ``"resource"``.
@@ -42,7 +42,7 @@ def import_extension(record: PluginRecord, spec: Spec) -> Any:
     """Import the object that a spec names and check its type.
 
     Raises:
-        PluginBrokenError: It does not import, or is not what the kind requires.
+        PluginBrokenError: The object does not import, or has the wrong type.
     """
     if isinstance(spec, DialectSpec):
         return _dialects(record, spec)
@@ -72,7 +72,7 @@ def _load_once(registry: Registry, name: str) -> None:
 
 
 def load_resource_type(name: str | None) -> None:
-    """Register the resource type that an installed plugin provides under this name, if any.
+    """Register the resource type of this name, if an installed plugin provides it.
 
     Args:
         name: A ``resource_type``; None registers those of all plugins.

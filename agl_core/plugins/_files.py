@@ -1,4 +1,4 @@
-"""Reading a TOML, YAML or JSON file that holds one table."""
+"""Reads configuration files: TOML, YAML or JSON files that hold one table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ CONFIG_SUFFIXES: Final = (".toml", ".yaml", ".yml", ".json")
 
 
 def read_config_file(file: str | Path, *, path: str = "") -> dict[str, Any]:
-    """Return the table a file holds.
+    """Return the table in a file.
 
     Args:
-        file: Its suffix tells the format, one of :data:`CONFIG_SUFFIXES`.
-        path: Where in a configuration the file was named, for messages.
+        file: The file; its suffix, one of :data:`CONFIG_SUFFIXES`, determines the format.
+        path: Path in a configuration that names the file, for messages.
 
     Raises:
-        ConfigError: It cannot be read, is malformed (with the line), or does not hold a table.
+        ConfigError: The file is unreadable or malformed (the message has the line), or does not
+            hold a table.
     """
     file = Path(file)
     suffix = file.suffix.lower()

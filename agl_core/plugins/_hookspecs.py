@@ -1,18 +1,18 @@
-"""Every hook there is.
+"""Specifications of all hooks.
 
-Two families:
+There are two families of hooks:
 
-* **Kinds.** One hook per kind. A hook module implements the one of its entry point's
-  kind; the registry calls it once per process, the first time the plugin is looked at, and expects
-  one spec back, or a list of specs if the distribution has several things of that kind. The hook
-  must be cheap: it says where the implementation is and imports none of it.
-* **Events of the life cycle**, called for every listener (kind ``hook``) in the process in
-  which the event happens. A listener takes the parameters it wants by name. It runs inside the
-  caller, often on its event loop, so it must return at once; one that raises is logged and changes
-  nothing (:mod:`agl_core.plugins._events`).
+* **Kinds.** One hook per kind. A hook module implements the hook of its entry point's kind. The
+  registry calls it once per process, when the plugin is first used. It returns one spec, or a list
+  of specs if the distribution provides several plugins of that kind. The hook must be cheap: it
+  names the implementation and does not import it.
+* **Life-cycle events.** They are called for every listener (kind ``hook``) in the process in which
+  the event happens. A listener declares the parameters that it wants, by name. It runs in the
+  caller's thread, often on an event loop, so it must return quickly. The error of a listener is
+  logged and has no other effect (:mod:`agl_core.plugins._events`).
 
 Hooks are called with keyword arguments only. A parameter may be added to an event at any time;
-removing or renaming one raises :data:`~agl_core.plugins._spec.PLUGIN_API_VERSION`.
+removing or renaming one increases :data:`~agl_core.plugins._spec.PLUGIN_API_VERSION`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ EVENTS: Final[tuple[EventName, ...]] = get_args(EventName)
 
 
 class KindHooks:
-    """One hook per kind; ``agl_<kind>`` answers for the entry point ``<kind>.<name>``.
+    """One hook per kind; ``agl_<kind>`` describes the entry points ``<kind>.<name>``.
 
-    No hook takes arguments. Each returns one spec, or a sequence of specs when the distribution has
-    several things of the kind. The registry calls a hook at most once per process. The seven
-    component hooks are called when a component is asked for by name, of which there is one per
-    run. The other hooks extend: every usable plugin of the kind is called, and one that fails is
-    logged and left out.
+    No hook takes arguments. Each returns one spec, or a sequence of specs when the distribution
+    provides several plugins of the kind. The registry calls a hook at most once per process. The
+    seven component hooks are called when a component is requested by name; a run uses one component
+    of each of these kinds. The other hooks are extensions: every usable plugin of the kind is
+    called, and a plugin that fails is logged and left out.
     """
 
     @staticmethod
@@ -107,8 +107,8 @@ class KindHooks:
     def agl_command() -> CommandSpec | Sequence[CommandSpec]:  # pyright: ignore[reportReturnType]
         """Describe a subcommand of ``agl``.
 
-        Called by ``agl`` for its help text and to run the command, whose module is imported only
-        then.
+        Called by ``agl`` for its help text and to run the command. The command's module is imported
+        only to run it.
         """
 
     @staticmethod
@@ -157,13 +157,13 @@ class KindHooks:
     def agl_resource() -> ResourceSpec | Sequence[ResourceSpec]:  # pyright: ignore[reportReturnType]
         """Describe a resource type.
 
-        Called when a process decodes a resource whose type it does not know yet, and when a schema
-        of all known types is made.
+        Called when a process decodes a resource of an unknown type, and when a schema of all known
+        types is generated.
         """
 
 
 class LifecycleEvents:
-    """The 1:N events a listener may implement."""
+    """The events that listeners may implement; every listener is called."""
 
     @staticmethod
     @hookspec
@@ -171,7 +171,7 @@ class LifecycleEvents:
         """A trainer starts ``fit``, ``dev`` or an evaluation; called by the trainer.
 
         Args:
-            run_id: Identifies the run in its ``run_finished``.
+            run_id: Id of the run; ``run_finished`` gets the same.
             mode: ``"fit"``, ``"dev"`` or ``"eval"``.
             config: The parts of the run, for display: component names and counts.
         """
@@ -179,7 +179,7 @@ class LifecycleEvents:
     @staticmethod
     @hookspec
     def run_finished(run_id: str, mode: str, error: BaseException | None) -> None:
-        """A trainer is done and everything it started has stopped; called by the trainer.
+        """A trainer has finished and all that it started has stopped; called by the trainer.
 
         Args:
             run_id: As in ``run_started``.
@@ -200,13 +200,13 @@ class LifecycleEvents:
     @staticmethod
     @hookspec
     def rollout_finished(rollout: Rollout, worker_id: str | None) -> None:
-        """A rollout reached a final status with the attempt just written; called by the runner.
+        """A rollout reached a final status with the runner's attempt; called by the runner.
 
-        Not called by a runner whose attempt will be retried, nor for a rollout that the watchdog
-        or a cancellation ended; for those listen to the store's events.
+        Not called for an attempt that will be retried, nor for a rollout that the watchdog or a
+        cancellation ended; the store's events report those.
 
         Args:
-            rollout: The rollout as the store has it, final status included.
+            rollout: The rollout as stored, with its final status.
             worker_id: The runner's id in the store, if it has one.
         """
 
@@ -230,10 +230,10 @@ class LifecycleEvents:
         duration: float,
         error: BaseException | None,
     ) -> None:
-        """An attempt's verdict is written; called by the runner, once per attempt.
+        """The final status of an attempt is stored; called by the runner, once per attempt.
 
         Args:
-            rollout: The rollout and attempt as the runner claimed them.
+            rollout: The rollout and the attempt, as claimed by the runner.
             worker_id: The runner's id in the store, if it has one.
             status: The status that the runner wrote: ``"succeeded"`` or ``"failed"``.
             reward: The final reward among the attempt's spans, if any.
@@ -248,7 +248,7 @@ class LifecycleEvents:
 
         Args:
             rollout: The rollout and the attempt the spans belong to.
-            spans: The spans the runner's process recorded; not to be changed.
+            spans: The spans that the runner's process recorded; listeners must not change them.
         """
 
     @staticmethod
@@ -269,5 +269,5 @@ class LifecycleEvents:
         Args:
             algorithm: Name of the algorithm.
             step: Counts from 0 within a run.
-            metrics: Figures of this step by name.
+            metrics: Values of this step's metrics, by name.
         """

@@ -1,5 +1,6 @@
-"""Importing something by its dotted path: ``pkg.mod:Class``, ``pkg.mod:Outer.Inner`` or
-``pkg.mod.Class``.
+"""Imports objects by dotted path.
+
+The forms are ``pkg.mod:Class``, ``pkg.mod:Outer.Inner`` and ``pkg.mod.Class``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["import_object", "is_dotted_path"]
 
 
 def is_dotted_path(text: str) -> bool:
-    """Tell whether ``text`` has the form of a dotted path; nothing is imported."""
+    """Return whether ``text`` has the form of a dotted path, without importing it."""
     module, colon, attribute = text.partition(":")
     if colon:
         return _is_dotted(module) and _is_dotted(attribute)
@@ -22,15 +23,15 @@ def is_dotted_path(text: str) -> bool:
 
 
 def import_object(dotted: str, *, path: str = "") -> Any:
-    """Import a module and return something in it.
+    """Import a module and return one of its attributes.
 
     Args:
         dotted: ``package.module:attribute``; a dot may replace the colon.
-        path: Where in a configuration the dotted path was written, for messages.
+        path: Path in a configuration that holds the dotted path, for messages.
 
     Raises:
-        ConfigError: It is not a dotted path, the module does not exist or does not import, or it
-            has no such attribute.
+        ConfigError: ``dotted`` is not a dotted path, the module does not exist or does not import,
+            or it does not have the attribute.
     """
     if not is_dotted_path(dotted):
         raise ConfigError(f"{dotted!r} is not of the form 'package.module:Name'", path=path)

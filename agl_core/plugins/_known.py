@@ -1,7 +1,7 @@
-"""The plugins of this project's own packages, for messages that say what to install.
+"""Lists the plugins of this project's packages, for messages that say what to install.
 
-No other package is ever suggested: anyone could register a name that nobody has yet. A test holds
-the table to the ``pyproject.toml`` of every package.
+Messages never suggest other packages: anyone could register an unused name. A test compares the
+table with the ``pyproject.toml`` of every package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From a record to the spec its plugin returns: the only module that knows stevedore and pluggy.
+"""Loads a plugin's spec; the only module that uses stevedore and pluggy.
 
 stevedore imports the hook module that an entry point names; pluggy checks its hooks against the
-hookspecs and calls the one of the entry point's kind.
+hookspecs and calls the hook of the entry point's kind.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _SPEC_TYPES: dict[str, type[Spec]] = {
 
 
 class _Found(ExtensionManager[ModuleType]):
-    """stevedore's manager over entry points that were found already; it loads them all."""
+    """A stevedore manager that loads the given entry points instead of looking them up."""
 
     def __init__(self, entry_points: Iterable[EntryPoint]) -> None:
         self._found = list(entry_points)
         super().__init__(ENTRY_POINT_GROUP, on_load_failure_callback=_raise)
 
     def list_entry_points(self) -> list[EntryPoint]:
-        # stevedore's own lookup has lost the distribution, and caches on disk by modification
-        # times in single precision: what was installed in the last two minutes may be missing.
+        # stevedore's own lookup drops the distribution. It also caches on disk by modification
+        # times in single precision, so it may miss plugins installed in the last two minutes.
         return self._found
 
 
@@ -63,9 +63,9 @@ def load_spec(record: PluginRecord) -> Spec:
     """Import the plugin's hook module and return what its hook returns.
 
     Raises:
-        PluginBrokenError: The module does not import, has no such hook, or the hook raised or
-            returned something else than a spec of its own kind and name.
-        PluginIncompatibleError: The spec is of a newer plugin API.
+        PluginBrokenError: The module does not import or does not have the hook, or the hook raised
+            or did not return a spec of the record's kind and name.
+        PluginIncompatibleError: The spec requires a newer plugin API.
     """
     try:
         spec = _call_hook(record, _import_hooks(record))
@@ -84,12 +84,12 @@ def load_spec(record: PluginRecord) -> Spec:
 
 
 def hook_manager(specs: type, plugin: object, name: str) -> pluggy.PluginManager:
-    """Return a pluggy manager that holds one plugin, its hooks checked against ``specs``.
+    """Return a pluggy manager with one plugin, whose hooks are checked against ``specs``.
 
-    One manager each, because pluggy ends a call at the first plugin that raises.
+    Each plugin has its own manager, because pluggy ends a call at the first plugin that raises.
 
     Raises:
-        pluggy.PluginValidationError: A hook is unknown, or takes a parameter its hookspec lacks.
+        pluggy.PluginValidationError: A hook is unknown, or has a parameter that its hookspec lacks.
     """
     manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
     manager.add_hookspecs(specs)
@@ -99,14 +99,14 @@ def hook_manager(specs: type, plugin: object, name: str) -> pluggy.PluginManager
 
 
 def broken(record: PluginRecord, error: BaseException, *, doing: str = "load") -> PluginBrokenError:
-    """Return the error to raise from ``error``, with distribution, version and mending command."""
+    """Return an error with the distribution, its version, and the command that may repair it."""
     return PluginBrokenError(
         f"{record.key} of {record.origin} does not {doing}: {one_line(error)}; {_mend(record)}"
     )
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and message of an error on one line of bearable length."""
+    """Return type and message of an error on one line of at most about 300 characters."""
     text = " ".join(str(error).split())
     if len(text) > 300:
         text = text[:297] + "..."
@@ -143,7 +143,7 @@ def _call_hook(record: PluginRecord, module: ModuleType) -> Any:
 
 
 def _choose(record: PluginRecord, returned: object) -> Any:
-    """Return the spec of the record's name; a hook may describe several things of its kind."""
+    """Return the spec with the record's name; a hook may return several specs of its kind."""
     if not isinstance(returned, (list, tuple)):
         return returned
     specs = cast("Sequence[object]", returned)

@@ -1,7 +1,7 @@
-"""Looks at one plugin in a process of its own: ``python -m agl_core.plugins._probe REPORT PLUGIN``.
+"""Loads one plugin and reports: ``python -m agl_core.plugins._probe REPORT PLUGIN build|import``.
 
-``PLUGIN`` is the plugin's record as JSON; what is found goes to the file ``REPORT`` as JSON. The
-caller (:mod:`agl_core.plugins._doctor`) sets the deadline and makes of a missing report that the
+``PLUGIN`` is the plugin's record as JSON. The result is written to the file ``REPORT`` as JSON. The
+caller (:mod:`agl_core.plugins._doctor`) sets the time limit; a missing report tells it that the
 plugin ended the process.
 """
 
@@ -28,17 +28,17 @@ __all__ = ["probe"]
 
 
 def probe(record: PluginRecord, *, build: bool) -> str:
-    """Load everything a plugin provides.
+    """Load a plugin: its spec, and the objects that the spec names.
 
     Args:
         record: The plugin.
-        build: Whether to build the component too, if it needs no options.
+        build: Whether to also build the component, if it needs no options.
 
     Returns:
-        A note, mostly empty.
+        A remark about the plugin; usually empty.
 
     Raises:
-        AglError: What is wrong with it.
+        AglError: The plugin is unusable.
     """
     spec = load_spec(record)
     if isinstance(spec, ComponentSpec):
@@ -50,7 +50,7 @@ def probe(record: PluginRecord, *, build: bool) -> str:
         except Exception as error:
             raise broken(record, error) from error
         return ""
-    if not isinstance(spec, ProviderSpec):  # a provider is data and nothing to import
+    if not isinstance(spec, ProviderSpec):  # the spec of a provider names no object
         import_extension(record, spec)
     return ""
 

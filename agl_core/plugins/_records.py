@@ -1,7 +1,7 @@
-"""Records of installed plugins, made from metadata without importing them.
+"""Records of installed plugins, built from metadata without importing the plugins.
 
-Problems are data: what is wrong with a plugin is in its :class:`PluginRecord`. Only asking
-for a plugin by name raises.
+Problems are data: :class:`PluginRecord` describes what is wrong with a plugin. Only a lookup of a
+plugin by name raises.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class PluginRecord:
 
     Attributes:
         kind: The kind, or the text before the dot if that is not a kind.
-        name: The name users write.
+        name: Name of the plugin in configurations.
         dist: Distribution that provides it, in canonical spelling.
         version: Version of that distribution.
         status: One of :data:`PluginStatus`.
-        error: One line on what is wrong, and what to do; empty if nothing is.
+        error: One line on the problem and its solution; empty without a problem.
         value: Target of the entry point, the hook module.
         requires: Requirements of the distribution, as in its metadata.
         builtin: Whether the core itself provides it.
@@ -63,7 +63,7 @@ class PluginRecord:
 
     @property
     def pin(self) -> str:
-        """How a user asks for this one and no other: ``agl-store-foo:sqlite``."""
+        """The unambiguous name, with the distribution: ``agl-store-foo:sqlite``."""
         return f"{self.dist}:{self.name}"
 
     @property
@@ -76,15 +76,15 @@ class PluginRecord:
 
 
 def canonical_name(distribution: str) -> str:
-    """Return the one spelling of a distribution's name (PEP 503)."""
+    """Return the normalized name of a distribution (PEP 503)."""
     return _SEPARATORS.sub("-", distribution).lower()
 
 
 def split_name(entry_point: str) -> tuple[str, str, str]:
-    """Split ``kind.name`` and say what is wrong with it.
+    """Split ``kind.name`` and check both parts.
 
     Returns:
-        Kind, name, and a message that is empty if both are good.
+        Kind, name, and an error message, which is empty if both are valid.
     """
     match = _NAME.fullmatch(entry_point)
     if match is None:

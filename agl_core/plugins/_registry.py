@@ -39,8 +39,8 @@ _ERRORS: dict[PluginStatus, type[PluginError]] = {
 class Registry:
     """The plugins of this process.
 
-    Thread-safe. Not shared between processes: a child discovers for itself, under the switches it
-    inherits.
+    Thread-safe. Not shared between processes: a child process discovers its plugins itself, with
+    the switches that it inherits.
 
     Args:
         records: The records that were discovered, sorted.
@@ -55,10 +55,10 @@ class Registry:
 
     @classmethod
     def discover(cls, switches: Switches | None = None) -> Registry:
-        """Read the metadata of everything installed; imports no plugin and never raises.
+        """Read the metadata of all installed distributions; imports no plugin and never raises.
 
         Args:
-            switches: What is off; read from the environment by default.
+            switches: The switches; read from the environment by default.
         """
         from agl_core.plugins._discovery import discover
 
@@ -67,7 +67,7 @@ class Registry:
         return cls(records, (*switches.problems, *switches.unknown(records)))
 
     def of_kind(self, kind: str) -> tuple[PluginRecord, ...]:
-        """Return the records of one kind, whatever their status."""
+        """Return the records of one kind, with any status."""
         return tuple(record for record in self.records if record.kind == kind)
 
     def usable(self, kind: str) -> tuple[PluginRecord, ...]:
@@ -75,7 +75,7 @@ class Registry:
         return tuple(record for record in self.of_kind(kind) if record.status == "ok")
 
     def provides(self, kind: str, distribution: str) -> bool:
-        """Tell whether a distribution has plugins of this kind."""
+        """Return whether a distribution provides plugins of this kind."""
         return any(r.dist == canonical_name(distribution) for r in self.of_kind(kind))
 
     def find(self, kind: str, name: str) -> PluginRecord:
@@ -86,11 +86,11 @@ class Registry:
             name: A name, or a pin: ``distribution:name``.
 
         Raises:
-            PluginNotFoundError: None of that name is installed.
-            PluginConflictError: Several are, and the name is not a pin.
-            PluginDisabledError: It is switched off.
-            PluginIncompatibleError: It needs another version of the core.
-            PluginBrokenError: Its entry point is malformed.
+            PluginNotFoundError: No plugin of this name is installed.
+            PluginConflictError: Several are installed, and the name is not a pin.
+            PluginDisabledError: The plugin is disabled.
+            PluginIncompatibleError: The plugin needs another version of the core.
+            PluginBrokenError: The entry point is malformed.
         """
         if kind not in KINDS:
             raise PluginNotFoundError(f"there is no kind {kind!r} (kinds: {', '.join(KINDS)})")
@@ -99,13 +99,13 @@ class Registry:
         if colon:
             candidates = [r for r in candidates if r.dist == canonical_name(dist)]
             if candidates and candidates[0].status == "conflict":
-                return candidates[0]  # pinned: that is how the user settles it
+                return candidates[0]  # a pin resolves the conflict
         for record in candidates:
             if record.status == "ok":
                 return record
         if not candidates:
             raise PluginNotFoundError(self._not_found(kind, bare, dist))
-        # A conflict can be settled by the user at once, so it is the most helpful to report.
+        # Report a conflict first: the user can resolve it without installing anything.
         candidates.sort(key=lambda r: r.status != "conflict")
         record = candidates[0]
         raise _ERRORS[record.status](f"{record.key} of {record.origin}: {record.error}")
@@ -114,8 +114,8 @@ class Registry:
         """Return the plugin's spec, importing its hook module the first time.
 
         Raises:
-            PluginBrokenError: The plugin fails or returns no proper spec.
-            PluginIncompatibleError: The spec is of a newer plugin API.
+            PluginBrokenError: The plugin fails or does not return a valid spec.
+            PluginIncompatibleError: The spec requires a newer plugin API.
         """
         with self._lock:
             spec = self._specs.get(record)
@@ -128,8 +128,8 @@ class Registry:
     def extensions(self, kind: str) -> list[tuple[PluginRecord, Spec]]:
         """Call the hook of every usable plugin of a kind; return records and specs in order.
 
-        For the kinds of which all plugins are used together. A plugin that fails is logged and left
-        out.
+        It serves the kinds whose plugins are all used together. A plugin that fails is logged and
+        left out.
         """
         found: list[tuple[PluginRecord, Spec]] = []
         for record in self.usable(kind):
@@ -140,7 +140,7 @@ class Registry:
         return found
 
     def component(self, kind: str, name: str) -> tuple[PluginRecord, ComponentSpec]:
-        """Return record and spec of a component by name; raises as find and load do."""
+        """Return record and spec of a component by name; raises the errors of find and load."""
         record = self.find(kind, name)
         spec = self.load(record)
         if not isinstance(spec, ComponentSpec):
@@ -166,7 +166,7 @@ class Registry:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the choice nearest to ``word``, or nothing."""
+    """Return ``; did you mean 'x'?`` for the choice nearest to ``word``, or an empty string."""
     for close in difflib.get_close_matches(word, list(choices), n=1):
         return f"; did you mean {close!r}?"
     return ""
@@ -177,7 +177,7 @@ _registry_lock = threading.Lock()
 
 
 def get_registry() -> Registry:
-    """Return the registry of this process, discovering on the first call."""
+    """Return the registry of this process; the first call discovers the plugins."""
     global _registry
     if _registry is None:
         with _registry_lock:
@@ -190,7 +190,7 @@ def get_registry() -> Registry:
 
 
 def reset_registry(registry: Registry | None = None) -> None:
-    """Put ``registry`` in place of the process's; None discovers again at the next use."""
+    """Replace the registry of this process; None discovers the plugins again at the next use."""
     global _registry
     with _registry_lock:
         _registry = registry

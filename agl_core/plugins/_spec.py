@@ -1,7 +1,7 @@
-"""Specs: the values in which a plugin describes itself.
+"""Specs: the values with which plugins describe themselves.
 
-A plugin's hook module returns one of these from its hook. They hold strings, not objects, so that
-looking at a plugin imports nothing but its hook module::
+A hook returns a spec. Specs hold strings instead of objects, so that listing plugins imports only
+their hook modules::
 
     from agl_core.plugins import ComponentSpec, hookimpl
 
@@ -45,7 +45,7 @@ __all__ = [
 
 ENTRY_POINT_GROUP: Final = "agl"
 PLUGIN_API_VERSION: Final = 1
-"""Raised when a plugin written for the older core would break; see :class:`ComponentSpec`."""
+"""Increased by changes that break plugins for older cores; see :class:`ComponentSpec`."""
 
 ComponentKind = Literal[
     "store", "tracer", "adapter", "algorithm", "proxy", "execution", "llm_server"
@@ -65,14 +65,13 @@ class ComponentSpec:
     """A component that can be built by name.
 
     Attributes:
-        kind: Which contract the component fulfils.
-        name: The name users write; equal to the entry point's after the dot.
+        kind: The contract that the component implements.
+        name: The name in configurations; equal to the entry point's name after the dot.
         factory: ``"package.module:Class"``, called with the config model if its constructor takes
             one (:func:`~agl_core.plugins.configured_by`), else with the model's fields by name.
         config: ``"package.module:Model"``, a pydantic model with ``extra="forbid"``; empty if the
             component takes no options.
-        capabilities: Abilities of the component beyond its contract, as the conformance suites name
-            it.
+        capabilities: Optional abilities of the component, by their names in the conformance suites.
         summary: One line for ``agl plugins list``.
         api: The plugin API version the component was written for.
     """
@@ -92,7 +91,7 @@ class CommandSpec:
 
     Attributes:
         name: The word after ``agl``.
-        target: ``"package.module:command"``, a :class:`click.Command`; imported when it is run.
+        target: ``"package.module:command"``, a :class:`click.Command`; imported to run the command.
         summary: One line for ``agl --help``.
         api: The plugin API version the command was written for.
     """
@@ -109,11 +108,11 @@ class AppSpec:
 
     Attributes:
         name: Name of the app, as in its entry point.
-        path: Where it is mounted, e.g. ``/dashboard`` (absolute, no trailing slash; ``/`` takes
+        path: Path of the mount, e.g. ``/dashboard`` (absolute, no trailing slash; ``/`` serves
             every GET that no route of the API matches).
         factory: ``"package.module:function"``, called with the server's store; returns the app.
         summary: One line for ``agl plugins list``.
-        scope: Token scope that a caller needs: ``read``, ``admin``, or ``public`` for none.
+        scope: Token scope that a caller needs: ``read``, ``admin``, or ``public`` for no token.
         api: The plugin API version the app was written for.
     """
 
@@ -144,7 +143,7 @@ class HookSpec:
 
 @dataclass(frozen=True, slots=True)
 class DialectSpec:
-    """A span vocabulary: in which attributes a tracer or proxy writes model calls and agents.
+    """A span vocabulary: the attributes in which a tracer or proxy writes model calls and agents.
 
     Attributes:
         name: Name of the dialect, as in its entry point.
@@ -166,15 +165,15 @@ class ProviderSpec:
 
     Attributes:
         name: The prefix before the first ``/`` of a model.
-        protocols: Protocols the backend speaks (:data:`agl_core.genai.Protocol`), best first. A
+        protocols: Protocols of the backend (:data:`agl_core.genai.Protocol`), best first. A
             request in another protocol is translated to the first of them that can express it.
-        api_base: Base URL when a model list does not give one; empty if there is no usual one.
+        api_base: Base URL if a model list does not give one; empty if there is no default.
         auth: How the key is sent: ``"bearer"`` is ``Authorization: Bearer KEY``, ``"x-api-key"`` is
             Anthropic's header.
         headers: Headers sent with every call, unless the agent's request has them.
         token_ids: Whether the backend returns token ids on ``return_token_ids``.
-        logprobs: Whether log-probabilities may be asked for in every call.
-        stream_usage: Whether the backend takes ``stream_options.include_usage``.
+        logprobs: Whether the proxy may request log-probabilities in every call.
+        stream_usage: Whether the backend supports ``stream_options.include_usage``.
         summary: One line for ``agl plugins list``.
         api: The plugin API version the provider was written for.
     """
@@ -198,7 +197,7 @@ class CheckSpec:
     Attributes:
         name: Name of the check, as in its entry point.
         check: ``"package.module:function"``, called without arguments; returns an iterable of
-            :class:`agl_core.doctor.Finding` and changes nothing.
+            :class:`agl_core.doctor.Finding` and repairs nothing.
         summary: One line for ``agl plugins list``.
         api: The plugin API version the check was written for.
     """
@@ -214,7 +213,7 @@ class ResourceSpec:
     """A resource type that stores and agents can decode.
 
     Attributes:
-        name: The ``resource_type`` that the class fixes.
+        name: The ``resource_type`` of the class.
         resource: ``"package.module:Class"``, a subclass of :class:`agl_core.types.Resource`;
             imported when a process first decodes a resource of this type.
         summary: One line for ``agl plugins list``.

@@ -1,18 +1,18 @@
-"""Off-switches for plugins, read before any plugin is imported.
+"""Switches that disable plugins, read before any plugin is imported.
 
 =======================  ======================================================================
-``AGL_DISABLE_PLUGINS``  comma-separated selectors that are off; ``*`` is every plugin that is not
-                         built in (what ``agl --no-plugins`` sets)
-``AGL_PLUGINS``          comma-separated selectors; if set, everything else that is not built in
-                         is off
+``AGL_DISABLE_PLUGINS``  comma-separated selectors to disable; ``*`` selects every plugin that is
+                         not built in (``agl --no-plugins`` sets it)
+``AGL_PLUGINS``          comma-separated selectors; if set, all other plugins that are not built
+                         in are disabled
 ``[tool.agl]``           ``disable-plugins`` and ``plugins``, lists of selectors, in the nearest
-                         ``pyproject.toml`` that has such a table; the variables are read besides
+                         ``pyproject.toml`` that has this table; applies together with the variables
 =======================  ======================================================================
 
 A selector is an entry point (``store.sqlite``), a distribution (``agl-store-sqlite``), or both
-(``agl-store-sqlite:sqlite``). A built-in goes off only by its entry point.
+(``agl-store-sqlite:sqlite``). Only its entry point selects a built-in plugin.
 
-The variables are inherited by child processes, so a child sees the same plugins as its parent.
+Child processes inherit the variables, so a child has the same plugins as its parent.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ class Switches:
     """The selectors in force.
 
     Attributes:
-        disabled: Selectors that are off, each with where it was written.
-        allowed: Selectors that are on to the exclusion of all others, or None if there is no such
-            list.
+        disabled: Selectors of disabled plugins, each with its source (a variable or a file).
+        allowed: Selectors of the only plugins to use; None if there is no such list.
         problems: Settings that could not be read, one line each.
     """
 
@@ -54,9 +53,9 @@ class Switches:
         """Read the switches of this process.
 
         Args:
-            environ: Environment variables; the process's own by default.
-            directory: Where the search for ``pyproject.toml`` starts; the working directory by
-                default.
+            environ: Environment variables; by default those of the process.
+            directory: Directory in which the search for ``pyproject.toml`` starts; the working
+                directory by default.
         """
         environ = os.environ if environ is None else environ
         disabled: dict[str, str] = {}
@@ -75,7 +74,7 @@ class Switches:
         return cls(disabled, allowed, tuple(problems))
 
     def verdict(self, record: PluginRecord) -> str:
-        """Say by what ``record`` is switched off; empty if it is on."""
+        """Return a message on what disables ``record``; empty if it is enabled."""
         for selector, source in self.disabled.items():
             if _matches(selector, record):
                 return f"switched off by {source}"
@@ -86,7 +85,7 @@ class Switches:
         return f"not in {next(iter(self.allowed.values()), 'an empty list of plugins')}"
 
     def unknown(self, records: Iterable[PluginRecord]) -> tuple[str, ...]:
-        """Return one line for each selector that names nothing installed."""
+        """Return one line for each selector that matches no installed plugin."""
         records = tuple(records)
         named = {**self.disabled, **(self.allowed or {})}
         return tuple(
@@ -126,11 +125,11 @@ def _selectors(key: str, value: object, file: str) -> tuple[dict[str, str], list
 
 
 def _project_table(directory: Path | None) -> tuple[str, dict[str, Any], list[str]]:
-    """Return the nearest file with a ``[tool.agl]``, that table, and what was unreadable."""
+    """Return the nearest file with ``[tool.agl]``, the table, and messages on unreadable files."""
     problems: list[str] = []
     try:
         start = (directory or Path.cwd()).absolute()
-    except FileNotFoundError:  # the working directory was deleted under us
+    except FileNotFoundError:  # the working directory was deleted
         return "", {}, []
     for folder in (start, *start.parents):
         file = folder / "pyproject.toml"
@@ -141,7 +140,7 @@ def _project_table(directory: Path | None) -> tuple[str, dict[str, Any], list[st
         except OSError as error:
             problems.append(f"{file} cannot be read: {error}")
             continue
-        if b"agl" not in data:  # most files have nothing to say, and parsing one is slow
+        if b"agl" not in data:  # most files have no such table, and parsing is slow
             continue
         import tomllib
 

@@ -1,4 +1,4 @@
-"""The data models that every part of the framework speaks."""
+"""Data models that all parts of the framework share."""
 
 from agl_core.types._copying import attach_attempt, construct, evolve
 from agl_core.types._legacy import (

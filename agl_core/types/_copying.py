@@ -1,9 +1,9 @@
-"""Cheap copies of records.
+"""Copies records at low cost.
 
-The framework treats records as immutable values: a change is a new record, and a store takes and
-returns copies. Both happen several times per rollout. So these functions skip pydantic's validation
-(the values come from validated records) and :func:`copy.deepcopy` (payloads are nearly always
-JSON).
+The framework treats records as immutable values: a change creates a new record, and a store takes
+and returns copies. Both happen several times per rollout. Therefore these functions skip pydantic's
+validation (the values come from validated records) and avoid :func:`copy.deepcopy` (payloads are
+nearly always JSON).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
 M = TypeVar("M", bound=BaseModel)
 
 _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
-# Every field of a constructed record counts as set, so all records of a class share one set:
-# assigning to a field adds a name that is in it already.
+# Every field of a constructed record counts as set, so all records of a class share one set.
+# pydantic adds the name of a field on assignment; the set already contains it.
 _field_names: Final[dict[type[BaseModel], set[str]]] = {}
 _new = object.__new__
 _set = object.__setattr__
 
 
 def construct(cls: type[M], values: dict[str, Any]) -> M:
-    """Return a record of these values without validating them; takes ownership of the dict.
+    """Return a record with these values, without validation; takes ownership of the dict.
 
     Args:
         cls: A model without private attributes and without ``extra="allow"``.
@@ -58,17 +58,17 @@ def construct(cls: type[M], values: dict[str, Any]) -> M:
 
 
 def evolve(record: M, changes: dict[str, Any]) -> M:
-    """Return a copy of ``record`` with these fields changed, sharing the values of the others."""
+    """Return a copy of ``record`` with some fields changed; it shares the values of the others."""
     return construct(type(record), {**record.__dict__, **changes})
 
 
 def copy_value(value: Any) -> Any:
-    """Return a deep copy: dicts, lists and scalars fast, anything else by :func:`copy.deepcopy`."""
+    """Return a deep copy; values other than JSON are copied by :func:`copy.deepcopy`."""
     if type(value) in _IMMUTABLE:
         return value
     try:
         return _copy_json(value)
-    except RecursionError:  # it contains itself; deepcopy keeps a memo and copes
+    except RecursionError:  # a cyclic value; deepcopy keeps a memo
         return copy.deepcopy(value)
 
 
@@ -116,7 +116,7 @@ def attach_attempt(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
 
 
 def join_attempt(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
-    """Return both as one record, which takes their values over without copying them."""
+    """Return both as one record that shares their values."""
     return construct(AttemptedRollout, {**rollout.__dict__, "attempt": attempt})
 
 
@@ -139,7 +139,7 @@ def copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
 
 def construct_open(cls: type[M], values: dict[str, Any]) -> M:
     """Like :func:`construct`, for a model with ``extra="allow"``; the record has no extra key."""
-    # Not on top of construct(): this is the hot path of reading spans.
+    # Repeats construct() instead of calling it: reading spans is a hot path.
     record = _new(cls)
     _set(record, "__dict__", values)
     _set(record, "__pydantic_fields_set__", _field_names.get(cls) or _names_of(cls))

@@ -1,6 +1,6 @@
-"""Deprecated names, kept so that code written against them still runs.
+"""Deprecated names, kept for existing code.
 
-The records are those of the v0.1 HTTP stack; the enums have become :mod:`agl_core.semconv`.
+The records belong to the v0.1 HTTP stack; :mod:`agl_core.semconv` replaces the enums.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Datasets, stop events, and the life cycle of things that several workers use."""
+"""Protocols of datasets and stop events, and the life cycle of components with several workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dataset(Protocol[T_co]):
 
 
 class ParallelWorkerBase:
-    """Life cycle of something that several workers use.
+    """Life cycle of a component that several workers use.
 
     The order is ``init`` in the main process, ``init_worker`` in each worker, ``run``,
     ``teardown_worker`` in each worker, ``teardown`` in the main process.
@@ -45,28 +45,28 @@ class ParallelWorkerBase:
 
 @runtime_checkable
 class ExecutionEvent(Protocol):
-    """A flag that can be waited for; the interface of :class:`threading.Event` and one more."""
+    """A flag to wait for; the interface of :class:`threading.Event`, plus :meth:`wait_async`."""
 
     def set(self) -> None:
-        """Raise the flag and wake every waiter. Idempotent."""
+        """Set the flag and wake all waiters. Idempotent."""
         ...
 
     def clear(self) -> None:
-        """Lower the flag."""
+        """Clear the flag."""
         ...
 
     def is_set(self) -> bool:
-        """Tell whether the flag is up."""
+        """Return whether the flag is set."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until the flag is up, at most ``timeout`` seconds.
+        """Block this thread until the flag is set, at most ``timeout`` seconds.
 
         Returns:
-            Whether the flag is up.
+            Whether the flag is set.
         """
         ...
 
     async def wait_async(self) -> None:
-        """Wait in a task until the flag is up; cancellable."""
+        """Wait in a task until the flag is set; cancellable."""
         ...

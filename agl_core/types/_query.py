@@ -1,4 +1,4 @@
-"""Pages, filters and sort orders: how stores are asked and how they answer."""
+"""Filters, sort orders and result pages of queries to stores."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class PaginatedResult(BaseModel, Generic[T_co]):
 
     items: Sequence[T_co]
     limit: int
-    """The limit asked for; -1 means unlimited."""
+    """The requested limit; -1 means unlimited."""
     offset: int
     total: int
-    """How many items match before paging."""
+    """How many items match on all pages."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -58,8 +58,8 @@ FilterOptions = dict[str, Any]
 """Field name to :class:`FilterField`, plus two reserved keys.
 
 ``_aggregate``: ``"and"`` (default) or ``"or"``, how the conditions of the ordinary fields combine.
-``_must``: a mapping (or a sequence of mappings) of field name to :class:`FilterField` that always
-holds, whatever ``_aggregate`` says.
+``_must``: a mapping (or a sequence of mappings) of field name to :class:`FilterField`; these
+conditions must hold regardless of ``_aggregate``.
 """
 
 

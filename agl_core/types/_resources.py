@@ -1,4 +1,4 @@
-"""Tunable resources: what an algorithm improves and an agent receives.
+"""Tunable resources, which algorithms improve and agents receive.
 
 The ``resource_type`` of a resource names its class. Users add classes with
 :func:`register_resource_type`. Plugins add them with the hook ``agl_resource``, which is called
@@ -70,14 +70,14 @@ _types: dict[str, type[Resource]] = {}
 
 
 def register_resource_type(cls: R) -> R:
-    """Make a :class:`Resource` subclass known by the default of its ``resource_type``.
+    """Register a :class:`Resource` subclass under the default of its ``resource_type``.
 
     Usable as a class decorator. Registering the same class again changes nothing. Not thread-safe:
     register at import time.
 
     Raises:
-        ValueError: The class has no string default for ``resource_type``, or another class already
-            has it.
+        ValueError: The class has no string default for ``resource_type``, or another class is
+            registered under it.
     """
     name = cls.model_fields["resource_type"].default
     if not isinstance(name, str) or not name:
@@ -90,8 +90,9 @@ def register_resource_type(cls: R) -> R:
 
 
 def resource_types() -> dict[str, type[Resource]]:
-    """Return all resource classes by their ``resource_type`` (a copy): built in, registered, and
-    provided by installed plugins.
+    """Return a dict of all resource classes by their ``resource_type``.
+
+    It includes the built-in classes, the registered ones, and those of installed plugins.
     """
     lazy.service("resource types")(None)
     return dict(_types)
@@ -138,12 +139,12 @@ class ProxyLLM(LLM):
     def get_base_url(
         self, rollout_id: str | None = None, attempt_id: str | None = None, *_: Any, **__: Any
     ) -> str:
-        """Return the endpoint with rollout and attempt baked into its path.
+        """Return the endpoint with the ids of rollout and attempt in its path.
 
         Args:
-            rollout_id: Rollout to file calls under; None together with ``attempt_id`` returns the
-                endpoint unchanged.
-            attempt_id: Attempt to file calls under.
+            rollout_id: Rollout to which the proxy assigns the calls; if both ids are None, the
+                endpoint is returned unchanged.
+            attempt_id: Attempt to which the proxy assigns the calls.
 
         Raises:
             ValueError: Only one of the ids is given, or one is not a string.
@@ -158,7 +159,7 @@ class ProxyLLM(LLM):
         return f"{root}/rollout/{rollout_id}/attempt/{attempt_id}{version}"
 
     def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
-        """Return a plain :class:`LLM` whose endpoint files calls under this attempt."""
+        """Return a plain :class:`LLM` whose endpoint has the ids of this attempt in its path."""
         return LLM(
             endpoint=self.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
             model=self.model,
@@ -258,7 +259,7 @@ NamedResources = dict[str, ResourceUnion]
 
 
 def becomes_latest(resources: NamedResources) -> bool:
-    """Whether a snapshot becomes the latest when it is stored; one of only checkpoints does not."""
+    """Return whether a stored snapshot becomes the latest; one with only checkpoints does not."""
     return not resources or any(not isinstance(it, Checkpoint) for it in resources.values())
 
 

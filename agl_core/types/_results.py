@@ -41,7 +41,7 @@ class Triplet(BaseModel):
 
 
 class RewardMatchPolicy(StrEnum):
-    """How a reward finds the model call it belongs to."""
+    """Policies that match a reward to a model call."""
 
     FIRST_SIBLING = "first_sibling"
     """The latest call that ended before the reward among the children of one parent."""

@@ -1,4 +1,4 @@
-"""Rollouts, attempts and workers: the records a store keeps about work.
+"""Rollouts, attempts and workers: the records of a store.
 
 Times are Unix epoch **seconds** (float, wall clock). Durations are seconds.
 """
@@ -37,11 +37,11 @@ AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unrespon
 WorkerStatus = Literal["idle", "busy", "unknown"]
 
 QUEUING_STATUSES: Final = frozenset({"queuing", "requeuing"})
-"""Rollout statuses that mean: waiting in the queue."""
+"""Statuses of rollouts in the queue."""
 RUNNING_STATUSES: Final = frozenset({"preparing", "running"})
-"""Rollout and attempt statuses that mean: a worker has it."""
+"""Statuses of rollouts and attempts that a worker holds."""
 FINISHED_STATUSES: Final = frozenset({"failed", "succeeded", "cancelled"})
-"""Rollout statuses that are terminal."""
+"""Terminal statuses of rollouts."""
 
 
 class RolloutConfig(BaseModel):
@@ -58,7 +58,7 @@ class RolloutConfig(BaseModel):
 
 
 class Rollout(BaseModel):
-    """One task to be done by an agent, and where it stands."""
+    """One task for an agent, and its status."""
 
     rollout_id: str
     input: TaskInput
@@ -73,7 +73,7 @@ class Rollout(BaseModel):
 
 
 class Attempt(BaseModel):
-    """One try of one worker at a rollout."""
+    """One execution of a rollout by a worker."""
 
     rollout_id: str
     attempt_id: str
@@ -90,7 +90,7 @@ class Attempt(BaseModel):
 class AttemptedRollout(Rollout):
     """A rollout with its latest attempt attached.
 
-    In JSON it is told apart from a plain :class:`Rollout` by the key ``attempt``.
+    In JSON, the key ``attempt`` distinguishes it from a plain :class:`Rollout`.
     """
 
     attempt: Attempt
@@ -116,7 +116,7 @@ class EnqueueRolloutRequest(BaseModel):
 
 
 class Worker(BaseModel):
-    """A runner as the store sees it; created by its first heartbeat or claim."""
+    """The store's record of a runner; created by its first heartbeat or claim."""
 
     worker_id: str
     status: WorkerStatus = "unknown"

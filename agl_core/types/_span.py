@@ -1,8 +1,8 @@
-"""Spans: what happened during an attempt.
+"""Spans: the recorded operations of an attempt.
 
 The models mirror OpenTelemetry's, with times in seconds instead of nanoseconds and with the three
-keys that tie a span to its attempt. Conversion from SDK objects lives in
-:mod:`agl_core.otel._convert`, so that this module imports no OpenTelemetry.
+keys that assign a span to its attempt. :mod:`agl_core.otel._convert` converts SDK objects, so that
+this module does not import OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ AttributeValue = Annotated[
     | Annotated[list[StrictBool], Field(fail_fast=True)]
     | Annotated[list[StrictInt], Field(fail_fast=True)]
     | Annotated[list[StrictFloat], Field(fail_fast=True)],
-    # Strict types exclude each other, so the first that fits is the only one; trying all of them
-    # on every value would be most of what parsing a span costs.
+    # Strict types exclude each other, so at most one fits. Trying all of them on every value would
+    # take most of the time of parsing a span.
     Field(union_mode="left_to_right"),
 ]
 """A primitive, or a homogeneous sequence of one primitive type."""
@@ -61,7 +61,7 @@ Attributes = dict[str, AttributeValue]
 TraceState = dict[str, str]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
-# A float that JSON has no number for (NaN, infinities) is written as a string, as OTLP/JSON does.
+# NaN and infinities, which are not JSON numbers, are written as strings, as in OTLP/JSON.
 _OPEN = ConfigDict(extra="allow", ser_json_inf_nan="strings")
 
 
@@ -174,11 +174,11 @@ class Span(BaseModel):
         resource: OtelResource | None = None,
         status: TraceStatus | None = None,
     ) -> Span:
-        """Make a span from attributes alone; whatever is left out gets a neutral default.
+        """Create a span from attributes; all other fields have defaults.
 
-        Ids of trace and span are drawn at random, the status is ``OK``, the name is
-        ``agentlightning.virtual``; rollout and attempt ids default to the empty string and the
-        sequence id to 0.
+        By default, trace and span ids are random, the status is ``OK``, the name is
+        ``agentlightning.virtual``, the rollout and attempt ids are empty strings, and the sequence
+        id is 0.
         """
         trace_id = trace_id or new_trace_id()
         span_id = span_id or new_span_id()
@@ -210,7 +210,7 @@ class Span(BaseModel):
         attempt_id: str | None = None,
         sequence_id: int | None = None,
     ) -> Span:
-        """Tie core fields to an attempt; a missing start time becomes now."""
+        """Create a span of an attempt from core fields; a missing start time becomes now."""
         return cls.from_attributes(
             attributes=core.attributes,
             rollout_id=rollout_id,
@@ -229,7 +229,7 @@ def _local_context(trace_id: str, span_id: str) -> SpanContext:
 
 @runtime_checkable
 class SpanRecordingContext(Protocol):
-    """An open span that code inside it may write to; its opener closes it."""
+    """An open span to which the code inside it may write; the code that opened it closes it."""
 
     def record_exception(self, exception: BaseException) -> None:
         """Add the exception's attributes and set the status to ``ERROR``."""

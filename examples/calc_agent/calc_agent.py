@@ -1,7 +1,8 @@
 """The agent: a loop around an OpenAI client and the tools of an MCP server.
 
-The framework touches it in three places: ``@agl.rollout`` hands it a task and the model to ask,
-``@agl.operation`` records each call of the model and of a tool, and what it returns is the reward.
+The framework appears in three places: ``@agl.rollout`` passes the agent a task and the model to
+call, ``@agl.operation`` records each call of the model and of a tool, and the return value is the
+reward.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ def solve(question: str, llm: agl.LLM, calculator: Calculator) -> str:
 
 
 def ask(llm: agl.LLM, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
-    """Ask the model; return its completion."""
+    """Call the model; return its completion."""
     base_url, model, api_key = endpoint_of(llm)
     client = _client(base_url, api_key)
 
-    @agl.operation(name="chat")  # what goes in and out is recorded: neither client nor key does
+    @agl.operation(name="chat")  # records arguments and result, so no client or key here
     def chat(model: str, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
         completion = client.chat.completions.create(
             model=model, messages=messages, tools=tools, **llm.sampling_parameters

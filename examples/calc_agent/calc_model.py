@@ -1,8 +1,9 @@
-"""Which model answers: the environment decides, as with any OpenAI client.
+"""Selects the model by environment variables, as any OpenAI client does.
 
-With ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` set it is that endpoint, and ``OPENAI_MODEL`` names
-the model. With neither, a SIMULATED model is started in this process, and says so: rules that know
-the four kinds of problems, and dice that make it slip. It is not a language model.
+With ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` set, the model is at that endpoint, and
+``OPENAI_MODEL`` is its name. With neither set, a SIMULATED model starts in this process and logs
+that it is simulated. It is not a language model: rules solve the four kinds of problems, and random
+numbers make some answers wrong.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ import agl_core as agl
 __all__ = ["FROM_ENVIRONMENT", "MODEL_NAME", "endpoint_of", "simulate"]
 
 FROM_ENVIRONMENT = "environment"
-"""Endpoint of a resource that leaves to the environment which model is asked."""
+"""Endpoint of a resource for which the environment variables select the model."""
 MODEL_NAME = "simulated-calculator-user"
 _DEFAULT_MODEL = "gpt-4.1-mini"
 _starting = threading.Lock()
-_SLIP = 0.15  # chance of setting up the wrong sum
-_GUESS = 0.15  # chance of not using the tool
+_SLIP = 0.15  # probability of a wrong formula
+_GUESS = 0.15  # probability of an answer without the tool
 
 
 def endpoint_of(llm: agl.LLM) -> tuple[str | None, str, str | None]:
     """Return base URL, model name and API key for an OpenAI client.
 
     Args:
-        llm: The resource that the agent was given.
+        llm: The resource that the agent received.
     """
     if llm.endpoint != FROM_ENVIRONMENT:
         return llm.endpoint, llm.model, llm.api_key or "none"
@@ -66,7 +67,7 @@ def simulate(request: Any) -> Any:
     """Return the simulated model's reply to a chat request.
 
     Args:
-        request: Body of the request. The dice depend on its messages alone, and its ``seed``.
+        request: Body of the request. Its messages and its ``seed`` determine the random numbers.
     """
     from agl_testing.models import Reply, ToolCall
 
@@ -90,7 +91,7 @@ def simulate(request: Any) -> Any:
 
 
 def _set_up(question: str, *, slips: bool) -> str | None:
-    """Return the sum that a problem asks for, or one that is nearly right."""
+    """Return the formula of a problem, or one that is nearly right."""
     numbers = re.findall(r"\d+", question)
     if "boxes" in question:
         a, b, c = numbers

@@ -1,4 +1,4 @@
-"""Word problems from a seeded generator, with their answers computed."""
+"""Generates word problems and their answers from a seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _THINGS = ("apples", "books", "candles", "marbles", "pencils", "stamps")
 
 
 def make_tasks(count: int, seed: int) -> list[dict[str, Any]]:
-    """Return problems; the same ones for the same seed.
+    """Return problems; equal seeds give equal problems.
 
     Args:
-        count: How many.
-        seed: Where they come from.
+        count: Number of problems.
+        seed: Seed of the generator.
     """
     dice = Random(seed)
     return [_make(dice, number) for number in range(count)]

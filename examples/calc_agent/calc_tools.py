@@ -1,8 +1,8 @@
-"""The calculator as the agent sees it: an MCP client that synchronous code can call.
+"""An MCP client of the calculator that synchronous code can call.
 
 One server process serves all rollouts of a process; starting one for each would cost more than the
-rollouts. The client lives on an event loop of its own, and calls from any number of threads are
-answered as they come.
+rollouts. The client runs in an event loop of its own. Any number of threads may call it
+concurrently.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Calculator:
     """A running calculator server. Thread-safe; a context manager.
 
     Args:
-        command: What starts the server; by default this Python and ``calculator.py``.
-        timeout: Seconds that a call may take.
+        command: Command that starts the server; by default this Python and ``calculator.py``.
+        timeout: Timeout of a call, in seconds.
     """
 
     def __init__(self, command: list[str] | None = None, timeout: float = 30.0) -> None:
@@ -55,7 +55,7 @@ class Calculator:
         self._stack.close()
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return the server's tools as OpenAI's API takes them."""
+        """Return the server's tools in the format of OpenAI's API."""
         found = self._portal.call(self._client.list_tools)
         return [
             {
@@ -70,11 +70,11 @@ class Calculator:
         ]
 
     def call(self, name: str, arguments: str) -> str:
-        """Call a tool with the arguments that the model wrote; what is wrong is told to the model.
+        """Call a tool with the model's arguments; return its result or an error text for the model.
 
         Args:
             name: The tool.
-            arguments: JSON, if the model did well.
+            arguments: Arguments as the model wrote them; should be JSON.
         """
         try:
             given = json.loads(arguments)
@@ -88,7 +88,7 @@ class Calculator:
 
 
 def shared_calculator() -> Calculator:
-    """Return the calculator of this process, started when it is first asked for."""
+    """Return the calculator of this process; the first call starts it."""
     with _starting:
         return _shared()
 

@@ -1,7 +1,7 @@
 """A calculator as an MCP server: ``python calculator.py`` speaks the protocol on stdin and stdout.
 
-The arithmetic is done by walking the parsed expression, never by ``eval``: what arrives here was
-written by a language model.
+The server walks the parsed expression and never calls ``eval``, since a language model wrote the
+expression.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def calculate(expression: str) -> str:
     Fractions are exact until the end: ``1/3*3`` is ``1``.
 
     Raises:
-        ValueError: It is no such expression, or its value is too large.
+        ValueError: The text is not such an expression, or its value is too large.
     """
     if len(expression) > _MAX_LENGTH:
         raise ValueError(f"the expression is longer than {_MAX_LENGTH} characters")

@@ -1,7 +1,7 @@
-"""The agent and its tasks: look on a shelf with a tool, and say which digit lies there.
+"""The agent and its tasks: look at a shelf with a tool, and name the digit that lies there.
 
-An ordinary program around an OpenAI client. The framework touches it in two places:
-``@agl.rollout`` hands it a task and the model to use, and what it returns is the reward.
+The agent is an ordinary program around an OpenAI client. The framework appears in two places:
+``@agl.rollout`` passes the agent a task and the model to use, and the return value is the reward.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ TOOLS: list[Any] = [
 
 @agl.rollout
 def visit(task: dict[str, Any], llm: agl.LLM) -> float:
-    """Half the reward is for looking on the shelf that was asked for, half for the right answer.
+    """Do one task; half of the reward is for the right shelf, half for the right digit.
 
-    The model never sees what lies on the shelves but through the tool, so the answer takes both
-    turns.
+    The model sees the digits only through the tool, so the answer takes two turns.
     """
     asked, shelves = str(task["shelf"]), task["shelves"]
     messages: list[Any] = [{"role": "user", "content": f"Shelf {asked}?"}]
@@ -55,7 +54,7 @@ def visit(task: dict[str, Any], llm: agl.LLM) -> float:
 
 def ask(llm: agl.LLM, messages: list[Any]) -> dict[str, Any]:
     """Return the model's next message."""
-    here = client().with_options(base_url=llm.endpoint)  # each attempt has a URL of its own
+    here = client().with_options(base_url=llm.endpoint)  # each attempt has its own URL
     completion = here.chat.completions.create(
         model=llm.model, messages=messages, tools=TOOLS, **llm.sampling_parameters
     )
@@ -63,7 +62,7 @@ def ask(llm: agl.LLM, messages: list[Any]) -> dict[str, Any]:
 
 
 def look(shelves: str, call: dict[str, Any]) -> tuple[str, str]:
-    """Answer the model's call of the tool; return the shelf it named and what to tell it."""
+    """Run the model's tool call; return the shelf that it names and the tool's answer."""
     try:
         shelf = json.loads(call["arguments"])["shelf"]
     except (ValueError, KeyError, TypeError):
@@ -75,12 +74,12 @@ def look(shelves: str, call: dict[str, Any]) -> tuple[str, str]:
 
 @functools.cache
 def client() -> OpenAI:
-    # One per process: making one loads the certificates.
+    # One client per process: creating a client loads the certificates.
     return OpenAI(base_url="http://127.0.0.1", api_key="none", timeout=60)
 
 
 def make_tasks(count: int, seed: int) -> list[dict[str, Any]]:
-    """Return tasks: a shelf to ask for, and what lies on all ten."""
+    """Return tasks: the shelf in question, and the digits on all ten shelves."""
     rng = random.Random(seed)
     return [
         {

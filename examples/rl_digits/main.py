@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Before PyTorch is there: two processes with two threads each would only wait for each other.
+# Set before the import of PyTorch: two processes with two threads each would compete for the
+# cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import agl_core as agl
@@ -29,13 +30,13 @@ __all__ = ["train"]
 def train(
     folder: Path, *, seed: int, steps: int, runners: int, server: Any = None
 ) -> dict[str, Any]:
-    """Train from a fresh model; return what came of it.
+    """Train a new model; return the results.
 
     Args:
-        folder: Where everything goes.
-        seed: Of the model, of the order of tasks and of what is sampled.
-        steps: Training steps.
-        runners: Processes that run the agent.
+        folder: Folder for all files of the run.
+        seed: Seed of the model, of the order of tasks, and of sampling.
+        steps: Number of training steps.
+        runners: Number of processes that run the agent.
         server: The LLM server; by default the Hugging Face server.
     """
     base = make_model(folder / "base", seed=seed)
@@ -76,7 +77,7 @@ def train(
 
 
 def draw(rewards: list[float], width: int = 50) -> str:
-    """Return a curve of one line per step."""
+    """Return a text plot with one line per step."""
     lines = [
         f"{step:4}  {reward:5.3f}  {'█' * round(reward * width)}"
         for step, reward in enumerate(rewards)

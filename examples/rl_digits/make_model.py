@@ -2,11 +2,11 @@
 
     python examples/rl_digits/make_model.py agl-runs/rl_digits/base
 
-Nothing is downloaded. Reinforcement learning needs something to reinforce, so the model is **warmed
-up** with supervised text for half a minute: someone asks, a tool is called, an answer is given. The
-format is always right, but the teacher mostly does not listen: three digits in four are random
-(`LISTENS`). Afterwards the model knows the format and does what the task asks for about one time in
-five, which is the reward that learning starts from.
+Nothing is downloaded. Reinforcement learning needs some correct answers to reinforce, so the model
+is first trained on supervised text for half a minute (**warm-up**): a question, a tool call, an
+answer. The format of the text is always right, but three digits in four are random (`LISTENS`).
+After the warm-up the model knows the format and does the task in about one case in five. That is
+the reward at which reinforcement learning starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 LISTENS = 0.25
-"""How often the teacher repeats the digit that it was told; else it says any."""
+"""Share of warm-up digits that are copied from the text before; the others are random."""
 
 __all__ = ["CHAT_TEMPLATE", "build_tokenizer", "make_model"]
 
@@ -35,11 +35,11 @@ CHAT_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- "<|assistant|>" }}{%- endif %}
 """
-"""Like Hermes's, without the list of tools, which so small a model has no use for."""
+"""The template of Hermes models without the list of tools, which so small a model cannot use."""
 
 
 def build_tokenizer() -> Any:
-    """Return a tokenizer of bytes, with a token for each part of the format."""
+    """Return a byte-level tokenizer with one token for each part of the format."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -48,7 +48,7 @@ def build_tokenizer() -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|pad|>", "<|end|>", "<|user|>", "<|tool|>", "<|assistant|>"])
-    # Not special: a server's parser of tool calls reads them.
+    # Not special tokens, so that a server's tool parser finds them in the text.
     parts = ["<tool_call>", "</tool_call>", '{"name": "look", "arguments": {"shelf": "', '"}}']
     tokenizer.add_tokens([AddedToken(part, special=False, normalized=False) for part in parts])
     return PreTrainedTokenizerFast(
@@ -65,9 +65,9 @@ def make_model(folder: str | Path, *, seed: int = 0, warmup_steps: int = 400) ->
     """Write the model to a folder, unless there is one already.
 
     Args:
-        folder: Where to.
-        seed: Of its weights and of its warm-up.
-        warmup_steps: Steps of AdamW on 64 conversations each.
+        folder: Folder of the model.
+        seed: Seed of the weights and of the warm-up.
+        warmup_steps: Steps of AdamW, each on 64 conversations.
     """
     folder = Path(folder)
     if (folder / "config.json").is_file():
@@ -100,7 +100,7 @@ def make_model(folder: str | Path, *, seed: int = 0, warmup_steps: int = 400) ->
 
 
 def _warm_up(model: Any, tokenizer: Any, *, seed: int, steps: int) -> None:
-    """Teach the format, and not much more."""
+    """Train the model on the format; most digits in the texts are random."""
     import torch
 
     call = {"type": "function", "function": {"name": "look", "arguments": {"shelf": "0"}}}

@@ -1,8 +1,8 @@
 """The agent: an ordinary program around an OpenAI client, with one tool.
 
-The framework touches it in two places: ``@agl.rollout`` hands it a task, the prompt to use and the
-model to call, and what it returns is the reward. The model's URL leads through a proxy that records
-each call, so the agent does nothing for its trace.
+The framework appears in two places: ``@agl.rollout`` passes the agent a task, the prompt and the
+model to call, and the return value is the reward. The model's URL is that of a proxy, which records
+each call, so the agent contains no tracing code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks import ROOMS, BookingTask, clock
 
 __all__ = ["SEED_PROMPT", "TOOLS", "book_room", "seed_resources"]
 
-# Where the search starts: what one writes down without having seen a booking go wrong.
+# The search starts from this prompt: a first draft, written without having seen any failure.
 SEED_PROMPT = (
     "You book meeting rooms. Today is {today}. "
     "Look at the rooms with the tool and suggest one that is free and has enough seats."
@@ -57,13 +57,13 @@ def book_room(task: dict[str, Any], prompt_template: agl.PromptTemplate, llm: ag
     ]
     answer = converse(llm, messages, booking)
     reward, feedback = grade(booking, answer)
-    agl.emit_message(feedback)  # for algorithms that learn from words as well as from numbers
+    agl.emit_message(feedback)  # for algorithms that learn from text as well as from rewards
     return reward
 
 
 def converse(llm: agl.LLM, messages: list[Any], booking: BookingTask) -> str:
     """Let the model call the tool until it answers."""
-    # The proxy has the key. Loading certificates takes a while, so all rollouts share them.
+    # The proxy has the key. Loading certificates is slow, so all rollouts share one context.
     http = DefaultHttpxClient(verify=_certificates())
     with OpenAI(base_url=llm.endpoint, api_key="proxied", http_client=http) as client:
         for _ in range(_MAX_TURNS):
@@ -81,7 +81,7 @@ def converse(llm: agl.LLM, messages: list[Any], booking: BookingTask) -> str:
 
 
 def list_rooms(booking: BookingTask, arguments: str) -> str:
-    """Answer the model's tool call; what is wrong with it is told to the model."""
+    """Answer the model's tool call; a wrong call gets an error text for the model."""
     try:
         day = json.loads(arguments)["date"]
     except (ValueError, KeyError, TypeError):
@@ -109,5 +109,5 @@ def _certificates() -> ssl.SSLContext:
 
 
 def seed_resources() -> agl.NamedResources:
-    """Return the resources that training starts from."""
+    """Return the first resources of a training run."""
     return {"prompt": agl.PromptTemplate(template=SEED_PROMPT, engine="f-string")}

@@ -1,8 +1,8 @@
-"""Which model answers: the environment decides, as with any OpenAI client.
+"""Selects the model by environment variables, as any OpenAI client does.
 
-With ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` set it is that endpoint, and ``OPENAI_MODEL`` names
-the model. With neither, a SIMULATED model is started on this machine, and says so. Agents call it
-through a proxy, which records each call in their trace.
+With ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` set, the model is at that endpoint, and
+``OPENAI_MODEL`` is its name. With neither set, a SIMULATED model starts on this machine and reports
+that it is simulated. Agents call the model through a proxy, which records each call in their trace.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _lock = threading.Lock()
 def ensure_endpoint(seed: int = 0) -> None:
     """Start the simulated model if no endpoint is set, and make it the endpoint.
 
-    The environment variables are set, so child processes use it, too. It ends with this process.
-    Idempotent and thread-safe.
+    Sets the environment variables, so that child processes use the simulated model too. The
+    simulated model ends with this process. Idempotent and thread-safe.
 
     Args:
-        seed: Where the simulated model slips and what it proposes.
+        seed: Seed of the simulated model's mistakes and proposals.
     """
     with _lock:
         if os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY"):
@@ -51,8 +51,8 @@ def llm_proxy(port: int | None = None) -> DirectProxy:
     """Make the proxy between the agents and the endpoint.
 
     Args:
-        port: None takes a free one. A run that is to be resumed wants the same one again: rollouts
-            in its queue have the address.
+        port: Port of the proxy; None takes a free one. A resumed run needs its earlier port,
+            because queued rollouts hold the address.
     """
     ensure_endpoint()
     backend = {
@@ -64,10 +64,10 @@ def llm_proxy(port: int | None = None) -> DirectProxy:
 
 
 def check_endpoint() -> None:
-    """Ask for one word, so that a wrong key or URL is told once and not by every rollout.
+    """Make one short call, so that a wrong key or URL is reported once, not by every rollout.
 
     Raises:
-        OpenAIError: The endpoint does not answer, or not as it should.
+        OpenAIError: The endpoint does not answer or returns an error.
     """
     with OpenAI() as client:
         client.chat.completions.create(
@@ -76,10 +76,10 @@ def check_endpoint() -> None:
 
 
 def model_name() -> str:
-    """Return the model to ask for."""
+    """Return the name of the model to call."""
     return os.environ.get("OPENAI_MODEL", _DEFAULT_MODEL)
 
 
 def is_simulated() -> bool:
-    """Tell whether the simulated model answers."""
+    """Return whether the model is the simulated one."""
     return model_name() == MODEL_NAME

@@ -1,7 +1,8 @@
-"""Watch an agent get better: automatic prompt optimisation on booking meeting rooms.
+"""Improve an agent's prompt: automatic prompt optimisation on booking meeting rooms.
 
-Without OPENAI_BASE_URL or OPENAI_API_KEY a SIMULATED model answers, and it takes under a minute.
-Progress goes to standard error, the result to standard output. Ctrl+C stops it; --resume goes on.
+Without OPENAI_BASE_URL or OPENAI_API_KEY a SIMULATED model answers; a run takes under a minute.
+Progress goes to standard error, the result to standard output. Ctrl+C stops the run; --resume
+continues it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ STORE = Path("agl-runs/room_booking/demo.db")
 FAILED = 2
 INTERRUPTED = 130  # what shells report for a program that Ctrl+C ended
 
-# Narrow rounds, and many: an edit mends one thing or two.
+# Many rounds with few candidates each, because an edit mends only one or two faults.
 SEARCH = {"beam_width": 1, "branch_factor": 2, "beam_rounds": 10, "val_batch_size": 24}
 
 
@@ -76,8 +77,8 @@ class Demo:
     """One run of the demo.
 
     Args:
-        store: Where all of it is kept.
-        options: As the command line gave them.
+        store: Store of the run.
+        options: Options of the command line.
 
     Attributes:
         history: The prompts proposed so far.
@@ -89,7 +90,7 @@ class Demo:
         self.history: Sequence[Candidate] = ()
 
     def choose_run(self) -> str | None:
-        """Return the name of a new run, or of the last one if it is to go on; None if none is."""
+        """Return the name of a new run, or of the run to resume; None if there is none."""
         stem = f"demo-seed-{self._options.seed}"
         pattern = re.compile(rf"{stem}(-\d+)?")
         runs = [name for name in asyncio.run(stored_runs(self._store)) if pattern.fullmatch(name)]
@@ -129,7 +130,7 @@ class Demo:
         )
         show_search()
         proxy.set_store(self._store)
-        asyncio.run(proxy.start())  # now and for all that follows: the resources have its address
+        asyncio.run(proxy.start())  # for search and measurement: resources hold its address
         try:
             return self._train(trainer, algorithm, proxy, tasks, name, started)
         finally:
@@ -151,7 +152,7 @@ class Demo:
         if trainer.interrupted:
             raise KeyboardInterrupt
 
-        # The winner is the latest in the store: what a deployment would read.
+        # The winner is the latest prompt in the store, which a deployment would read.
         latest = asyncio.run(self._store.get_latest_resources())
         assert latest is not None
         held_out = tasks.test
@@ -178,7 +179,7 @@ class Demo:
         )
 
     def _earlier_port(self, name: str) -> int | None:
-        """Return the proxy's port in a run that goes on: rollouts in its queue have the address."""
+        """Return the proxy's port of the resumed run, because queued rollouts hold the address."""
         pages = self._store.query_resources(resources_id_contains=f"{name}/")
         found = [one.resources.get("llm") for one in asyncio.run(pages)]
         ports = [urlsplit(llm.get_base_url()).port for llm in found if isinstance(llm, agl.LLM)]
@@ -186,7 +187,7 @@ class Demo:
 
 
 def resume_command() -> str:
-    """Return the command that goes on with what this one began."""
+    """Return the command that resumes this run."""
     arguments = [one for one in sys.argv[1:] if one != "--resume"]
     return " ".join(["python", sys.argv[0], *arguments, "--resume"])
 

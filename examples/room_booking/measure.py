@@ -1,6 +1,6 @@
-"""Measure APO or GEPA on this example: what it gains on held-out tasks, over several seeds.
+"""Measures the gain of APO or GEPA on held-out tasks of this example, over several seeds.
 
-Every seed means other tasks and another search. Progress goes to standard error.
+Each seed gives other tasks and another search. Progress goes to standard error.
 
     python examples/room_booking/measure.py apo           # five seeds, a minute or two
     python examples/room_booking/measure.py gepa --json
@@ -28,8 +28,8 @@ from tasks import make_splits
 VAL_TASKS = 20
 MAKERS: dict[str, Any] = {"apo": apo, "gepa": gepa}
 OPTIONS: dict[str, dict[str, Any]] = {
-    # On 400 rollouts many narrow rounds do better than a few wide ones: an edit mends one thing or
-    # two.
+    # With 400 rollouts, many rounds of few candidates do better than few rounds of many candidates:
+    # an edit mends only one or two faults.
     "apo": {
         "beam_width": 1,
         "branch_factor": 2,
@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "gradient_batch_size": 4,
         "val_batch_size": VAL_TASKS,
     },
-    "gepa": {},  # its defaults do
+    "gepa": {},  # the defaults are good
 }
 
 
@@ -46,14 +46,14 @@ class Measurement:
     """One run.
 
     Attributes:
-        seed: Of tasks and search.
-        rollouts: How many the search took.
+        seed: Seed of tasks and search.
+        rollouts: Number of rollouts of the search.
         calls: Calls of the models that propose edits.
         best: Version of the winner.
-        val_before: The seed prompt on the validation tasks.
-        val_after: The winner on them.
-        before: The seed prompt on the held-out tasks.
-        after: The winner on them.
+        val_before: Mean reward of the seed prompt on the validation tasks.
+        val_after: Mean reward of the winner on the validation tasks.
+        before: Mean reward of the seed prompt on the held-out tasks.
+        after: Mean reward of the winner on the held-out tasks.
     """
 
     seed: int
@@ -67,7 +67,7 @@ class Measurement:
 
     @property
     def gain(self) -> float:
-        """What the winner is better by on the held-out tasks."""
+        """Gain of the winner over the seed prompt on the held-out tasks."""
         return self.after - self.before
 
 
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def measure(name: str, seed: int, max_rollouts: int, n_runners: int) -> Measurement:
-    """Run an algorithm once, then the seed prompt and the winner on tasks that it never saw."""
+    """Run an algorithm once, then measure the seed prompt and the winner on held-out tasks."""
     tasks = make_splits(seed, val=VAL_TASKS)
     algorithm = MAKERS[name](seed=seed, max_rollouts=max_rollouts, **OPTIONS[name])
     proxy = llm_proxy()
@@ -96,7 +96,7 @@ def measure(name: str, seed: int, max_rollouts: int, n_runners: int) -> Measurem
         initial_resources=seed_resources(),
     )
     proxy.set_store(trainer.store)
-    asyncio.run(proxy.start())  # once for all three: the resources have its address
+    asyncio.run(proxy.start())  # once for all three steps: the resources hold its address
     try:
         before = trainer.evaluate(book_room, tasks.test, resources=seed_resources())
         trainer.fit(book_room, tasks.train, val_dataset=tasks.val)

@@ -1,4 +1,4 @@
-"""APO and GEPA with the model of this example: what ``apo.toml`` and ``gepa.toml`` name.
+"""Makes APO and GEPA with the model of this example, for ``apo.toml`` and ``gepa.toml``.
 
 Each needs its plugin: ``pip install agl-algo-apo``, ``pip install agl-algo-gepa``.
 """
@@ -21,7 +21,7 @@ def apo(**options: Any) -> APO[dict[str, Any]]:
     """Make APO whose critic and editor are the model that the agent runs on.
 
     Args:
-        **options: As :class:`~agl_algo_apo.APO` takes them.
+        **options: Options of :class:`~agl_algo_apo.APO`.
     """
     try:
         from agl_algo_apo import APO
@@ -37,7 +37,7 @@ def gepa(**options: Any) -> GEPA[dict[str, Any]]:
     """Make GEPA that reflects with the model that the agent runs on.
 
     Args:
-        **options: As :class:`~agl_algo_gepa.GEPA` takes them.
+        **options: Options of :class:`~agl_algo_gepa.GEPA`.
     """
     try:
         from agl_algo_gepa import GEPA

@@ -1,4 +1,4 @@
-"""What the demo prints: lines while it runs, tables at its end, or one JSON object."""
+"""Prints the demo's output: lines of progress, tables at the end, or one JSON object."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _progress = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found.
+    """Result of a run.
 
     Attributes:
-        model: Which model answered.
-        simulated: Whether it is the bundled simulated one.
+        model: Name of the model.
+        simulated: Whether it is the bundled simulated model.
         run: Name of the run.
-        store: The file that all of it is in.
+        store: File of the store.
         history: Every prompt proposed, in order; most were measured on the validation tasks.
-        winner: The one chosen.
-        resources_id: Where the winner is in the store.
-        seed_score: The seed prompt on the held-out tasks.
-        winner_score: The winner on the same tasks.
-        gain: Mean difference of the two, task by task.
-        rollouts: How many rollouts the search took.
-        calls: How many calls of critic and editor it took.
-        seconds: How long it all took, since the start or the last resumption.
+        winner: The chosen prompt.
+        resources_id: Id of the winner's resources in the store.
+        seed_score: Score of the seed prompt on the held-out tasks.
+        winner_score: Score of the winner on the same tasks.
+        gain: Mean difference of the two scores, task by task.
+        rollouts: Number of rollouts of the search.
+        calls: Number of calls of critic and editor.
+        seconds: Duration since the start or the last resumption.
     """
 
     model: str
@@ -64,7 +64,7 @@ def say(line: str) -> None:
 
 
 def show_search() -> None:
-    """Let the search tell of its rounds where it does not draw them, that is, in no terminal."""
+    """Log the search's rounds unless a terminal shows them as a table."""
 
     class Say(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -121,12 +121,12 @@ def print_json(result: Result) -> None:
 
 
 def print_interrupted(history: Sequence[Candidate], resume: str, as_json: bool) -> None:
-    """Say how far it got, and how to go on; as JSON on standard output if asked to.
+    """Print the progress so far and the command that resumes the run.
 
     Args:
         history: The prompts proposed so far.
-        resume: The command that goes on.
-        as_json: Whether to print JSON.
+        resume: The command that resumes the run.
+        as_json: Whether to print JSON, on standard output.
     """
     if as_json:
         print(json.dumps({"status": "interrupted", "history": _plain(history), "resume": resume}))
@@ -139,7 +139,7 @@ def print_interrupted(history: Sequence[Candidate], resume: str, as_json: bool) 
 
 
 def _plain(value: Any) -> Any:
-    """Turn results into what JSON knows."""
+    """Convert results to JSON values."""
     if isinstance(value, Estimate):
         return value._asdict()
     if isinstance(value, Result):

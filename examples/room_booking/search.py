@@ -1,8 +1,8 @@
-"""A prompt search: the whole algorithm in one function, as an example of how to write one.
+"""A prompt search: an example of an algorithm that is one function.
 
-Each round lets the best prompt so far work on a few training tasks, shows its failures to a model,
-asks it for several edits, and measures them all on the same validation tasks, side by side. In a
-run with a name it goes on where it was (docs/resume.md).
+Each round runs the best prompt so far on a few training tasks, shows its failures to a model, asks
+the model for several edits, and measures all edits concurrently on the same validation tasks. In a
+named run the search resumes where it stopped (docs/resume.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Candidate:
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Candidate:
-        """Return a candidate from what :func:`dataclasses.asdict` made of it."""
+        """Return the candidate that :func:`dataclasses.asdict` turned into a dict."""
         return cls(**{**saved, "score": Estimate(*saved["score"])})
 
 
@@ -73,14 +73,14 @@ def prompt_search(
     """Make the algorithm.
 
     Args:
-        rounds: Most rounds of edits.
-        patience: Rounds in a row without a better prompt after which it ends.
+        rounds: Largest number of rounds.
+        patience: Consecutive rounds without a better prompt after which the search ends.
         candidates: Edits per round.
         batch: Training tasks per round.
-        max_rollouts: Budget; a round that does not fit in it is not begun.
-        seed: Decides which training tasks are looked at.
-        history: Every candidate measured is appended to it.
-        say: Called with a line per round; standard error by default.
+        max_rollouts: Budget; a round that would exceed it is not started.
+        seed: Seed of the choice of training tasks.
+        history: List to which every measured candidate is appended.
+        say: Called with a line per round; by default prints it on standard error.
     """
     history = [] if history is None else history
     say = say or partial(print, file=sys.stderr)
@@ -99,7 +99,7 @@ def prompt_search(
         ensure_endpoint()
         name, template = next(iter(prompt_templates("search", initial_resources).items()))
         draws = [rng.sample(range(len(train_dataset)), batch) for _ in range(rounds)]
-        # What cannot be found again after a crash: where it is, and what models answered.
+        # State that a resumed run cannot compute again: the current round, and the models' answers.
         state = run.state or {"round": 0, "idle": 0, "best": 0, "edits": None, "history": []}
         history[:] = map(Candidate.of, state["history"])
 
@@ -164,7 +164,7 @@ def prompt_search(
                     say(f"round {number:3d} {best.version:>3} scores {best.score}, {news}")
                     idle = idle + 1 if best is parent else 0
                     await save(round=number, idle=idle, best=history.index(best), edits=None)
-            finally:  # also on Ctrl+C: what was found is kept
+            finally:  # also on Ctrl+C, to keep the best prompt so far
                 with anyio.CancelScope(shield=True):
                     await run.put_resources("best", with_prompt(best.prompt))
 
@@ -201,9 +201,9 @@ async def _propose(
     number: int,
     say: Callable[[str], object],
 ) -> str | None:
-    """Ask for one edit; None if what came back is of no use."""
+    """Ask for one edit; return None if the reply holds no usable prompt."""
     failures = [_transcript(outcome) for outcome in seen if not outcome.reward]
-    # Each of the questions asked at once begins with another failure.
+    # Concurrent requests start with different failures, so that their edits differ.
     chosen = (failures[number:] + failures[:number])[:_MAX_FAILURES]
     question = f"<instructions>\n{prompt.template}\n</instructions>\n\n" + "\n\n".join(chosen)
     messages: Any = [
@@ -224,7 +224,7 @@ async def _propose(
 
 
 def _transcript(outcome: RolloutOutcome) -> str:
-    """Tell a rollout: the conversation as the adapter found it, and what the user said to it."""
+    """Return a rollout as text: its conversation, from the adapter, and the user's feedback."""
     conversation = outcome.adapted[-1]["messages"] if outcome.adapted else []
     said = [
         (message["role"], message["content"])

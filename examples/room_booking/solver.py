@@ -1,4 +1,4 @@
-"""The right answer to a task, computed; and what is wrong with another one."""
+"""Computes the right answer to a task, grades answers, and explains wrong ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def solve(task: BookingTask) -> str | None:
 
 
 def suitable(room: Room, task: BookingTask) -> bool:
-    """Tell whether a room seats everyone, has what is needed, and is free all the time."""
+    """Return whether a room has the seats and the equipment, and is free for the whole meeting."""
     return next(_objections(room, task), None) is None
 
 
 def grade(task: BookingTask, text: str) -> tuple[float, str]:
-    """Return 1.0 or 0.0 for what an agent answered, and the feedback a user would give.
+    """Return 1.0 or 0.0 for an agent's answer, and the feedback that a user would give.
 
     The answer counts if it names exactly one room, or says "No Room" and names none.
     """
@@ -37,9 +37,9 @@ def grade(task: BookingTask, text: str) -> tuple[float, str]:
 
 
 def explain(task: BookingTask, answer: str | None) -> str:
-    """Say in one sentence what is right or wrong about an answer; None means "no room".
+    """Return one sentence about what is right or wrong in an answer; None means "no room".
 
-    Names a fault but never the right room: it is what a user would complain about.
+    The sentence names a fault but never the right room, as a user's complaint would.
     """
     right = solve(task)
     if answer == right:
@@ -61,7 +61,7 @@ def explain(task: BookingTask, answer: str | None) -> str:
 
 
 def _objections(room: Room, task: BookingTask) -> Iterator[str]:
-    """Complain about a room, the most obvious fault first."""
+    """Yield the faults of a room, the most obvious first."""
     needs = task.needs
     if room.capacity < needs.attendees:
         yield f"{room.id} has a capacity of {room.capacity}, and {needs.attendees} people attend."

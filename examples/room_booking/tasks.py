@@ -1,8 +1,8 @@
-"""The task set: requests for meeting rooms in plain English, made by a seeded generator.
+"""Generates tasks: requests for meeting rooms in plain English, from a seed.
 
-A task is what an agent may see (today's date and the request), what its tool answers from (the
-bookings), and what the request means (``needs``, for the solver). The right room is not part of it:
-:mod:`solver` computes it.
+A task holds the agent's input (today's date and the request), the data of its tool (the bookings),
+and the meaning of the request (``needs``, for the solver). It does not hold the right room, which
+:mod:`solver` computes.
 
     python examples/room_booking/tasks.py      # print a few tasks with their answers
 """
@@ -58,7 +58,7 @@ class Booking(BaseModel):
 
 
 class Needs(BaseModel):
-    """What the request asks for; ``start`` and ``end`` in minutes since midnight."""
+    """Requirements of a request; ``start`` and ``end`` in minutes since midnight."""
 
     day: date
     start: int
@@ -95,7 +95,7 @@ def _room(room_id: str, capacity: int, equipment: str, accessible: bool = True) 
     )
 
 
-# Floor by floor, as the tool lists them; neither by size nor by id.
+# In the order of the tool's list: by floor, so that neither size nor id is sorted.
 ROOMS = (
     _room("R07", 12, "projector video phone"),
     _room("R10", 6, "whiteboard video"),
@@ -131,12 +131,12 @@ def make_splits(seed: int = 7, train: int = 80, val: int = 48, test: int = 120) 
 
 
 def train_tasks() -> list[dict[str, Any]]:
-    """Return the tasks to learn from, for train files."""
+    """Return the training tasks, for train files."""
     return make_splits().train
 
 
 def val_tasks() -> list[dict[str, Any]]:
-    """Return the tasks to choose prompts by, for train files."""
+    """Return the validation tasks, for train files."""
     return make_splits().val
 
 
@@ -162,7 +162,7 @@ def _make_task(rng: Random, task_id: str) -> BookingTask:
         equipment=sorted(rng.sample(sorted(EQUIPMENT), rng.choice([0, 0, 1, 1, 2]))),
         accessible=rng.random() < 0.3,
     )
-    # From a quiet day to one on which nearly everything is taken.
+    # From a quiet day to a day on which nearly every room is taken.
     crowd = rng.choice([0.1, 0.25, 0.4, 0.55, 0.8])
     bookings = [
         booking
@@ -192,7 +192,7 @@ def _make_bookings(rng: Random, room: str, day: date, crowd: float) -> list[Book
 
 
 def _write_request(rng: Random, today: date, needs: Needs) -> str:
-    """Say in English what is needed; several wordings for everything."""
+    """Write the requirements in English, in one of several wordings."""
     day = _write_day(rng, today, needs.day)
     start, length = _write_time(rng, needs.start), needs.end - needs.start
     when = rng.choice(
@@ -228,7 +228,7 @@ def _write_request(rng: Random, today: date, needs: Needs) -> str:
 
 
 def _write_day(rng: Random, today: date, day: date) -> str:
-    """Name a day, often relative to today: ``on Tuesday`` is the first one after today."""
+    """Write a day, often relative to today: ``on Tuesday`` is the first Tuesday after today."""
     ahead = (day - today).days
     options = [f"on {day.isoformat()}"]
     if ahead == 0:

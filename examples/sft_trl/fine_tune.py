@@ -1,13 +1,13 @@
-"""Fine-tune a model with TRL on what ``agl export sft`` wrote.
+"""Fine-tunes a model with TRL on a file of ``agl export sft``.
 
 ::
 
     agl export sft best.jsonl --path agl.db --best 4 --min-reward 1 --form tokens
     python fine_tune.py MODEL best.jsonl OUTPUT --epochs 3 --learning-rate 1e-5
 
-Both forms of the dataset train on the model's own words and on nothing else. ``tokens`` has them as
-the very ids that were sampled. ``messages`` is turned into a row per answer, with what came before
-it as its prompt, because few chat templates say which of their tokens are the assistant's.
+Both forms of the dataset train only on the model's own output. ``tokens`` holds the ids that were
+sampled. ``messages`` becomes one row per answer, with the messages before it as the prompt, because
+few chat templates mark which tokens are the assistant's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fine_tune(model: str | Path, dataset: str | Path, output: str | Path, **opti
 
 
 def to_trl(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows as TRL's ``SFTTrainer`` takes them, of either form."""
+    """Return rows of either form in the format of TRL's ``SFTTrainer``."""
     if rows and "input_ids" in rows[0]:
         return [{"input_ids": row["input_ids"], "labels": row["labels"]} for row in rows]
     return [turn for row in rows for turn in _turns(row)]
@@ -54,9 +54,9 @@ def _turns(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def to_dataset(rows: Sequence[dict[str, Any]]) -> Any:
-    """Return rows as a dataset whose messages and tools are what they were.
+    """Return rows as a dataset whose messages and tools are unchanged.
 
-    Left to itself, Arrow gives every tool call the arguments of all others, as null, and a chat
+    By default Arrow adds to every tool call the arguments of all other calls, as null, and a chat
     template would write them out.
     """
     from datasets import Dataset, Features, Json, List
@@ -83,11 +83,11 @@ def train(
 
     Args:
         model: A causal language model of Transformers.
-        tokenizer: The model's.
-        rows: As :func:`to_trl` returns them.
-        output: Where to save.
+        tokenizer: The model's tokenizer.
+        rows: Rows from :func:`to_trl`.
+        output: Folder of the result.
         epochs: Passes over the rows.
-        learning_rate: AdamW's, falling linearly to 0.
+        learning_rate: Learning rate of AdamW, falling linearly to 0.
         batch_size: Rows in a step.
         verbose: Show progress and losses.
     """
@@ -101,7 +101,7 @@ def train(
         num_train_epochs=epochs,
         learning_rate=learning_rate,
         per_device_train_batch_size=batch_size,
-        max_length=None,  # nothing is cut off
+        max_length=None,  # no truncation
         use_cpu=not torch.cuda.is_available(),
         bf16=torch.cuda.is_available(),
         save_strategy="no",

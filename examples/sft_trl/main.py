@@ -1,7 +1,7 @@
-"""Expert iteration: sample, keep the best, fine-tune on it with TRL, and again.
+"""Expert iteration: repeats sampling, selection of the best answers, and fine-tuning with TRL.
 
 Rejection sampling fine-tuning (Yuan et al. 2023, arXiv:2308.01825) as an algorithm of the
-framework: rollouts go through the store, `agl_export` makes the dataset of them, TRL trains,
+framework: rollouts go through the store, `agl_export` writes them as a dataset, TRL trains,
 and the next snapshot of resources names the new model.
 """
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 def make_algorithm(arguments: argparse.Namespace, folder: Path, told: list[dict[str, Any]]) -> Any:
-    """Return the algorithm; it adds what it finds out to ``told``."""
+    """Return the algorithm; it appends its results to ``told``."""
     from fine_tune import fine_tune
     from sft_model import make_model
 

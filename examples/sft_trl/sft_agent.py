@@ -22,5 +22,5 @@ def answer(task: dict[str, Any], llm: agl.LLM) -> float:
 
 @agl.operation(name="chat")
 def chat(model: str, messages: list[Any], temperature: float) -> dict[str, Any]:
-    """Call the model, in this process; what it returns is recorded, token ids included."""
+    """Call the model in this process; its completion is recorded, token ids included."""
     return sample(model, messages, temperature)

@@ -1,8 +1,8 @@
-"""A tiny language model on the CPU: made here, sampled here, nothing is downloaded.
+"""Builds and samples a tiny language model on the CPU; nothing is downloaded.
 
-It has some hundred thousand parameters and a vocabulary of a few hundred tokens. Random weights
-say nothing that could be rewarded, so it is warmed up on right and wrong answers alike: what it
-says then is right about two times in five, which is what best-of-n needs to begin with.
+The model has some hundred thousand parameters and a vocabulary of a few hundred tokens. Random
+weights never give a rewarded answer, so the model is first trained on right and wrong answers
+alike. After that about two answers in five are right, which is enough for best-of-n to start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sft_tasks import TASKS, messages_of
 
 __all__ = ["make_model", "sample"]
 
-torch.set_num_threads(1)  # more only wait for each other on a model of this size
+torch.set_num_threads(1)  # more threads are not faster on a model of this size
 _MAX_TOKENS = 24
 _lock = threading.Lock()
 
@@ -28,8 +28,8 @@ def make_model(folder: Path, *, seed: int = 0) -> Path:
     """Make the tiny model and warm it up; return its folder.
 
     Args:
-        folder: Where to save it.
-        seed: Of its weights.
+        folder: Folder of the model.
+        seed: Seed of the weights.
     """
     from agl_testing.tiny_model import build_model, build_tokenizer
     from fine_tune import train
@@ -43,7 +43,7 @@ def make_model(folder: Path, *, seed: int = 0) -> Path:
             "completion": [{"role": "assistant", "content": text}],
         }
         for task in TASKS
-        for text in (task["answer"], *task["choices"])  # the right one counts twice
+        for text in (task["answer"], *task["choices"])  # the right answer occurs twice
     ]
     train(model, tokenizer, rows, folder, epochs=250, learning_rate=3e-3)
     return folder
@@ -52,12 +52,12 @@ def make_model(folder: Path, *, seed: int = 0) -> Path:
 def sample(folder: str, messages: list[dict[str, Any]], temperature: float) -> dict[str, Any]:
     """Sample an answer; return it as a chat completion with token ids and log-probabilities.
 
-    Thread-safe: one at a time.
+    Thread-safe: concurrent calls take turns.
 
     Args:
         folder: Folder of the model.
         messages: The conversation so far.
-        temperature: 0 takes the likeliest token.
+        temperature: Sampling temperature; 0 takes the likeliest token.
     """
     with _lock, torch.inference_mode():
         model, tokenizer = _load(folder)

@@ -1,4 +1,4 @@
-"""A dozen questions, the right answer to each, and wrong ones that the model knows as well."""
+"""A dozen questions with their right answers, and wrong answers that the model also knows."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ TASKS = [_task(n, country, capital) for n, (country, capital) in enumerate(_CAPI
 
 
 def messages_of(question: str) -> list[dict[str, Any]]:
-    """Return the conversation that asks a question."""
+    """Return the messages that ask a question."""
     return [{"role": "user", "content": question}]

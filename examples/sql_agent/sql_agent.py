@@ -6,8 +6,8 @@
       ▲          │ error, and tries are left
       └──────────┘
 
-The framework touches it in three places: ``@agl.rollout`` hands it a task and the model to ask,
-``@agl.operation`` records each call, and what it returns is the reward.
+The framework appears in three places: ``@agl.rollout`` passes the agent a task and the model to
+call, ``@agl.operation`` records each call, and the return value is the reward.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_TRIES = 3
 
 
 class State(TypedDict):
-    """What the nodes of the graph hand on."""
+    """State that the graph passes from node to node."""
 
     messages: Annotated[list[AnyMessage], add_messages]
     database: str
@@ -109,19 +109,19 @@ def make_graph(llm: agl.LLM) -> Any:
 def _chat_model(
     base_url: str | None, model: str, api_key: str, sampling: tuple[tuple[str, Any], ...]
 ) -> ChatOpenAI:
-    # One client per endpoint for all rollouts: it is thread-safe, and making one is slow.
+    # One client per endpoint for all rollouts: clients are thread-safe and slow to create.
     options: Any = dict(sampling)
     return ChatOpenAI(base_url=base_url, model=model, api_key=lambda: api_key, **options)
 
 
 def read_sql(text: str) -> str:
-    """Return the query in a model's answer: the last block of code, or else all of it."""
+    """Return the query in a model's answer: the last code block, or else the whole text."""
     blocks = re.findall(r"```(?:sql|sqlite)?\s*\n(.*?)```", text, flags=re.DOTALL | re.IGNORECASE)
     return (blocks[-1] if blocks else text).strip()
 
 
 def _completion(said: AIMessage) -> dict[str, Any]:
-    """Write LangChain's message as the chat completion that it was, for the trace."""
+    """Convert LangChain's message back to a chat completion, for the trace."""
     usage = said.usage_metadata
     return {
         "id": said.id,

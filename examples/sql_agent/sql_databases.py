@@ -1,4 +1,4 @@
-"""Three SQLite databases from a seeded generator, and queries on them that can do no harm.
+"""Generates three SQLite databases from a seed, and runs read-only queries on them.
 
 The files are made once, in a folder of the system's temporary directory, and opened read-only.
 """
@@ -23,7 +23,7 @@ __all__ = ["DATABASES", "QueryError", "database", "run_query", "schema_of", "wor
 _SEED = 2026
 _MAX_ROWS = 1000
 _SECONDS = 2.0  # for one query
-_STEPS = 10_000  # of SQLite's machine, between two looks at the clock
+_STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the time
 _making = threading.Lock()
 
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
@@ -54,11 +54,11 @@ COURSES = {"algebra": "Noor", "biology": "Perez", "drawing": "Okoye", "history":
 
 
 class QueryError(Exception):
-    """A query did not run; the message is for whoever wrote it."""
+    """A query did not run; the message is for the author of the query."""
 
 
 def words() -> dict[str, tuple[str, ...]]:
-    """Return what questions may be about, by kind."""
+    """Return the words that fill question templates, by kind."""
     return {
         "city": CITIES,
         "category": CATEGORIES,
@@ -156,11 +156,11 @@ DATABASES: dict[str, Callable[[sqlite3.Connection, Random], None]] = {
     "library": _library,
     "school": _school,
 }
-"""What fills each database."""
+"""Functions that fill each database."""
 
 
 def database(name: str) -> Path:
-    """Return the file of a database, made if need be; safe while others make it, too."""
+    """Return the file of a database, created if missing; safe for concurrent callers."""
     with _making:
         return _file(name)
 
@@ -195,10 +195,10 @@ def schema_of(name: str) -> str:
 
 
 def run_query(name: str, sql: str) -> list[tuple[Any, ...]]:
-    """Run one query that reads; return its rows.
+    """Run one read-only query; return its rows.
 
     Raises:
-        QueryError: It does not run, writes, takes too long, or has too many rows.
+        QueryError: The query fails, writes, takes too long, or returns too many rows.
     """
     deadline = time.monotonic() + _SECONDS
     with closing(_open(name)) as connection:

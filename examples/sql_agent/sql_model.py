@@ -1,9 +1,10 @@
-"""Which model answers: the environment decides, as with any OpenAI client.
+"""Selects the model by environment variables, as any OpenAI client does.
 
-With ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` set it is that endpoint, and ``OPENAI_MODEL`` names
-the model. With neither, a SIMULATED model is started in this process, and says so: it knows the
-kinds of questions, misspells a column in a third of its first tries, which it mends when told, and
-gets a sixth of its queries wrong for good. It is not a language model.
+With ``OPENAI_BASE_URL`` or ``OPENAI_API_KEY`` set, the model is at that endpoint, and
+``OPENAI_MODEL`` is its name. With neither set, a SIMULATED model starts in this process and reports
+that it is simulated. It is not a language model: rules answer the known kinds of questions. In a
+third of first tries a column is misspelled, which the next try corrects; a sixth of the queries
+stay wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sql_tasks import TEMPLATES
 __all__ = ["FROM_ENVIRONMENT", "MODEL_NAME", "endpoint_of", "simulate"]
 
 FROM_ENVIRONMENT = "environment"
-"""Endpoint of a resource that leaves to the environment which model is asked."""
+"""Endpoint of a resource for which the environment variables select the model."""
 MODEL_NAME = "simulated-sql-writer"
 _DEFAULT_MODEL = "gpt-4.1-mini"
 _MISSPELLS = 1 / 3
@@ -36,7 +37,7 @@ def endpoint_of(llm: agl.LLM) -> tuple[str | None, str, str]:
     """Return base URL, model name and API key for an OpenAI client.
 
     Args:
-        llm: The resource that the agent was given.
+        llm: The resource that the agent received.
     """
     if llm.endpoint != FROM_ENVIRONMENT:
         return llm.endpoint, llm.model, llm.api_key or "none"
@@ -66,7 +67,7 @@ def simulate(request: Any) -> Any:
     """Return the simulated model's reply to a chat request.
 
     Args:
-        request: Body of the request. The dice depend on its question and its ``seed``.
+        request: Body of the request. Its question and its ``seed`` determine the random numbers.
     """
     from agl_testing.models import Reply
 
@@ -81,7 +82,7 @@ def simulate(request: Any) -> Any:
         sql = (
             re.sub(r"COUNT\(\*\)", "COUNT(*) + 1", sql).replace(" = '", " != '").replace("DESC", "")
         )
-    if dice.random() < _MISSPELLS and len(messages) == 2:  # nobody has complained yet
+    if dice.random() < _MISSPELLS and len(messages) == 2:  # the first try, before any error
         sql = re.sub(r"\b(name|title|city|points|price)\b", r"\1s", sql, count=1)
     return Reply(f"```sql\n{sql}\n```")
 

@@ -19,7 +19,7 @@ _HELD_OUT = 24
 
 @dataclass(frozen=True)
 class Template:
-    """A kind of question; ``{names}`` stand for words of that kind."""
+    """A kind of question; each ``{name}`` is a placeholder for words of that kind."""
 
     database: str
     question: str
@@ -97,7 +97,7 @@ TEMPLATES = (
 
 
 def all_tasks() -> list[dict[str, Any]]:
-    """Return every question that can be asked, with its query, in an order of chance."""
+    """Return all possible questions with their queries, in random order."""
     tasks: list[dict[str, Any]] = []
     for template in TEMPLATES:
         kinds = dict.fromkeys(re.findall(r"\{(\w+)\}", template.question))
@@ -123,7 +123,7 @@ def val_tasks() -> list[dict[str, Any]]:
 
 
 def grade(task: dict[str, Any], sql: str) -> float:
-    """Return 1.0 if a query gives what the task's own query gives, else 0.0.
+    """Return 1.0 if a query returns the same rows as the task's own query, else 0.0.
 
     Rows are compared as a multiset, or in their order if the task's query orders them (execution
     match, Yu et al. 2018, arXiv:1809.08887).

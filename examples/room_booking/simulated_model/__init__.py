@@ -1,17 +1,17 @@
 """A SIMULATED model: rules and dice behind the OpenAI chat protocol, not a language model.
 
-It stands in for a model where there is no key and no network, so that the example, its tests and
-the prompt-search plugins have something to improve prompts on. It
+It replaces a real model where there is no key and no network, so that prompts can be improved in
+the example, its tests and the tests of the prompt-search plugins. The simulated model
 
-* books rooms only as well as its **instructions** tell it to (:mod:`~simulated_model.booker`): what
-  the system prompt does not mention, it does not check;
-* **criticises and edits** prompts when asked to (:mod:`~simulated_model.editor`), an aspect or two
-  at a time, and not always well;
-* reads nothing but the request it is sent; it knows neither the tasks nor their answers;
-* answers equal requests equally, for a given seed.
+* books rooms by the rules in its **instructions** (:mod:`~simulated_model.booker`): it does not
+    check what the system prompt does not mention;
+* **criticises and edits** prompts on request (:mod:`~simulated_model.editor`), one or two rules at
+    a time, and sometimes badly;
+* uses only the text of the request; the tasks and their answers are unknown to it;
+* gives equal answers to equal requests, for a given seed.
 
 :mod:`~simulated_model.server` serves it; ``python -m simulated_model`` in this folder's parent runs
-it alone.
+the server alone.
 """
 
 from simulated_model.model import MODEL_NAME, SimulatedModel

@@ -1,6 +1,6 @@
 """Serve the simulated model until Ctrl+C: ``python -m simulated_model --port 8000``.
 
-Prints its base URL on standard output once it listens, and all else on standard error.
+Prints its base URL on standard output when it listens; logs go to standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     listener = socket.create_server(("127.0.0.1", options.port), backlog=1024)
-    # Else a reply in two segments waits 40 ms for the client's delayed acknowledgement.
+    # Without TCP_NODELAY a reply in two segments waits 40 ms for the client's delayed
+    # acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
     print(f"SIMULATED model {MODEL_NAME!r} at {url}: not a language model", file=sys.stderr)
@@ -46,7 +47,7 @@ async def serve(server: uvicorn.Server, listener: socket.socket, until_stdin_clo
 
 
 async def stop_with_stdin(server: uvicorn.Server) -> None:
-    """Whoever started this process holds the other end; it closes when they end, however."""
+    """Stop the server at the end of stdin, which closes when the parent process ends or dies."""
     await asyncio.to_thread(sys.stdin.read)
     server.should_exit = True
 

@@ -1,7 +1,7 @@
-"""How the simulated model books: it looks at the rooms, then applies the rules it was told.
+"""Booking by the simulated model: it lists the rooms, then applies the rules in its instructions.
 
-It acts on three texts only, as a model would: the instructions, the request, and what the tool
-returned. Now and then it slips, that is, forgets a rule.
+Its answer depends only on three texts, as a model's would: the instructions, the request, and the
+tool's result. With a small probability it slips, that is, forgets a rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIME = r"(\d{1,2}):(\d{2})(?:\s*([ap])\.?m)?"
 
 
 class Request(NamedTuple):
-    """What the model understood; times in minutes since midnight."""
+    """A parsed request; times in minutes since midnight."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 def read_request(text: str) -> Request:
-    """Understand a request for a room; what is not said counts as 9:00, one hour, one person."""
+    """Parse a request for a room; the defaults are 9:00, one hour and one person."""
     text = text.lower()
     times = [_minutes(*match) for match in re.findall(_TIME, text)]
     start = times[0] if times else 9 * 60
@@ -60,7 +60,7 @@ def read_request(text: str) -> Request:
 
 
 def resolve_day(request: str, instructions: str) -> date | None:
-    """Work out which day is meant; None if that takes today's date and nobody told it."""
+    """Return the requested day; None if it is relative to today and today's date is unknown."""
     request = request.lower()
     if named := re.search(r"\d{4}-\d\d-\d\d", request):
         return date.fromisoformat(named[0])
@@ -85,11 +85,11 @@ def book(
 
     Args:
         instructions: The system prompt.
-        request: What the user asked.
-        rooms: Each with ``id``, ``capacity``, ``equipment``, ``accessible`` and ``booked``, a list
+        request: The user's message.
+        rooms: Each has ``id``, ``capacity``, ``equipment``, ``accessible`` and ``booked``, a list
             of ``[start, end]`` as ``HH:MM``.
-        seed: With the texts it decides where the model slips.
-        slip: Chance that the model forgets one of the rules it was told, per rule.
+        seed: Seed of the slips, together with the texts.
+        slip: Probability that the model forgets a rule, per rule.
     """
     dice = Random(f"{seed}|{instructions}|{request}")
     told = followed(instructions)
@@ -97,7 +97,7 @@ def book(
     fitting = _filter(rooms, read_request(request), rules)
     if not fitting and "no room" in rules:
         return "No Room"
-    # Nothing fits and nobody said what to do then: offer something anyway.
+    # No room fits, and the instructions do not cover this case: offer some room anyway.
     chosen = _choose(fitting or list(rooms), rules)
     if "answer format" in rules:
         return chosen
@@ -110,7 +110,7 @@ def book(
 def _filter(
     rooms: Sequence[dict[str, Any]], request: Request, rules: set[str]
 ) -> list[dict[str, Any]]:
-    """Keep the rooms that pass every check the model was told to make."""
+    """Keep the rooms that pass every check in the instructions."""
 
     def passes(room: dict[str, Any]) -> bool:
         taken = [(_parse(start), _parse(end)) for start, end in room["booked"]]
@@ -127,7 +127,7 @@ def _filter(
 
 
 def _choose(rooms: Sequence[dict[str, Any]], rules: set[str]) -> str:
-    """Pick one: the first listed, unless told to prefer something."""
+    """Choose a room: the first one, unless the instructions state a preference."""
     if "smallest" not in rules:
         return rooms[0]["id"]
     least = min(room["capacity"] for room in rooms)

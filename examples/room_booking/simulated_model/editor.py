@@ -1,9 +1,9 @@
-"""How the simulated model criticises and edits prompts: usefully most of the time.
+"""Critiques and edits of prompts by the simulated model, most of them useful.
 
-It is shown a prompt, and transcripts, feedback or a critique. It looks for a rule that the prompt
-lacks, the likelier the more the rest of the text hints at it, and adds a sentence, or two if it may
-change more than one thing. At times the sentence is useless, at times it does harm: a search has to
-find out which. Placeholders in braces are kept.
+The request holds a prompt, and transcripts, feedback or a critique. The model picks a rule that the
+prompt lacks, with a probability that grows with the hints in the rest of the text, and adds a
+sentence, or two if it may change several things. Some sentences have no effect and some do harm, so
+a search has to measure each edit. Placeholders in braces are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WANTS_EDIT = re.compile(
 )
 _WANTS_CRITIQUE = re.compile(r"critique|critici[sz]e|what went wrong|weakness|shortcoming|diagnos")
 
-# Where the prompt stands in the text: in tags, in a fence, or under a heading.
+# Places of the prompt in the text: in tags, in a fence, or under a heading.
 _FLAGS = re.DOTALL | re.IGNORECASE | re.MULTILINE
 _PLACES = (
     re.compile(r"<(\w*(?:prompt|instructions?)\w*)>\s*(?P<prompt>.*?)\s*</\1>", _FLAGS),
@@ -39,9 +39,9 @@ _PLACES = (
 
 
 def what_is_asked(system: str, user: str) -> Ask:
-    """Tell what a request without tools wants.
+    """Return the kind of a request without tools.
 
-    The prompt under discussion may itself speak of instructions, so it is left out of account.
+    The prompt in the request may mention instructions itself, so its text is ignored.
     """
     prompt = find_prompt(user)
     text = (system + "\n" + (user.replace(prompt, "") if prompt else user)).lower()
@@ -75,7 +75,7 @@ def edit(text: str, dice: Random) -> str:
 
 
 def criticise(text: str, dice: Random) -> str:
-    """Return a critique of one to three points, some of which may be beside the point."""
+    """Return a critique of one to three points, some of which may be irrelevant."""
     rules = _lacking(find_prompt(text) or "", text, dice)[: dice.choice([1, 2, 2, 3])]
     points = [
         _BESIDE_THE_POINT if dice.random() < _USELESS_SHARE else rule.critique for rule in rules
@@ -84,10 +84,10 @@ def criticise(text: str, dice: Random) -> str:
 
 
 def _lacking(prompt: str, text: str, dice: Random) -> list[Rule]:
-    """Return the rules that the prompt lacks, most pressing first.
+    """Return the rules that the prompt lacks, most important first.
 
-    If the text holds a critique, only those that it names; otherwise in an order drawn at random,
-    in which a rule comes the earlier the more the text hints at it.
+    If the text holds a critique, return only the rules that it names. Otherwise the order is
+    random, and a rule with more hints in the text tends to come earlier.
     """
     told = followed(prompt)
     rest = (text.replace(prompt, "") if prompt else text).lower()
@@ -102,7 +102,7 @@ def _lacking(prompt: str, text: str, dice: Random) -> list[Rule]:
 
 
 def _most_changes(text: str) -> int:
-    """How many aspects an edit may mend: one if it is asked for one, else a few."""
+    """Return how many rules an edit may add: one if the text asks for one, else a few."""
     alone = re.search(r"\b(one|single)[ -](aspect|issue|point|change|thing|problem)", text.lower())
     return 1 if alone else 2
 

@@ -18,11 +18,11 @@ Message = dict[str, Any]
 
 
 class SimulatedModel:
-    """Answers chat requests by rules and seeded dice; see the package's docstring.
+    """Answers chat requests by rules and a seeded random generator; see the package's docstring.
 
     Args:
-        seed: Decides where it slips and what it proposes.
-        slip: Chance of forgetting a rule it was told, per rule and answer.
+        seed: Seed of slips and proposals.
+        slip: Probability of forgetting a rule, per rule and answer.
 
     Not thread-safe: one event loop serves it.
     """
@@ -44,7 +44,7 @@ class SimulatedModel:
         instructions, request = _text(messages, "system", "developer"), _text(messages, "user")
         last = messages[-1]
         if last["role"] != "tool" and tools and request:
-            # Without today's date a relative day is a guess.
+            # Without today's date the model has to guess a relative day.
             day = resolve_day(request, instructions)
             arguments = {"date": day.isoformat() if day else "2026-01-01"}
             return _tool_call(tools[0]["function"]["name"], arguments, messages)
@@ -56,9 +56,9 @@ class SimulatedModel:
         return {"role": "assistant", "content": answer}
 
     def _write(self, messages: list[Message], request: dict[str, Any]) -> str:
-        """Criticise or edit; the same question asked again gets another draw of the dice.
+        """Write a critique or an edit; a repeated request gets new random numbers.
 
-        With ``seed`` in the request it gets the same one.
+        With ``seed`` in the request, a repeated request gets the same answer.
         """
         system, user = _text(messages, "system", "developer"), _text(messages, "user")
         key = hashlib.sha256(f"{system}\0{user}\0{request.get('seed')}".encode()).hexdigest()
@@ -84,7 +84,7 @@ def _tool_call(name: str, arguments: dict[str, Any], messages: list[Message]) ->
 
 
 def _read_rooms(content: str) -> list[dict[str, Any]]:
-    """Read the rooms out of a tool's result; none if it holds something else."""
+    """Return the rooms in a tool's result; empty if it holds anything else."""
     try:
         rooms = json.loads(content)["rooms"]
     except (ValueError, KeyError, TypeError):
@@ -97,7 +97,7 @@ def _text(messages: list[Message], *roles: str) -> str:
 
 
 def _content(message: Message) -> str:
-    """Return a message's text, whether it comes as a string or in parts."""
+    """Return a message's text; its content is a string or a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content

@@ -1,7 +1,7 @@
-"""What the simulated model can be told to do, and the words that tell it.
+"""Rules that instructions can switch on in the simulated model, and the words that do so.
 
-This is the whole of its understanding of instructions: it reads them sentence by sentence, and a
-sentence switches a rule on or off if it contains the right words. Later sentences win.
+The model reads instructions sentence by sentence. A sentence switches a rule on or off if it
+contains the rule's words. Later sentences win.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ __all__ = ["HARMFUL", "RULES", "USELESS", "Rule", "followed"]
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that makes a booking right.
+    """One requirement of a correct booking.
 
     Attributes:
-        name: What the rule is about.
-        heard: Instruction words that switch it on.
-        dropped: Instruction words that switch it off.
+        name: Subject of the rule.
+        heard: Instruction words that switch the rule on.
+        dropped: Instruction words that switch the rule off.
         evidence: Words in transcripts and feedback that hint at its absence.
-        critique: What an editor says about a prompt without it.
-        advice: Sentences by which an editor adds it.
+        critique: An editor's critique of a prompt without the rule.
+        advice: Sentences by which an editor adds the rule.
     """
 
     name: str
@@ -128,7 +128,7 @@ RULES = (
     ),
 )
 
-# Edits that a model in good faith proposes, too.
+# Useless and harmful edits, which a real model also proposes.
 USELESS = (
     "Be polite and professional.",
     "Think carefully step by step before you answer.",
@@ -149,7 +149,7 @@ _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
 def followed(instructions: str) -> frozenset[str]:
-    """Return the names of the rules that these instructions make the simulated model follow."""
+    """Return the names of the rules that these instructions switch on."""
     names: set[str] = set()
     for sentence in _SENTENCE.split(instructions.lower()):
         for rule in RULES:

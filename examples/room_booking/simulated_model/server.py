@@ -45,7 +45,7 @@ class _Message(BaseModel):
 
 
 class _ChatRequest(BaseModel):
-    """What the simulated model understands of a chat completion request; the rest is ignored."""
+    """The fields of a chat completion request that the simulated model uses; others are ignored."""
 
     model: str
     messages: list[_Message]
@@ -99,10 +99,10 @@ def create_app(model: SimulatedModel) -> Starlette:
 def run_in_background(seed: int = 0, slip: float = 0.02) -> Iterator[str]:
     """Run the server in a process of its own, and yield its base URL for OpenAI clients.
 
-    It listens on a free loopback port, and ends with the context, or with this process.
+    The server listens on a free loopback port. It ends with the context, or with this process.
 
     Raises:
-        RuntimeError: The server did not start; it has said why on standard error.
+        RuntimeError: The server did not start; the reason is on standard error.
     """
     command = [sys.executable, "-m", "simulated_model", "--seed", str(seed), "--slip", str(slip)]
     server = subprocess.Popen(
@@ -111,7 +111,7 @@ def run_in_background(seed: int = 0, slip: float = 0.02) -> Iterator[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # Ctrl+C in the terminal is for the training; the server ends after it.
+        # Ctrl+C in the terminal must end only the training; the server stops later.
         start_new_session=True,
     )
     assert server.stdin is not None
@@ -150,12 +150,12 @@ def _completion(message: dict[str, Any], messages: list[dict[str, Any]]) -> dict
 
 
 def _count_tokens(messages: list[dict[str, Any]]) -> int:
-    """Estimate: there is no tokenizer here, and four characters a token is the usual rule."""
+    """Estimate the number of tokens at four characters per token; there is no tokenizer here."""
     return sum(len(json.dumps(message)) for message in messages) // 4
 
 
 def _chunks(completion: dict[str, Any], with_usage: bool) -> Iterator[str]:
-    """Write a completion as server-sent events, a word at a time."""
+    """Yield a completion as server-sent events, one word at a time."""
     head = {key: completion[key] for key in ("id", "created", "model")}
     head["object"] = "chat.completion.chunk"
     choice = completion["choices"][0]

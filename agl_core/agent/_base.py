@@ -61,7 +61,7 @@ class LitAgent(Generic[T]):
     # -- where the agent runs --------------------------------------------------------------------
 
     def set_trainer(self, trainer: TrainerView) -> None:
-        """Called by the trainer before it hands the agent to its runners."""
+        """Set the trainer; it calls this before it hands the agent to its runners."""
         self._trainer = trainer
 
     def get_trainer(self) -> TrainerView:
@@ -80,14 +80,14 @@ class LitAgent(Generic[T]):
         return self.get_trainer()
 
     def set_runner(self, runner: RunnerView) -> None:
-        """Called by the runner when it is initialised with this agent."""
+        """Set the runner; it calls this when it is initialised with this agent."""
         self._runner = runner
 
     def get_runner(self) -> RunnerView:
         """Return the runner that was last initialised with this agent.
 
         Raises:
-            ValueError: No runner of this process was.
+            ValueError: No runner of this process was initialised with this agent.
         """
         if self._runner is None:
             raise ValueError(f"{type(self).__name__} has no runner; Runner.init sets it")
@@ -100,7 +100,7 @@ class LitAgent(Generic[T]):
 
     @property
     def tracer(self) -> Tracer:
-        """The tracer of the runner, or else of the trainer.
+        """The tracer of the runner, or of the trainer if there is no runner.
 
         Raises:
             ValueError: Neither is set.
@@ -121,7 +121,8 @@ class LitAgent(Generic[T]):
         """Check that the methods overridden can be called as agents are.
 
         Raises:
-            AgentSignatureError: One cannot; the message names it and what is expected.
+            AgentSignatureError: A method has the wrong parameters; the message names the method
+                and the parameters that it needs.
         """
         names = _ASYNC_METHODS if self.is_async() else _SYNC_METHODS
         overridden = [name for name in names if self._overrides(name)]

@@ -7,8 +7,8 @@
         answer = solve(task["question"], OpenAI(base_url=llm.endpoint, api_key=llm.api_key))
         return 1.0 if answer == task["answer"] else 0.0
 
-The function says by the *names* of its parameters what it wants: ``task`` first, then any of
-``llm``, ``prompt_template`` and ``rollout``. Sync and async functions both do.
+Arguments are injected by the *names* of the function's parameters: ``task`` first, then any of
+``llm``, ``prompt_template`` and ``rollout``. The function may be sync or async.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def llm_rollout(
     Args:
         func: The function, sync or async.
         strip_proxy: Give the function a plain :class:`~agl_core.types.LLM` whose endpoint files its
-            calls under the attempt; False passes a :class:`~agl_core.types.ProxyLLM` as it is.
+            calls under the attempt; False passes a :class:`~agl_core.types.ProxyLLM` unchanged.
 
     Raises:
         AgentSignatureError: The function's parameters are not those above (a ``ValueError``).
@@ -130,10 +130,10 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
         return self._is_async
 
     def check_signature(self) -> None:
-        """The function's parameters were checked when the agent was made."""
+        """Do nothing: the constructor has checked the function's parameters."""
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """Call the function with what its parameters ask for.
+        """Call the function with the arguments that its parameters name.
 
         Raises:
             RuntimeError: The function is async.
@@ -146,7 +146,7 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
     async def rollout_async(
         self, task: Any, resources: NamedResources, rollout: Rollout
     ) -> RolloutRawResult:
-        """Await the function with what its parameters ask for.
+        """Await the function with the arguments that its parameters name.
 
         Raises:
             RuntimeError: The function is not async.

@@ -15,16 +15,16 @@ __all__ = ["RunnerView", "TrainerView"]
 
 
 class TrainerView(Protocol):
-    """The components of a :class:`~agl_core.trainer.Trainer`, for reading."""
+    """Read-only view of the components of a :class:`~agl_core.trainer.Trainer`."""
 
     @property
     def n_runners(self) -> int:
-        """Runners that work at a time."""
+        """Number of runners that work concurrently."""
         ...
 
     @property
     def max_rollouts(self) -> int | None:
-        """Most rollouts of each runner; None: no limit."""
+        """Largest number of rollouts per runner; None: no limit."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class TrainerView(Protocol):
 
 
 class RunnerView(Protocol):
-    """The worker that a :class:`~agl_core.runner.Runner` is, for reading."""
+    """Read-only view of a :class:`~agl_core.runner.Runner`."""
 
     @property
     def worker_id(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Telling listeners when an algorithm changes resources."""
+"""A store wrapper that reports an algorithm's changes of resources to listeners."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["AnnouncingStore"]
 
 
 class AnnouncingStore(LightningStoreThreaded):
-    """The store as an algorithm sees it: each snapshot written is told as ``resources_changed``.
+    """Wraps a store for an algorithm; each snapshot written fires ``resources_changed``.
 
-    Used only where somebody listens. It travels to another process as the inner store.
+    Used only if a listener is registered. It is pickled as the inner store.
 
     Args:
         store: The store that keeps everything.
@@ -38,7 +38,7 @@ class AnnouncingStore(LightningStoreThreaded):
         return update
 
     def __getattr__(self, name: str) -> Any:
-        if name == "store":  # not set yet, or never to be: there is nothing to look into
+        if name == "store":  # not set (yet): without this, the lookup would recurse
             raise AttributeError(name)
         return getattr(self.store, name)
 

@@ -38,7 +38,7 @@ class Algorithm:
     """Enqueues tasks, reads their results, and improves a resource.
 
     Override :meth:`run`, as a coroutine function or as a plain function; a plain one is run in a
-    worker thread, where ``asyncio.run(store.…)`` works. When it returns, the run is over.
+    worker thread, where ``asyncio.run(store.…)`` works. The run ends when it returns.
 
     One object serves one run at a time.
     """
@@ -66,11 +66,11 @@ class Algorithm:
 
     @property
     def display_name(self) -> str:
-        """What events and logs call this algorithm: its function's name, or its class's."""
+        """Name of this algorithm in events and logs: that of its function or of its class."""
         return getattr(self, "__name__", type(self).__qualname__)
 
     def report_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Tell listeners that a step is done: a batch, a candidate, an epoch.
+        """Report to listeners that a step is done: a batch, a candidate, an epoch.
 
         Args:
             step: Counts from 0 within a run.
@@ -82,11 +82,11 @@ class Algorithm:
 
     @property
     def context(self) -> RunContext:
-        """What the trainer gave, or the setters below."""
+        """The context that the trainer set, or that the setters below filled."""
         return self._context
 
     def set_context(self, context: RunContext) -> None:
-        """Called by the trainer, once before each :meth:`run`."""
+        """Set the context; the trainer calls this once before each :meth:`run`."""
         self._context = context
 
     def get_store(self) -> LightningStore:
@@ -126,7 +126,7 @@ class Algorithm:
         return self._context.initial_resources
 
     def get_run(self) -> Run:
-        """Return the run, which keeps what the algorithm resumes from; by default it has no name.
+        """Return the run, which stores the state to resume from; by default it has no name.
 
         Raises:
             ValueError: There is no store.

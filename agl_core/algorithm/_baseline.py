@@ -1,4 +1,4 @@
-"""Runs the datasets through the agent and tells what happened: the algorithm of ``Trainer.dev``."""
+"""Runs the datasets through the agent and logs each rollout: the algorithm of ``Trainer.dev``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _QUEUING: list[RolloutStatus] = ["queuing", "requeuing"]
 
 
 class Baseline(FastAlgorithm):
-    """Sends every task to the agent, in order, and logs each rollout as it goes; learns nothing.
+    """Sends every task to the agent, in order, and logs each rollout as it ends; learns nothing.
 
     Initial resources are stored as the snapshot ``default``, or ``NAME/default`` in a run of a
     name. Options: :class:`BaselineConfig`.
@@ -79,7 +79,7 @@ class Baseline(FastAlgorithm):
                 self.report_step(epoch, one.metrics())
 
     async def report(self, store: LightningStore, rollout: Rollout) -> float | None:
-        """Log what came of a finished rollout: its attempts, their spans, the adapter's view.
+        """Log the results of a finished rollout: its attempts, their spans, the adapter's view.
 
         Returns:
             The final reward of its latest attempt, if there is one.
@@ -120,7 +120,7 @@ class Baseline(FastAlgorithm):
         elif spans:
             adapted, report = adapter.adapt_with_report(spans)
             logger.info("%s | adapted: %s", rollout_id, adapted)
-            if report.spans:  # by an adapter that counts
+            if report.spans:  # 0 for an adapter that does not count spans
                 logger.info("%s | %s", rollout_id, report)
 
 
@@ -176,7 +176,7 @@ class _Epoch:
         return {"rollouts": len(self._rewards), "reward": mean}
 
     async def _listen(self) -> None:
-        """Wake whoever waits for the queue to move, and tell status changes."""
+        """Wake the coroutines that wait for the queue to shrink, and log status changes."""
         async for event in self._store.events():
             if event.kind == "rollout" and event.rollout_id in self._open:
                 logger.debug("%s is %s", event.rollout_id, event.status)
@@ -185,7 +185,7 @@ class _Epoch:
 
     async def _wait_for_room(self) -> None:
         while True:
-            changed = self._changed  # before the look, so that no change falls between
+            changed = self._changed  # read before the query, so that no change is missed
             queuing = await self._store.query_rollouts(status_in=_QUEUING, limit=0)
             if queuing.total <= self._baseline.max_queue_length:
                 return

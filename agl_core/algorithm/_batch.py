@@ -42,20 +42,20 @@ __all__ = ["BatchOutcome", "RolloutOutcome", "cancel_rollouts", "run_batch"]
 
 logger = logging.getLogger(__name__)
 
-_PROGRESS_INTERVAL = 1.0  # seconds between two looks at how far a batch is
+_PROGRESS_INTERVAL = 1.0  # seconds between two updates of the progress display
 _READERS = 16  # outcomes read from the store at a time
-_CANCEL_TIMEOUT = 10.0  # seconds to cancel what is left over
+_CANCEL_TIMEOUT = 10.0  # seconds to cancel the rollouts that are left
 
 
 @dataclass(frozen=True)
 class RolloutOutcome:
-    """What came of one task.
+    """Result of one task.
 
     Attributes:
-        rollout: The rollout as it ended; ``cancelled`` if it did not end in time.
+        rollout: The rollout after its end; ``cancelled`` if it did not end in time.
         reward: Its final reward; None if it has none.
         spans: The spans of its latest attempt, by sequence id.
-        adapted: What the adapter made of the spans; None without an adapter or without spans.
+        adapted: The adapter's output for the spans; None without an adapter or without spans.
     """
 
     rollout: Rollout
@@ -66,7 +66,7 @@ class RolloutOutcome:
 
 @dataclass(frozen=True)
 class BatchOutcome(Sequence[RolloutOutcome]):
-    """What came of a batch, in the order of its tasks.
+    """Results of a batch, in the order of its tasks.
 
     Attributes:
         outcomes: One per task.
@@ -90,8 +90,8 @@ class BatchOutcome(Sequence[RolloutOutcome]):
         """Return a reward per task.
 
         Args:
-            missing: What a task without a reward counts as (it failed, or did not end in time);
-                None leaves such tasks out.
+            missing: Reward of a task that has none (it failed, or did not end in time); None
+                leaves such tasks out.
         """
         found = (missing if o.reward is None else o.reward for o in self.outcomes)
         return [reward for reward in found if reward is not None]
@@ -123,28 +123,29 @@ async def run_batch(
     run: Run | None = None,
     name: str = "",
 ) -> BatchOutcome:
-    """Enqueue tasks, wait until the runners are done with them, and read what came of them.
+    """Enqueue tasks, wait until the runners are done with them, and read the results.
 
     Rollouts that are not finished at the timeout, or when the caller is cancelled, are cancelled in
     the store: none of them is left for runners to pick up later. In a run with a name, an
-    interrupted batch is left as it is instead, and the run goes on with it when it is resumed.
+    interrupted batch is not cancelled: the resumed run continues it.
 
     Args:
         store: Where the tasks go.
         tasks: One rollout is made of each.
-        resources: What the tasks run with: resources, stored here as a new snapshot, or the id of a
-            snapshot. None takes the latest.
-        mode: What the rollouts are for.
+        resources: Resources of the tasks, stored here as a new snapshot, or the id of a snapshot.
+            None takes the latest.
+        mode: Mode of the rollouts, such as ``train`` or ``val``.
         config: Timeouts and retries of each rollout.
         metadata: Stored with each rollout.
         adapter: Applied to the spans of each outcome.
-        timeout: Seconds for the whole batch; None waits as long as it takes.
-        description: What the progress display calls the batch.
-        run: The run that the batch belongs to: what it enqueued before is not enqueued again.
+        timeout: Seconds for the whole batch; None waits without a limit.
+        description: Name of the batch in the progress display.
+        run: The run that the batch belongs to: tasks that it enqueued before are not enqueued
+            again.
         name: Name of the batch, unique in the run; needed if the run has a name.
 
     Raises:
-        InvalidArgumentError: The batch needs a name, or the run has another one of this name.
+        InvalidArgumentError: The batch needs a name, or the run has another batch of this name.
     """
     run = run or Run(store)
     if resources is not None and not isinstance(resources, str):
@@ -182,14 +183,15 @@ async def run_batch(
 
 
 async def cancel_rollouts(store: LightningStore, rollout_ids: Iterable[str]) -> list[Rollout]:
-    """Cancel those of these rollouts that are not finished; also from within a cancelled task.
+    """Cancel those of these rollouts that are not finished; works in a cancelled task too.
 
     Args:
-        store: Where they are.
-        rollout_ids: Which ones.
+        store: The store of the rollouts.
+        rollout_ids: Ids of the rollouts.
 
     Returns:
-        All of them as they are now, as far as the store answered within seconds.
+        The rollouts after the cancellation, without those that the store gave no answer for
+        within 10 seconds.
     """
     waiting = list(rollout_ids)
     rollouts: list[Rollout] = []

@@ -1,4 +1,4 @@
-"""Asking a model, for algorithms that do: what goes wrong is an answer, too, and never ends a run.
+"""Chat completions for algorithms: an error becomes part of the reply and never ends a run.
 
 ::
 
@@ -35,13 +35,13 @@ class ChatClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """What came back.
+    """Reply of the model, or the reason why there is none.
 
     Attributes:
         text: The text of the first choice, stripped; empty if there is a problem.
         problem: Why there is no text, on one line; empty if there is one.
-        input_tokens: Tokens of the request as far as the endpoint counted them.
-        output_tokens: Tokens of the answer, likewise.
+        input_tokens: Tokens of the request as counted by the endpoint.
+        output_tokens: Tokens of the answer as counted by the endpoint.
     """
 
     text: str = ""
@@ -60,15 +60,15 @@ async def ask_model(
 ) -> ChatReply:
     """Ask for a chat completion.
 
-    Whatever the client raises becomes the reply's ``problem`` and is logged; retries are the
-    client's business. Only cancellation passes through.
+    Every exception of the client becomes the reply's ``problem`` and is logged; the client does
+    the retries. Only cancellation passes through.
 
     Args:
-        client: Whom to ask.
-        model: Which model.
-        messages: In OpenAI's chat format.
-        timeout: Seconds after which it counts as not answering, the client's retries included.
-        **options: Passed on, for example ``temperature`` or ``seed``.
+        client: Sends the request.
+        model: Name of the model.
+        messages: The conversation in OpenAI's chat format.
+        timeout: Longest wait in seconds, the client's retries included.
+        **options: Further parameters of the request, for example ``temperature`` or ``seed``.
     """
     try:
         with anyio.fail_after(timeout):
@@ -77,7 +77,7 @@ async def ask_model(
             )
     except TimeoutError:
         reply = ChatReply(problem=f"no answer within {timeout:g} s")
-    except Exception as error:  # the client is anyone's, so it may raise anything
+    except Exception as error:  # the caller chose the client, so it may raise anything
         reply = ChatReply(problem=_in_short(f"{type(error).__name__}: {error}"))
     else:
         reply = _read(completion)

@@ -19,10 +19,10 @@ class BaselineConfig(ComponentConfig):
     train_split: float = Field(default=0.5, gt=0, lt=1)
     """Accepted for compatibility; datasets are used as given."""
     polling_interval: float = Field(default=5.0, gt=0)
-    """Longest time between two looks at the queue, in seconds. A store with events wakes the
+    """Longest time between two queries of the queue, in seconds. A store with events wakes the
     algorithm earlier."""
     max_queue_length: int = Field(default=4, ge=0)
-    """Tasks that may wait in the queue before another is added."""
+    """Number of queued tasks at which no further task is added."""
     span_verbosity: Literal["keys", "key_values", "none"] = "keys"
-    """What to log of each span's attributes: their keys, keys and values, or nothing, not even the
-    span."""
+    """What to log about each span: the keys of its attributes, keys and values, or nothing at
+    all."""

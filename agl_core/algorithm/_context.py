@@ -21,8 +21,8 @@ __all__ = ["RunContext"]
 class RunContext:
     """Everything that an algorithm may use in one run.
 
-    A trainer fills every field that the run has. An algorithm that is run by hand has what its
-    setters were given.
+    A trainer fills every field that the run has. Without a trainer, the algorithm's setters fill
+    them.
 
     Attributes:
         store: The store that this run's runners see.
@@ -30,7 +30,7 @@ class RunContext:
         llm_proxy: The proxy in front of the models.
         llm_server: The server of the model that is trained; it is running.
         initial_resources: The resources to start from.
-        run: The run: new, or one that is resumed.
+        run: The run, new or resumed.
         trainer: The trainer.
     """
 

@@ -17,14 +17,14 @@ __all__ = ["Evaluation"]
 
 
 class Evaluation(FastAlgorithm):
-    """Measures an agent on the validation dataset, or on the training dataset if that is all.
+    """Measures an agent on the validation dataset, or else on the training dataset.
 
     Args:
-        resources: What to run with, or the id of a stored snapshot; by default the latest snapshot
-            in the store, or else the initial resources. Resources that are no stored snapshot get
-            the model behind the trainer's proxy besides, if they name none.
-        mode: What the rollouts are for.
-        timeout: Seconds for the whole dataset; what is not done by then is cancelled.
+        resources: Resources of the rollouts, or the id of a stored snapshot; by default the latest
+            snapshot in the store, or else the initial resources. The model behind the trainer's
+            proxy is added to resources that name no model, but not to a stored snapshot.
+        mode: Mode of the rollouts.
+        timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
 
     Attributes:
         outcome: An outcome per task; None until the run is over.

@@ -1,4 +1,4 @@
-"""The marker of algorithms that are good for a quick look at an agent."""
+"""Marker class of algorithms that are quick enough to try out an agent."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["FastAlgorithm"]
 
 
 class FastAlgorithm(Algorithm):
-    """An algorithm that needs no GPU, no training and little time: what ``Trainer.dev`` takes."""
+    """An algorithm without GPU or training that ends soon; ``Trainer.dev`` accepts only these."""

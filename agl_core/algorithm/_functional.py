@@ -1,4 +1,4 @@
-"""``@algo``: an algorithm as a function that names what it wants."""
+"""``@algo``: an algorithm as a function whose parameters are filled by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
 
         Trainer(algorithm=search).fit(agent, train_dataset, val_dataset=held_out)
 
-    Called directly, the result is the function as it was written.
+    Calling the result calls the original function.
 
     Raises:
         ConfigError: A parameter has another name and no default.
@@ -74,7 +74,7 @@ class FunctionalAlgorithm(Algorithm):
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> Any:
-        """Call the function with what it asks for.
+        """Call the function with the arguments that its parameters name.
 
         Raises:
             TypeError: A dataset is given that the function has no parameter for.

@@ -1,4 +1,4 @@
-"""Progress of long work: bars in a terminal, a line now and then elsewhere."""
+"""Progress of long work: bars in a terminal, a log line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LINE_INTERVAL = 10.0  # seconds between two plain lines
 
 
 class ProgressReporter(Protocol):
-    """Tells how far the work is; returned by :func:`show_progress`."""
+    """Updates a progress display; returned by :func:`show_progress`."""
 
     def update(self, done: int, note: str = "") -> None:
-        """Say how much is done in all, and anything else worth a glance."""
+        """Show the total that is done so far, and a note."""
         ...
 
 
@@ -35,8 +35,8 @@ def show_progress(description: str, total: int) -> Generator[ProgressReporter]:
     Contexts may overlap, in one thread and in several; each gets a line of its own.
 
     Args:
-        description: What is being done.
-        total: How much there is to do.
+        description: Name of the work.
+        total: Number of steps.
     """
     if not sys.stderr.isatty():
         yield _Lines(description, total)
@@ -46,7 +46,7 @@ def show_progress(description: str, total: int) -> Generator[ProgressReporter]:
         try:
             yield _Bar(bars, task)
         finally:
-            bars.refresh()  # it redraws by the clock, and may not have shown the last step
+            bars.refresh()  # rich redraws at intervals and may not have shown the last step
             bars.remove_task(task)
 
 

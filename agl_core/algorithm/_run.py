@@ -1,4 +1,4 @@
-"""A run with a name goes on where it was: its state, its rollouts, and what a crash broke off.
+"""Runs that can be resumed: their state, their rollouts, and attempts lost in a crash.
 
 ::
 
@@ -8,12 +8,12 @@
         state = {"epoch": epoch + 1, "best": max(state["best"], batch.score().mean)}
         await run.save(state, metrics={"best": state["best"]})
 
-What is kept, all of it in the store: the state, as a checkpoint (a versioned snapshot under the id
-``run:<name>``, which agents never receive); and with each rollout the run's name, its batch and its
-index, written in the one step that enqueues it. So it is known of every task whether it was
-enqueued, however close to the crash that was. A step that was still on its way when the algorithm
-died may be done after its successor has looked; both send it under the same key, and the store does
-it once.
+The store keeps everything: the state as a checkpoint (a versioned snapshot under the id
+``run:<name>``, which agents never receive), and with each rollout the run's name, its batch and its
+index, written in the same operation that enqueues it. After a crash the store therefore shows for
+every task whether it was enqueued. A request that was in flight when the algorithm died may arrive
+after the resumed process has queried the store; both processes send it under the same idempotency
+key, and the store executes it once.
 """
 
 from __future__ import annotations
@@ -54,27 +54,28 @@ _NAME: Final = re.compile(r"[\w.-]{1,100}")
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
 _PAGE: Final = 1000
 _SILENCE_SECONDS: Final = 60.0
-"""A worker of which nothing was heard for this long is dead; heartbeats come every 10 s."""
+"""A worker without a heartbeat for this long is dead; heartbeats come every 10 s."""
 _MOST_RETRIES: Final = 3
-"""How often, while one process runs the algorithm, a task is tried again that lost its runner: it
-may be what kills them."""
+"""How often one algorithm process retries a task that lost its runner: the task may be the cause
+of the loss."""
 
 
 class Run:
-    """One run of an algorithm; without a name it keeps nothing, and everything works all the same.
+    """One run of an algorithm; a run without a name works the same but stores nothing.
 
-    Used by one algorithm on one event loop. Two processes must not run the same name at a time.
+    Used by one algorithm on one event loop. Two processes must not run the same name at the same
+    time.
 
     Args:
-        store: Where it is kept.
+        store: Keeps the run's state and rollouts.
         name: Letters, digits, ``_``, ``-`` and ``.``.
 
     Attributes:
-        name: Its name; empty if nothing is kept.
-        state: What the algorithm saved last, any JSON value; None before that.
+        name: Name of the run; empty if nothing is stored.
+        state: State that the algorithm saved last, any JSON value; None before that.
         metrics: The metrics saved so far, the last value of each.
-        finished: Whether the algorithm came to its end.
-        look_seconds: Seconds between two looks for attempts whose worker is dead.
+        finished: Whether the algorithm has completed.
+        look_seconds: Seconds between two checks for attempts whose worker is dead.
 
     Raises:
         InvalidArgumentError: The name has other characters.
@@ -93,7 +94,7 @@ class Run:
         self.finished = False
         self._store = store
         self._began = 0.0
-        """When the run began, in epoch seconds; tells it from an earlier one of the same name."""
+        """Start of the run in epoch seconds; it differs from an earlier run of the same name."""
         self._known: dict[tuple[str, int], str] = {}
         self._used: set[tuple[str, int]] = set()
         self._retries: Counter[str] = Counter()
@@ -101,7 +102,7 @@ class Run:
 
     @classmethod
     async def open(cls, store: LightningStore, name: str = "") -> Run:
-        """Begin a run, or go on with the one of this name."""
+        """Begin a run, or resume the run of this name."""
         run = cls(store, name)
         if not name:
             return run
@@ -119,7 +120,7 @@ class Run:
     # -- state -----------------------------------------------------------------------------------
 
     async def save(self, state: Any, metrics: Mapping[str, float] | None = None) -> None:
-        """Keep the state that the run would go on from.
+        """Store the state from which the run can be resumed.
 
         Args:
             state: A JSON value; it replaces the last one.
@@ -129,7 +130,7 @@ class Run:
             InvalidArgumentError: The state has no JSON form.
         """
         try:
-            # What comes back must not depend on whether the store is a file or in memory.
+            # The state must read the same whether the store is a file or in memory.
             self.state = from_json(to_json(state, inf_nan_mode="constants"))
         except PydanticSerializationError as error:
             raise InvalidArgumentError(f"the state has no JSON form: {error}") from error
@@ -137,9 +138,9 @@ class Run:
         await self._write()
 
     async def finish(self) -> None:
-        """Note that the run is over: resumed, it does nothing more.
+        """Mark the run as finished: resuming it does nothing.
 
-        What is the latest in the store is its result.
+        The latest resources in the store are its result.
         """
         latest = await self._store.get_latest_resources() if self.name else None
         self.finished = True
@@ -157,14 +158,14 @@ class Run:
             self._began = stored.create_time
 
     async def put_resources(self, name: str, resources: NamedResources) -> str:
-        """Store a snapshot of this run, and make it the latest; nothing happens if it is that.
+        """Store a snapshot of this run as the latest; do nothing if it is already the latest.
 
         Args:
-            name: What the snapshot is, unique in the run.
-            resources: What it holds.
+            name: Name of the snapshot, unique in the run.
+            resources: Content of the snapshot.
 
         Returns:
-            Its id.
+            The snapshot's id.
         """
         if not self.name:
             return (await self._store.add_resources(resources)).resources_id
@@ -179,15 +180,16 @@ class Run:
     async def enqueue(
         self, requests: Sequence[EnqueueRolloutRequest], *, batch: str = "", first: int = 0
     ) -> list[Rollout]:
-        """Enqueue what this run has not enqueued before; return all of it, in order.
+        """Enqueue the tasks that this run has not enqueued before; return all rollouts in order.
 
         Args:
             requests: The tasks.
-            batch: Name of the batch they belong to; must be given in a run with a name.
-            first: Index in the batch of the first of them.
+            batch: Name of the batch; required in a run with a name.
+            first: Index of the first task in the batch.
 
         Raises:
-            InvalidArgumentError: The batch has no name, or these tasks were asked for before.
+            InvalidArgumentError: The batch has no name, or this process has enqueued these tasks
+                before.
         """
         if not self.name:
             return list(await self._store.enqueue_many_rollouts(requests))
@@ -209,7 +211,7 @@ class Run:
     async def _enqueue_once(
         self, missing: Mapping[tuple[str, int], EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        """Enqueue under a key that the same call of a process that was killed has had."""
+        """Enqueue under an idempotency key that a killed process used for the same call."""
         what = repr((self.name, self._began, list(missing)))
         reset = current_request_key.set(hashlib.sha256(what.encode()).hexdigest()[:40])
         try:
@@ -230,14 +232,14 @@ class Run:
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> Sequence[Rollout]:
-        """Like the store's, but what lost its runner is tried again and is not finished yet.
+        """Wait for rollouts as the store does, and retry those that lost their runner.
 
-        That is an attempt whose runner was killed, or was stopped with the run; it does not count
-        among the attempts that the rollout's config allows.
+        A rollout loses its runner when the runner is killed, or was stopped with an earlier
+        process of the run. The lost attempt does not count towards the config's ``max_attempts``.
 
         Args:
             rollout_ids: Rollouts of this run.
-            timeout: Seconds; None waits as long as it takes.
+            timeout: Seconds; None waits without a limit.
         """
         if not self.name:
             return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
@@ -255,13 +257,13 @@ class Run:
                 else:
                     settled[rollout.rollout_id] = rollout
             if not all_ended:
-                # Before the deadline is looked at: batches wait in slices shorter than a look.
+                # Before the deadline check: batches wait in slices shorter than ``look_seconds``.
                 await self._fail_orphans({name for name in pending if name not in settled})
             if all_ended or time.monotonic() >= deadline:
                 return [settled[name] for name in dict.fromkeys(rollout_ids) if name in settled]
 
     async def _try_again(self, rollout: Rollout) -> bool:
-        """Requeue a rollout that failed because its attempt was broken off."""
+        """Requeue a rollout that failed because its attempt lost its runner."""
         if rollout.status != "failed" or self._retries[rollout.rollout_id] >= _MOST_RETRIES:
             return False
         attempt = await self._store.get_latest_attempt(rollout.rollout_id)
@@ -273,7 +275,7 @@ class Run:
         return True
 
     async def _fail_orphans(self, rollout_ids: set[str]) -> None:
-        """Fail the attempts at these rollouts that nobody works on any more."""
+        """Fail the attempts of these rollouts whose worker is gone."""
         if time.monotonic() - self._looked < self.look_seconds:
             return
         self._looked = time.monotonic()
@@ -281,7 +283,7 @@ class Run:
         attempts = [r for r in running if r.rollout_id in rollout_ids]
         if not attempts:
             return
-        # In this order: a worker leaves an attempt after it has written how it ended.
+        # Workers before attempts: a worker leaves an attempt after it has written the status.
         busy = {w.worker_id: w for w in await self._store.query_workers(status_in=["busy"])}
         for rollout in attempts:
             attempt = await self._store.get_latest_attempt(rollout.rollout_id)
@@ -300,7 +302,7 @@ class Run:
 
 
 async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
-    """Return the runs that a store knows, by name, in the order in which they began."""
+    """Return the runs in a store by name, in the order in which they began."""
     page = await store.query_resources(resources_id_contains=_PREFIX)
     return {
         snapshot.resources_id.removeprefix(_PREFIX): checkpoint
@@ -311,7 +313,7 @@ async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
 
 
 async def _checkpoint(store: LightningStore, name: str) -> tuple[Checkpoint | None, float]:
-    """Return what a run kept, and when it began."""
+    """Return a run's checkpoint and its start in epoch seconds."""
     snapshot = await store.get_resources_by_id(_PREFIX + name)
     if snapshot is None:
         return None, 0.0
@@ -329,7 +331,7 @@ async def _enqueued(store: LightningStore, run: str) -> dict[tuple[str, int], st
 
 
 async def count_rollouts(store: LightningStore, run: str) -> Counter[RolloutStatus]:
-    """Count the rollouts of a run by status; looks at every rollout in the store."""
+    """Count the rollouts of a run by status; reads every rollout in the store."""
     return Counter([rollout.status async for rollout in _rollouts_of(store, run)])
 
 
@@ -346,10 +348,10 @@ async def _rollouts_of(store: LightningStore, run: str) -> AsyncIterator[Rollout
 
 
 def _was_broken_off(rollout: Rollout, attempt: Attempt) -> bool:
-    """Tell whether an attempt failed for want of a runner, and not by what the agent did.
+    """Tell whether an attempt failed because it lost its runner, not because of the agent.
 
-    A runner writes the type of what the agent raised; whoever fails an attempt in its place cannot.
-    A claim that reached nobody is ``unresponsive`` without a limit that it could have exceeded.
+    A runner writes the type of the agent's exception; other code that fails an attempt cannot.
+    A claim that reached no runner is ``unresponsive`` although its rollout has no limit to exceed.
     """
     if attempt.status == "unresponsive":
         return rollout.config.unresponsive_seconds is None

@@ -1,4 +1,4 @@
-"""How sure a mean is: confidence intervals for scores."""
+"""Confidence intervals for mean scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Estimate", "estimate_mean"]
 
 
 class Estimate(NamedTuple):
-    """A mean and the interval around it that covers the true mean at the confidence asked for."""
+    """A mean and its confidence interval."""
 
     mean: float
     low: float
@@ -27,8 +27,8 @@ class Estimate(NamedTuple):
 def estimate_mean(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Estimate the mean that a sample comes from.
 
-    If every value is 0 or 1 the interval is Wilson's score interval (Wilson 1927), which is honest
-    also where all of a few tasks succeeded; otherwise it is Student's t interval.
+    If every value is 0 or 1 the interval is Wilson's score interval (Wilson 1927), which keeps its
+    coverage even if all of a few tasks succeeded; otherwise it is Student's t interval.
 
     Args:
         values: Independent observations, say one reward per task. One value alone gives an
@@ -55,7 +55,7 @@ def _wilson(share: float, n: int, confidence: float) -> tuple[float, float]:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     margin = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
-    # The interval ends at 0 or 1 exactly where all failed or all succeeded; sums of floats miss it.
+    # If all failed or all succeeded, one bound is exactly 0 or 1; float rounding would miss it.
     low = 0.0 if share == 0 else max(0.0, centre - margin)
     return low, 1.0 if share == 1 else min(1.0, centre + margin)
 

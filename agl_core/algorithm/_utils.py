@@ -1,4 +1,4 @@
-"""Small things that algorithms share: decorators for their methods, and batches of a dataset."""
+"""Helpers that algorithms share: decorators for their methods, and batches of a dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A = TypeVar("A", bound="Algorithm")
 
 
 class LLMProxyLike(Protocol):
-    """What algorithms and trainers need of a proxy."""
+    """The part of a proxy that algorithms and trainers use."""
 
     def set_store(self, store: LightningStore) -> None:
         """Set where spans go; called before :meth:`start`."""
@@ -42,7 +42,7 @@ class LLMProxyLike(Protocol):
         ...
 
     def as_resource(self) -> LLM:
-        """Return what agents get; the proxy serves."""
+        """Return the LLM resource for agents; the proxy must be running."""
         ...
 
 
@@ -50,11 +50,11 @@ def add_llm(resources: NamedResources, llm_proxy: LLMProxyLike | None) -> NamedR
     """Return resources for agents that call their model through a proxy.
 
     Args:
-        resources: What the agents get besides; if a model is among it, they keep to that.
-        llm_proxy: A proxy that serves, or None, which adds nothing.
+        resources: Resources of the agents; if they contain a model, none is added.
+        llm_proxy: A running proxy, or None, which adds nothing.
 
     Raises:
-        ValueError: The proxy has several models to choose from.
+        ValueError: The proxy serves several models.
     """
     if llm_proxy is None or any(isinstance(one, LLM) for one in resources.values()):
         return resources
@@ -83,7 +83,7 @@ def with_llm_proxy(
 
     Args:
         required: Whether a missing proxy is an error; else None is passed.
-        auto_start: Whether to start a proxy that does not run; it is stopped afterwards.
+        auto_start: Whether to start a stopped proxy for the call; it is stopped afterwards.
 
     Raises:
         ValueError: At the call, if there is no proxy and it is required.
@@ -115,13 +115,13 @@ def with_llm_proxy(
 def batch_iter_over_dataset(
     dataset: Dataset[T], batch_size: int, *, seed: int | None = None
 ) -> Iterator[list[T]]:
-    """Yield batches of a dataset for ever, shuffled anew in each pass.
+    """Yield batches of a dataset without end; each pass has a new shuffled order.
 
-    Every batch has exactly ``batch_size`` items (all items, if there are no more), none of them
-    twice; what a pass leaves over opens the next one.
+    Every batch has exactly ``batch_size`` distinct items (all items of a smaller dataset); the
+    items left at the end of a pass start the next batch.
 
     Args:
-        dataset: Where the items come from.
+        dataset: Source of the items.
         batch_size: Items per batch, at least 1.
         seed: Makes the order repeatable.
 

@@ -1,7 +1,7 @@
 """Execution strategies: where the algorithm and the runners run, and how they end.
 
-:mod:`agl_core.execution._base` is the contract. What strategies are made of is imported at first
-use.
+:mod:`agl_core.execution._base` is the contract. The building blocks of strategies are imported at
+first use.
 """
 
 from __future__ import annotations

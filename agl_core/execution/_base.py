@@ -1,15 +1,15 @@
-"""The execution contract: who runs the algorithm, who runs the runners, and how they end.
+"""The execution contract: how algorithm and runners are started, and how they end.
 
-A trainer hands a strategy two *bundles*, coroutine functions that are whole but for a store: the
-algorithm's, called once, and the runner's, called once per worker. The strategy decides in which
-threads, processes or machines they run and which store object each one gets.
+A trainer hands a strategy two *bundles*, coroutine functions that take a store and a stop event:
+the algorithm's, called once, and the runner's, called once per worker. The strategy decides in
+which threads, processes or machines they run and which store object each one gets.
 
 How a run ends, whatever the strategy:
 
 1. The algorithm returns, a bundle raises, or the user presses Ctrl+C. The stop event is set.
 2. Each bundle still running has a grace period to return by itself.
 3. Then it is cancelled (as asyncio cancels a task). A second grace period follows.
-4. Then it is abandoned. What an abandoned or dead worker was running is failed in the store, so
+4. Then it is abandoned. The attempts of abandoned or dead workers are failed in the store, so
    that no attempt stays open.
 """
 
@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 
 
 class AlgorithmBundle(Protocol):
-    """The algorithm's side of a run; returns when the run is over."""
+    """Runs the algorithm; returns when the run is over."""
 
     def __call__(self, store: LightningStore, event: ExecutionEvent) -> Awaitable[None]: ...
 
 
 class RunnerBundle(Protocol):
-    """One worker's side of a run; returns soon after the event is set."""
+    """Runs one worker; returns soon after the event is set."""
 
     def __call__(
         self, store: LightningStore, worker_id: int, event: ExecutionEvent
@@ -54,7 +54,7 @@ class ExecutionStrategy(ABC):
     """Runs an algorithm bundle and a number of runner bundles to their end.
 
     Attributes:
-        n_runners: How many runner bundles run at a time, at least 1.
+        n_runners: Number of runner bundles that run concurrently, at least 1.
         interrupted: Whether the last :meth:`execute` was ended by Ctrl+C.
     """
 
@@ -65,7 +65,7 @@ class ExecutionStrategy(ABC):
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
-        """Run both sides; return when everything that was started has ended or was abandoned.
+        """Run both bundles; return when all workers have ended or were abandoned.
 
         Called in the main thread. Ctrl+C stops the run, sets :attr:`interrupted` and returns
         normally.
@@ -76,7 +76,7 @@ class ExecutionStrategy(ABC):
             store: The store of the trainer; a strategy may hand out a facade or a client of it.
 
         Raises:
-            Exception: What a bundle raised; the algorithm's error comes first.
+            Exception: The error of a bundle; the algorithm's error comes first.
         """
 
 
@@ -84,9 +84,9 @@ async def keep_watch(store: LightningStore, event: ExecutionEvent, period: float
     """Run a store's watchdog until the event is set.
 
     Args:
-        store: Its verdicts on silent and overdue attempts are passed even if nobody calls it.
-        event: Ends the watch.
-        period: Seconds between two looks; the store debounces them.
+        store: Its watchdog fails silent and overdue attempts even while no other call arrives.
+        event: Stops the watchdog.
+        period: Seconds between two checks; the store debounces them.
     """
     while not event.is_set():
         try:

@@ -1,4 +1,4 @@
-"""Which attempts a run has handed out and not got back, so that none of them stays open."""
+"""Tracks the attempts that a run has claimed and not finished, so that none stays open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Claim(NamedTuple):
 
 
 class ClaimTracker(LightningStoreThreaded):
-    """A store that remembers what was claimed through it until its final status is written.
+    """Wraps a store and remembers each claimed attempt until its final status is written.
 
     Thread-safe, whatever the inner store is.
 
@@ -36,7 +36,7 @@ class ClaimTracker(LightningStoreThreaded):
         self._claims: dict[str, _Claim] = {}
 
     def has_claims(self, worker_id: str | None = None) -> bool:
-        """Tell whether an attempt is out: with this worker, or with any."""
+        """Tell whether this worker, or any worker, has an open attempt."""
         return any(
             worker_id is None or claim.worker_id == worker_id
             for claim in list(self._claims.values())
@@ -67,12 +67,12 @@ class ClaimTracker(LightningStoreThreaded):
     def close_open_attempts(self, reason: str, worker_id: str | None = None) -> None:
         """Fail attempts whose workers are gone and will write no final status.
 
-        Whether a rollout is tried again is the store's decision (its retry condition). Blocks for
-        seconds at most; errors of a store that is gone too are logged. Not for a thread with a
-        running loop.
+        The store decides whether a rollout is retried (its retry condition). Blocks for a few
+        seconds at most; errors of an unreachable store are logged. Must not be called in a thread
+        with a running event loop.
 
         Args:
-            reason: Why, for the attempts' metadata (key ``error``).
+            reason: Reason for the attempts' metadata (key ``error``).
             worker_id: The worker that is gone; None for all of them.
         """
         gone = {
@@ -92,7 +92,7 @@ class ClaimTracker(LightningStoreThreaded):
             attempts = {a.attempt_id: a for a in await self.query_attempts(rollout_id)}
             attempt = attempts.get(attempt_id)
             if attempt is None or attempt.status not in RUNNING_STATUSES:
-                self._forget(attempt_id)  # the watchdog was faster
+                self._forget(attempt_id)  # the watchdog has already ended it
                 continue
             metadata = {**(attempt.metadata or {}), "error": reason}
             await self.update_attempt(rollout_id, attempt_id, status="failed", metadata=metadata)

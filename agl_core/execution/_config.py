@@ -19,8 +19,8 @@ class SharedMemoryConfig(ComponentConfig):
     n_runners: int = Field(default=1, ge=1, kw_only=False)
     """Number of runner threads."""
     main_thread: Literal["algorithm", "runner"] | None = Field(default=None, kw_only=False)
-    """Which side the main thread runs: debuggers and some GUI and CUDA code need it. None: the
-    runner if there is one runner, else the algorithm."""
+    """Bundle that runs in the main thread, which debuggers and some GUI and CUDA code need. None:
+    the runner if there is one runner, else the algorithm."""
     join_timeout: float = Field(default=15.0, ge=0)
     """Longest wait for the threads after the stop event, in seconds."""
     graceful_delay: float = Field(default=5.0, ge=0)

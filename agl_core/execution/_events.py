@@ -61,14 +61,13 @@ class ThreadingEvent:
 class MultiprocessingEvent:
     """An event for several processes; hand it to children through their arguments.
 
-    It is a pipe that holds one message while the flag is up and that nobody reads, so a process
-    that is killed while it waits leaves nothing behind. (``multiprocessing.Event`` would make the
-    next ``set`` wait for the dead process.) :meth:`clear` must not run at the same time as another
-    :meth:`clear` or :meth:`set`.
+    It is a pipe that holds one message while the flag is set. Waiting processes poll the pipe and
+    do not read it, so a process killed while it waits leaves no state behind.
+    (``multiprocessing.Event`` would make the next ``set`` wait for the dead process.)
+    :meth:`clear` must not run at the same time as another :meth:`clear` or :meth:`set`.
 
     Args:
-        context: Where the processes come from; None takes the default start method. Only its kind
-            of pipe is used.
+        context: Creates the pipe; None takes the context of the default start method.
     """
 
     def __init__(self, context: BaseContext | None = None) -> None:
@@ -99,15 +98,15 @@ async def wait_readable(connection: Connection[Any, Any] | int) -> None:
     """Wait in a task until a pipe can be read or its other end is gone.
 
     Args:
-        connection: A connection, or the sentinel of a process (its end is what it tells).
+        connection: A connection, or the sentinel of a process (readable when the process ends).
     """
     wakeup = Wakeup()
-    if sys.platform == "win32":  # its proactor loop watches no pipes
+    if sys.platform == "win32":  # its proactor loop cannot watch pipes
         threading.Thread(target=_wait_and_wake, args=(connection, wakeup), daemon=True).start()
         await wakeup.wait()
         return
     loop = asyncio.get_running_loop()
-    # A descriptor of its own: a loop keeps one callback per descriptor.
+    # Duplicate the descriptor: a loop keeps one callback per descriptor.
     descriptor = os.dup(connection if isinstance(connection, int) else connection.fileno())
     try:
         loop.add_reader(descriptor, wakeup.set)

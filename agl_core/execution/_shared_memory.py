@@ -1,8 +1,8 @@
 """``shm``: algorithm and runners as threads of this process, over one store object.
 
 Each runner has a thread and an event loop of its own, so an agent that blocks its loop never stops
-its siblings. Right for agents that wait for models most of the time, for debugging, and for tests;
-agents that compute want processes (``cs``).
+its siblings. Use it for agents that wait for models most of the time, for debugging, and for tests;
+agents that compute need processes (``cs``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["SharedMemoryExecutionStrategy"]
 
 logger = logging.getLogger(__name__)
 
-_HURRIED_JOIN = 1.0  # seconds left to threads that were cancelled by a second Ctrl+C
+_HURRIED_JOIN = 1.0  # seconds to join threads after a second Ctrl+C cancelled them
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
@@ -95,7 +95,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             raise errors[0]
 
     def _join(self, threads: Sequence[BundleThread], hurry: ThreadingEvent) -> None:
-        """Wait for threads that were told to stop; abandon those that do not."""
+        """Wait for the stopped threads; abandon those that do not end."""
         try:
             _join_all(threads, self.join_timeout)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Running one bundle to its end: grace after the stop event, then cancellation."""
+"""Runs one bundle to its end: a grace period after the stop event, then cancellation."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ async def supervise(
 ) -> None:
     """Await ``work()``; once the stop event is set it has a grace period, then it is cancelled.
 
-    The cancellation is asyncio's, so clean-up may await; work that goes on all the same is
-    cancelled again after each further grace period. Returns normally if the work ends by it.
+    It is cancelled like any asyncio task, so clean-up may await; work that continues is cancelled
+    again after each further grace period. Returns normally if the cancellation ends the work.
 
     Args:
-        work: Makes the awaitable, in the loop that runs it.
-        stop: Tells the work to end.
+        work: Creates the awaitable, in the loop that runs it.
+        stop: Event that requests the end of the work.
         grace: Seconds between the stop event and the cancellation.
         hurry: Ends the grace period early, if there is one.
 
     Raises:
-        Exception: What the work raised.
-        CancelledError: The caller was cancelled; the event is set, and the work ended too.
+        Exception: The error of the work.
+        CancelledError: The caller was cancelled; the event is set, and the work has ended.
     """
     task = asyncio.ensure_future(work())
     stopped = asyncio.ensure_future(stop.wait_async())
@@ -44,7 +44,7 @@ async def supervise(
             await asyncio.wait((task, hurried), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         ended_by_itself = task.done()
     except asyncio.CancelledError:
-        stop.set()  # Ctrl+C: the others need not wait for our clean-up to learn of it
+        stop.set()  # Ctrl+C: stop the other bundles now, not after this one's clean-up
         raise
     finally:
         stopped.cancel()
@@ -53,7 +53,7 @@ async def supervise(
             task.cancel()
             await asyncio.wait((task,), timeout=max(grace, _SHORTEST_GRACE))
         if not task.cancelled():
-            task.exception()  # seen: asyncio complains about errors that nobody looked at
+            task.exception()  # marks it as retrieved, or asyncio logs it as unhandled
     if ended_by_itself or not task.cancelled():
         await task
 
@@ -61,11 +61,11 @@ async def supervise(
 class BundleThread(threading.Thread):
     """A bundle in a daemon thread with an event loop of its own.
 
-    Whatever the bundle raises is kept in :attr:`error` and sets the stop event.
+    An error of the bundle is kept in :attr:`error` and sets the stop event.
 
     Args:
         name: Name of the thread.
-        work: Makes the bundle's awaitable.
+        work: Creates the bundle's awaitable.
         stop: The stop event of the run.
         grace: Seconds between the stop event and the cancellation.
         hurry: Ends the grace period early.

@@ -39,7 +39,7 @@ __all__ = ["LitAgentRunner"]
 
 T = TypeVar("T")
 
-# Two cancel_grace periods for the agent to go, then the attempt itself is cancelled.
+# Two cancel_grace periods for the agent to end, then the attempt itself is cancelled.
 _GRACE_PERIODS: Final = 2
 
 
@@ -47,29 +47,29 @@ class LitAgentRunner(Runner[T]):
     """Runs rollouts one after another; each is traced, supervised, and its result stored.
 
     Async agents run on the event loop, sync agents in a worker thread that sees the same context
-    variables. A sync agent that is stopped is left behind in its thread, since Python cannot end a
-    thread; it delays neither the next rollout nor the interpreter's exit.
+    variables. A stopped sync agent is abandoned in its thread, since Python cannot end a thread;
+    it delays neither the next rollout nor the interpreter's exit.
 
-    An agent is stopped when its rollout is cancelled or its attempt superseded (learned from the
-    heartbeat's reply, so within ``heartbeat_interval``), when it exceeds the rollout's
-    ``timeout_seconds`` (the runner's own clock; it writes the verdict ``timeout`` that the store's
-    watchdog would pass), and when the runner itself is cancelled.
+    An agent is stopped when its rollout is cancelled or its attempt superseded (the heartbeat's
+    reply shows this, so within ``heartbeat_interval``), when it exceeds the rollout's
+    ``timeout_seconds`` (by the runner's own clock; the runner writes the status ``timeout``, as the
+    store's watchdog would), and when the runner itself is cancelled.
 
     Concurrency: :meth:`step` may be called several times at once on one event loop; :meth:`iter`
     runs one rollout at a time.
 
     Args:
         tracer: Records the agents' traces; shared by all workers of the process.
-        max_rollouts: How many rollouts :meth:`iter` runs before it ends; None: no limit.
+        max_rollouts: Number of rollouts after which :meth:`iter` ends; None: no limit.
         poll_interval: Longest time in seconds that one call to the store waits for work, and the
-            pause after a failed one. New work is claimed at once, not at the next poll.
+            pause after a failed call. New work is claimed at once, not at the next poll.
         heartbeat_interval: Seconds between heartbeats; 0 or less: none, and then a runner does not
-            learn that its rollout was cancelled.
-        interval_jitter: Seconds by which those two vary at random.
-        heartbeat_launch_mode: Where heartbeats come from: see :mod:`agl_core.runner._heartbeat`.
+            notice that its rollout was cancelled.
+        interval_jitter: Largest random change of these two intervals, in seconds.
+        heartbeat_launch_mode: ``thread`` or ``asyncio``; see :mod:`agl_core.runner._heartbeat`.
         heartbeat_include_gpu: Whether heartbeats list the machine's GPUs.
-        cancel_grace: Seconds that a stopped async agent gets to end before it is left behind.
-        finish_timeout: Seconds to go on trying to write an attempt's final status.
+        cancel_grace: Seconds that a stopped async agent gets to end before it is abandoned.
+        finish_timeout: Seconds during which writing an attempt's final status is retried.
 
     Raises:
         InvalidArgumentError: A value is outside its domain.
@@ -173,7 +173,7 @@ class LitAgentRunner(Runner[T]):
     # -- running ---------------------------------------------------------------------------------
 
     async def iter(self, *, event: ExecutionEvent | None = None, until_idle: bool = False) -> None:
-        """See :meth:`Runner.iter`. A store that fails to answer is asked again until it does.
+        """See :meth:`Runner.iter`. A failed call to the store is repeated until it succeeds.
 
         Raises:
             RuntimeError: The worker is not initialised.
@@ -220,7 +220,7 @@ class LitAgentRunner(Runner[T]):
         rollout = await store.start_rollout(
             input, mode=mode, resources_id=resources_id, worker_id=parts.workplace.worker_id
         )
-        # A step shorter than a heartbeat's period costs no heartbeat.
+        # A step shorter than a heartbeat's period sends no heartbeat.
         async with _held(parts.heartbeat, after=self.heartbeat_interval):
             run = await self._run(parts, rollout, event)
         await report_end(run, raised=True)
@@ -241,7 +241,7 @@ class LitAgentRunner(Runner[T]):
     async def _run(
         self, parts: _WorkerParts, rollout: AttemptedRollout, event: ExecutionEvent | None = None
     ) -> AttemptRun:
-        """Run one attempt in a task of its own, so that it ends properly if we are cancelled."""
+        """Run one attempt in its own task, so that it ends properly if the caller is cancelled."""
         run = AttemptRun(parts.workplace, rollout)
         report_start(run)
         task = asyncio.create_task(run.run())
@@ -263,13 +263,13 @@ class LitAgentRunner(Runner[T]):
         run.stop(AgentCancelledError("the runner was stopped"))
         with anyio.CancelScope(shield=True):
             await asyncio.wait((task,), timeout=_GRACE_PERIODS * self.cancel_grace)
-            if not task.done():  # it hangs in a hook or in the store
+            if not task.done():  # a hook or the store hangs
                 task.cancel()
                 await asyncio.wait((task,), timeout=CANCELLED_TIMEOUT)
 
 
 class _WorkerParts(NamedTuple):
-    """The parts of one worker, made in init_worker."""
+    """The parts of one worker, created in ``init_worker``."""
 
     workplace: Workplace
     oversight: Oversight
@@ -287,7 +287,7 @@ async def _held(heartbeat: Heartbeat, *, after: float = 0.0) -> AsyncGenerator[N
 
 @asynccontextmanager
 async def _stopper(event: ExecutionEvent | None) -> AsyncGenerator[asyncio.Future[None]]:
-    """Yield a future that is done when the event is set; without an event it never is."""
+    """Yield a future that is done when the event is set; without an event, never."""
     if event is None:
         yield asyncio.get_running_loop().create_future()
         return

@@ -2,13 +2,13 @@
 
 The order: hook ``on_rollout_start``, resources, trace context, hook ``on_trace_start``, the agent,
 hook ``on_trace_end``, end of the trace context, the agent's result, hook ``on_rollout_end``, final
-status. Whatever happens on the way, the final status is written: ``succeeded`` only if the agent
-returned and its result was stored, ``timeout`` if it ran past the rollout's ``timeout_seconds``,
-``failed`` otherwise, with the error in the attempt's metadata
+status. The final status is always written: ``succeeded`` only if the agent returned and its result
+was stored, ``timeout`` if it exceeded the rollout's ``timeout_seconds``, ``failed`` otherwise, with
+the error in the attempt's metadata
 (:func:`~agl_core.runner._final_status.error_metadata`).
 
-An attempt runs in a task of its own. To end it early it is told to :meth:`~AttemptRun.stop`; it is
-never cancelled for that, so the trace is flushed and the status written as always.
+An attempt runs in its own task. :meth:`~AttemptRun.stop` ends it early without a cancellation of
+that task, so the trace is still flushed and the status written.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Workplace:
         agent: The agent that runs the tasks.
         hooks: Users' callbacks.
         tracer: Records the agents' traces.
-        store: Where everything goes.
+        store: Stores spans, results and final statuses.
         worker_id: The worker's id in the store.
         sync_calls: Threads for sync agents.
         cancel_grace: Seconds that an async agent gets to end after it was cancelled.
         finish_timeout: Seconds for writing the final status, retries included.
-        llm_proxy: The run's proxy, for the keys of its agents; None if there is none, or if it is
-            another process's.
+        llm_proxy: The run's proxy, which issues the agents' keys; None if there is none, or if it
+            runs in another process.
     """
 
     runner: Runner[Any]
@@ -80,13 +80,13 @@ class AttemptRun:
     """Runs the agent on one claimed attempt, once.
 
     Attributes:
-        place: What it works with.
-        rollout: The rollout and attempt as they were claimed.
+        place: The worker's shared parts.
+        rollout: The claimed rollout with its attempt.
         spans: The stored spans; complete when the run has ended.
         status: The final status that was written; None if the write failed, or if the watchdog had
             already ended the attempt.
         error: The error that failed the attempt.
-        duration: Seconds from start to end of the agent.
+        duration: Seconds from the start to the end of the agent.
     """
 
     def __init__(self, place: Workplace, rollout: AttemptedRollout) -> None:
@@ -99,12 +99,12 @@ class AttemptRun:
         self._stop: asyncio.Future[AgentError] = asyncio.get_running_loop().create_future()
 
     def stop(self, reason: AgentError) -> None:
-        """Make the attempt fail with ``reason`` as soon as it can. On the attempt's loop only."""
+        """Make the attempt fail with ``reason`` soon. Must be called on the attempt's loop."""
         if not self._stop.done():
             self._stop.set_result(reason)
 
     async def run(self) -> None:
-        """Run it all. Never raises: what went wrong is :attr:`error`."""
+        """Run the attempt. Never raises: the error is in :attr:`error`."""
         place = self.place
         try:
             await place.hooks.call(
@@ -112,7 +112,7 @@ class AttemptRun:
             )
             result = await self._trace(await self._resources())
             self.spans += await store_result(result, self.rollout, place.store)
-        except BaseException as error:  # also a cancellation: the status has to be written
+        except BaseException as error:  # a cancellation too: the status must be written
             self.error = error
         try:
             await place.hooks.call(
@@ -176,7 +176,7 @@ class AttemptRun:
                 self.spans += place.tracer.get_last_trace()
 
     async def _run_agent(self, resources: NamedResources) -> Outcome:
-        """Run the agent until it returns, is stopped, or is out of time."""
+        """Run the agent until it returns, is stopped, or exceeds its timeout."""
         if self._stop.done():
             return Outcome(error=self._stop.result())
         call = self._call_agent(resources)
@@ -214,7 +214,7 @@ class AttemptRun:
         )
 
     async def _give_up(self, call: asyncio.Future[Outcome]) -> None:
-        """Cancel a call; a thread is left to itself, a task gets some time to end."""
+        """Cancel a call; a thread is abandoned, a task gets some time to end."""
         call.cancel()
         done, _ = await asyncio.wait((call,), timeout=self.place.cancel_grace)
         if not done:
@@ -226,7 +226,7 @@ class AttemptRun:
             )
 
 
-# The event loop itself refers to its tasks only weakly.
+# The event loop keeps only weak references to its tasks.
 _left_behind: set[asyncio.Future[Outcome]] = set()
 
 
@@ -238,7 +238,7 @@ async def _outcome(call: Coroutine[Any, Any, Any]) -> Outcome:
 
 
 def _without_cancellation(outcome: Outcome) -> Outcome:
-    """Make a plain error of a CancelledError that came out of the agent's own doing."""
+    """Replace a CancelledError that the agent itself raised by a plain error."""
     if not isinstance(outcome.error, asyncio.CancelledError):
         return outcome
     error = AgentCancelledError("the agent ended with a CancelledError of its own")

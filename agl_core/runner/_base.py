@@ -1,4 +1,4 @@
-"""The runner contract: what runs an agent on the rollouts of a store."""
+"""The runner contract: runs an agent on the rollouts of a store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def worker_name(worker_id: int) -> str:
-    """Return the id that the store knows a worker by."""
+    """Return the id of a worker in the store."""
     return f"Worker-{worker_id}"
 
 
@@ -35,14 +35,14 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
 
     The order is ``init``, ``init_worker``, any number of ``iter`` and ``step``,
     ``teardown_worker``, ``teardown``; :meth:`run_context` keeps it. Several workers of one process
-    each use a shallow copy (:func:`copy.copy`) made after ``init``: what belongs to one worker is
-    made in ``init_worker``. A runner is picklable until then.
+    each use a shallow copy (:func:`copy.copy`) made after ``init``: the state of one worker is
+    created in ``init_worker``. A runner is picklable until then.
     """
 
     def init(
         self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any
     ) -> None:
-        """Take the agent and the hooks; called once before any worker starts.
+        """Set the agent and the hooks; called once before any worker starts.
 
         Args:
             agent: The agent that runs the tasks.
@@ -50,21 +50,21 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
             kwargs: For subclasses; a trainer with a proxy passes it as ``llm_proxy``.
 
         Raises:
-            AgentSignatureError: The agent cannot be called as agents are.
+            AgentSignatureError: A method of the agent has the wrong parameters.
         """
 
     def init_worker(self, worker_id: int, store: LightningStore, **kwargs: Any) -> None:
-        """Take the store; called in each worker before its first task.
+        """Set the store; called in each worker before its first task.
 
         Args:
             worker_id: Number of the worker, unique among the workers of the store.
-            store: Where rollouts come from and spans go to.
+            store: Source of the rollouts and destination of the spans.
             kwargs: For subclasses.
         """
         super().init_worker(worker_id)
 
     def run(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not for runners: use :meth:`iter` or :meth:`step`.
+        """Not supported by runners: use :meth:`iter` or :meth:`step`.
 
         Raises:
             RuntimeError: Always.
@@ -75,12 +75,13 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
     async def iter(self, *, event: ExecutionEvent | None = None, until_idle: bool = False) -> None:
         """Run rollouts from the store's queue, one after another.
 
-        A rollout that fails does not end it. It ends when the event is set (the rollout at hand is
-        finished first), when the runner's limit is reached, or when idle, if so asked.
+        A failed rollout does not end the iteration. It ends when the event is set (the current
+        rollout is finished first), when the runner's limit is reached, or, with ``until_idle``,
+        when there is no more work.
 
         Args:
             event: Ends the iteration.
-            until_idle: End when the queue is empty and no rollout of the store is being run.
+            until_idle: End when the queue is empty and no rollout of the store is running.
         """
 
     @abstractmethod
@@ -102,10 +103,10 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
                 :class:`~agl_core.errors.AgentCancelledError`.
 
         Raises:
-            BaseException: What the agent raised; its attempt is ``failed``.
-            ResourceMissingError: There are no resources to run with.
-            AgentCancelledError: The rollout was cancelled, or the event set.
-            AgentTimeoutError: The agent ran past the rollout's ``timeout_seconds``.
+            BaseException: The agent's error; its attempt is ``failed``.
+            ResourceMissingError: The store has no resources.
+            AgentCancelledError: The rollout was cancelled, or the event was set.
+            AgentTimeoutError: The agent exceeded the rollout's ``timeout_seconds``.
         """
 
     @contextmanager
@@ -117,13 +118,14 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
         hooks: Sequence[Hook] | None = None,
         worker_id: int | None = None,
     ) -> Generator[Self]:
-        """Set the runner up for a ``with`` block, for a quick try or a test.
+        """Set the runner up for a ``with`` block, for trying an agent or a test.
 
-        What was set up is torn down, also when the block raises; errors of the teardown are logged.
+        The runner is torn down at the end, also when the block raises; errors of the teardown are
+        logged.
 
         Args:
             agent: The agent that runs the tasks.
-            store: Where rollouts come from and spans go to.
+            store: Source of the rollouts and destination of the spans.
             hooks: Callbacks around each rollout.
             worker_id: Number of the worker; None means 0.
         """

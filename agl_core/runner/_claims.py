@@ -1,4 +1,4 @@
-"""Getting work from the store: waits for it, and ends when there is reason to."""
+"""Claims rollouts from the store's queue, and waits while it is empty."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Claims:
     """A worker's claims on the queue.
 
     Args:
-        store: Where the queue is.
+        store: The store with the queue.
         worker_id: The worker's id in the store.
-        stopped: Done when there shall be no more claims.
+        stopped: Done when the worker must not claim any more.
         wait: Longest time in seconds that one call waits for work; also the pause after a failure.
-        jitter: Seconds by which pauses vary.
-        until_idle: End when nothing is queued and nothing is being run.
+        jitter: Largest random change of a pause, in seconds.
+        until_idle: End when no rollout is queued or running.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Claims:
         self._until_idle = until_idle
 
     async def next(self) -> AttemptedRollout | None:
-        """Claim the next rollout, waiting for it; None means that the worker is to end.
+        """Wait for the next rollout and claim it; None means that the worker must end.
 
         Raises:
             PermissionDeniedError: The store does not let this worker claim. Other errors are
-                logged, and the store is asked again.
+                logged, and the claim is repeated.
         """
-        at_once = True  # while there is work, a claim needs no task beside it to watch for the end
+        at_once = True  # a claim that returns at once needs no task that waits for the stop
         while not self._stopped.done():
             try:
                 if at_once:
@@ -82,7 +82,7 @@ class Claims:
         return None
 
     async def _claim_waiting(self) -> AttemptedRollout | None:
-        """Claim, until the wait is over, the worker is to end, or what is being run has ended."""
+        """Claim until the wait is over, the worker must end, or the running rollouts have ended."""
         deadline = asyncio.get_running_loop().time() + self._wait
         claim = asyncio.ensure_future(self._store.dequeue_rollout(self._worker_id, wait=self._wait))
         reasons: list[asyncio.Future[Any]] = [self._stopped]
@@ -92,7 +92,7 @@ class Claims:
             await asyncio.wait((claim, *reasons), return_when=asyncio.FIRST_COMPLETED)
             claimed = await _withdraw(claim)
             if claimed is None:
-                # Time left over: there is a reason, or the store does not hold calls.
+                # The call returned early: the worker must end, or the store does not hold calls.
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
                 await asyncio.wait(reasons, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             return claimed
@@ -107,7 +107,7 @@ class Claims:
                 reason.cancel()
 
     async def _hand_back(self, claimed: AttemptedRollout) -> None:
-        """Fail an attempt that was claimed by a worker that is being cancelled."""
+        """Fail an attempt whose worker was cancelled during the claim."""
         error = AgentCancelledError("the runner was stopped before it ran the agent")
         await write_final_status(self._store, claimed, error, timeout=_HAND_BACK_TIMEOUT)
 
@@ -122,7 +122,7 @@ class Claims:
 
 
 async def _withdraw(claim: asyncio.Future[AttemptedRollout | None]) -> AttemptedRollout | None:
-    """Cancel a claim; return what it got all the same."""
+    """Cancel a claim; return the attempt if the claim had already succeeded."""
     claim.cancel()
     await asyncio.wait((claim,))
     return None if claim.cancelled() else claim.result()

@@ -1,4 +1,4 @@
-"""Writing an attempt's final status: the one thing that must not be lost."""
+"""Writes an attempt's final status, which must not be lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 5.0
 CANCELLED_TIMEOUT: Final = 5.0
-"""Seconds left for the final status after a cancellation."""
+"""Longest time to write the final status after a cancellation, in seconds."""
 _MAX_MESSAGE: Final = 4000
 
 
@@ -31,23 +31,23 @@ async def write_final_status(
     *,
     timeout: float,
 ) -> AttemptStatus | None:
-    """Write how an attempt ended; retries while the store is away, and outlives a cancellation.
+    """Write an attempt's final status; retries while the store is away, survives a cancellation.
 
-    An attempt that the watchdog has given the verdict ``timeout`` keeps it unless the agent came
-    through after all: ``failed`` would decide otherwise about the retry.
+    An attempt that the watchdog has marked ``timeout`` keeps that status unless the agent
+    succeeded after all: with ``failed`` a different retry condition would apply.
 
     Args:
-        store: Where the attempt is.
-        rollout: The rollout and attempt as they were claimed.
+        store: The store of the attempt.
+        rollout: The claimed rollout with its attempt.
         error: The error that failed the attempt; None if it succeeded.
-        timeout: Seconds until it gives up; after a cancellation 5 s at most.
+        timeout: Seconds until the write is given up; after a cancellation 5 s at most.
 
     Returns:
-        The status written, or None if the verdict stands.
+        The status written, or None if the watchdog's status stays.
 
     Raises:
-        StoreUnavailableError: The store stayed away until the end of the time.
-        NotFoundError: The store does not know the attempt any more.
+        StoreUnavailableError: The store did not answer within the timeout.
+        NotFoundError: The attempt is no longer in the store.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -60,8 +60,8 @@ async def write_final_status(
                     return "succeeded"
                 return await _write_failure(store, rollout, error)
         except asyncio.CancelledError:
-            # The status has to be written all the same; the write is repeated because nobody knows
-            # how far it got. Not re-raised: whoever cancels waits for the attempt's task to end.
+            # The status must still be written. The write is repeated, since the interrupted one may
+            # have failed. Not re-raised: the canceller waits for the attempt's task to end.
             deadline = min(deadline, loop.time() + CANCELLED_TIMEOUT)
         except (StoreUnavailableError, TimeoutError) as away:
             if loop.time() + delay >= deadline:
@@ -95,7 +95,7 @@ async def _write_failure(
 
 
 async def _current(store: LightningStore, rollout: AttemptedRollout) -> Attempt:
-    """The attempt as the store has it now, others may have written to it since the claim."""
+    """Return the attempt's current state; other writers may have changed it since the claim."""
     for attempt in await store.query_attempts(rollout.rollout_id, sort_order="desc"):
         if attempt.attempt_id == rollout.attempt.attempt_id:
             return attempt
@@ -117,7 +117,7 @@ async def _update(
 
 
 def error_metadata(error: BaseException) -> dict[str, str]:
-    """Return what an attempt's metadata says about an error.
+    """Return the entries of an attempt's metadata that describe an error.
 
     ``error`` is for people, ``error_type`` (the class's name) for programs.
     """

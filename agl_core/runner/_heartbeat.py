@@ -1,9 +1,9 @@
-"""A worker's heartbeat: tells the store that it lives, and the worker what the store answers.
+"""A worker's heartbeat: shows the store that the worker is alive, and passes the reply on.
 
-In mode ``"thread"`` the beats come from a thread with an event loop of its own, so that an async
-agent that blocks its loop does not make the worker look dead; in mode ``"asyncio"`` they come from
-a task beside the agent. Either way the snapshot of the machine is taken in a thread, and a snapshot
-that hangs (a dead network disk) costs the beat its figures, not its liveness.
+In mode ``"thread"`` a thread with its own event loop sends the beats, so that an async agent that
+blocks its loop does not make the worker look dead; in mode ``"asyncio"`` a task on the agent's loop
+sends them. In both modes the snapshot of the machine is taken in a thread; while a snapshot hangs
+(a dead network disk), beats are sent without one.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ def jittered(period: float, jitter: float) -> float:
 
 
 class Heartbeat:
-    """Beats while somebody holds it; not thread-safe.
+    """Sends heartbeats while at least one holder needs them; not thread-safe.
 
     Args:
-        store: Where the beats go. In mode ``"thread"`` one that is not thread-safe gets them from
-            the event loop all the same.
+        store: Destination of the beats. A store that is not thread-safe gets them from the event
+            loop also in mode ``"thread"``.
         worker_id: The worker's id in the store.
-        on_reply: Called on the holder's loop with the worker as the store has it, after each beat.
-        interval: Seconds between beats, and the longest that a beat may take; 0 or less: no beats.
-        jitter: Seconds that a period may be shorter or longer.
-        mode: Where the beats come from.
+        on_reply: Called on the holder's loop with the store's record of the worker, after each
+            beat.
+        interval: Seconds between beats, and the longest duration of one; 0 or less: no beats.
+        jitter: Largest random change of a period, in seconds.
+        mode: ``"thread"`` or ``"asyncio"``; see above.
         include_gpu: Whether snapshots list GPUs.
     """
 
@@ -77,13 +78,13 @@ class Heartbeat:
         self._beating: _LoopThread | asyncio.Task[None] | None = None
 
     def hold(self, *, after: float = 0.0) -> None:
-        """Make it beat, from ``after`` seconds on, until every holder has let go."""
+        """Start the beats after ``after`` seconds; they go on until every holder has released."""
         self._holders += 1
         if self._holders == 1 and self._interval > 0:
             self._start = asyncio.get_running_loop().call_later(after, self._launch)
 
     async def release(self) -> None:
-        """Let go; the last holder stops it and waits for the beat under way, up to 2 s."""
+        """Release one hold; the last one stops the beats, waiting up to 2 s for a running beat."""
         self._holders -= 1
         if self._holders:
             return
@@ -135,7 +136,7 @@ class Heartbeat:
             lambda: system_snapshot(include_gpu=self._include_gpu)
         )
         done, _ = await asyncio.wait((pending,), timeout=self._interval)
-        # One that hangs is waited for again instead of being joined by another.
+        # The next beat waits for a hanging snapshot instead of starting a second one.
         self._pending = None if done else pending
         if not done:
             logger.warning("%s: the machine's snapshot takes too long", self._worker_id)

@@ -20,8 +20,8 @@ __all__ = ["Hook"]
 class Hook(ParallelWorkerBase):
     """User callbacks around each rollout; override what you need.
 
-    A callback that raises is logged and changes nothing else. With several runners in one process
-    the same hook object is called concurrently.
+    An error of a callback is logged and does not affect the rollout. With several runners in one
+    process the same hook object is called concurrently.
     """
 
     async def on_rollout_start(

@@ -1,4 +1,4 @@
-"""Calling users' hooks: in order, and none of them can break a rollout."""
+"""Calls users' hooks in order; an error in one cannot fail a rollout."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CALLBACKS: Final = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_r
 
 
 class Hooks:
-    """The callbacks that some hooks override, ready to be called.
+    """The callbacks that hooks override.
 
     Args:
-        hooks: Called in this order.
+        hooks: The hooks, in calling order.
     """
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:

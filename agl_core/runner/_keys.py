@@ -1,8 +1,8 @@
-"""The keys that agents show to proxies.
+"""The API keys that agents send to proxies.
 
-A proxy that asks for tokens lets an agent call models under the URL of its own attempt, if it shows
-that attempt's token. An algorithm cannot know it: it gives the same resources to every attempt. So
-the runner adds it, to each :class:`~agl_core.types.ProxyLLM` that has no key yet.
+A proxy that requires tokens accepts an agent's calls under the URL of its own attempt only with
+that attempt's token. An algorithm cannot set it: it gives the same resources to every attempt. So
+the runner adds it to each :class:`~agl_core.types.ProxyLLM` that has no key yet.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def with_keys(
     store: LightningStore,
     proxy: LLMProxy | None,
 ) -> NamedResources:
-    """Return resources whose proxied models carry the attempt's key; the originals are kept.
+    """Return resources whose proxied models carry the attempt's key; the originals are unchanged.
 
     Args:
-        resources: What the attempt runs with.
+        resources: Resources of the attempt.
         rollout: The rollout and the attempt.
-        store: Gave the claim, and the attempt's token with it where the server asks for tokens.
-        proxy: The run's own proxy, which may ask for other tokens than the store.
+        store: The store that the rollout was claimed from; its server may issue attempt tokens.
+        proxy: The run's own proxy, which may require other tokens than the store.
     """
     keyless = {
         name: resource

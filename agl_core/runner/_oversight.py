@@ -1,4 +1,4 @@
-"""Stopping attempts that the store has taken from this worker."""
+"""Stops attempts that the store has taken from this worker."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 class Oversight:
-    """The attempts a worker runs, held against what the store says of the worker.
+    """Compares the attempts that a worker runs with the store's record of the worker.
 
-    The reply to a heartbeat names the attempt that the store thinks the worker is on. Only if that
-    is not the one at hand does it cost a look at the rollout.
+    The reply to a heartbeat names the attempt that the worker runs according to the store. Only if
+    the worker runs another one is the rollout read from the store.
 
     Args:
-        store: Where the rollouts are.
+        store: The store of the rollouts.
     """
 
     def __init__(self, store: LightningStore) -> None:
@@ -46,7 +46,7 @@ class Oversight:
             del self._running[attempt_id]
 
     def heard(self, worker: Worker) -> None:
-        """Take in the reply to a heartbeat; called on the event loop of the attempts."""
+        """Process the reply to a heartbeat; called on the event loop of the attempts."""
         for attempt_id, run in self._running.items():
             if attempt_id != worker.current_attempt_id:
                 look = asyncio.create_task(self._look(run))

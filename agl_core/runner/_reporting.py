@@ -1,4 +1,4 @@
-"""Telling people and plugins how attempts go: the log, and the life-cycle events."""
+"""Reports the progress of attempts: to the log, and as life-cycle events."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SECONDS_BETWEEN_LINES: Final = 10.0
 
 
 class Progress:
-    """Counts a worker's rollouts and logs a summary: of the first, every ten seconds, at the end.
+    """Counts a worker's rollouts and logs a summary after the first, every ten seconds, at the end.
 
     Args:
         worker_id: The worker's id in the store.
-        limit: How many rollouts it runs; None: no limit.
+        limit: Largest number of rollouts; None: no limit.
     """
 
     def __init__(self, worker_id: str, limit: int | None) -> None:
@@ -42,7 +42,7 @@ class Progress:
         return self._limit is not None and self._done >= self._limit
 
     def count(self, run: AttemptRun) -> None:
-        """Count one more."""
+        """Count one finished attempt."""
         self._done += 1
         self._failed += run.error is not None
         if not logger.isEnabledFor(logging.INFO):
@@ -55,7 +55,7 @@ class Progress:
             self.tell()
 
     def tell(self) -> None:
-        """Log the summary, unless nothing has happened since the last one."""
+        """Log the summary, unless no attempt has ended since the last one."""
         if self._told == self._done:
             return
         self._told = self._done
@@ -67,7 +67,7 @@ class Progress:
 
 
 def report_start(run: AttemptRun) -> None:
-    """Tell that an attempt begins."""
+    """Report that an attempt begins."""
     if not has_listeners():
         return
     about = {"rollout": run.rollout, "worker_id": run.place.worker_id}
@@ -77,11 +77,11 @@ def report_start(run: AttemptRun) -> None:
 
 
 async def report_end(run: AttemptRun, *, raised: bool = False) -> None:
-    """Tell that an attempt has ended and its final status is written.
+    """Report that an attempt has ended and its final status is written.
 
     Args:
         run: The attempt.
-        raised: Whether its error reaches the caller, so that it need not be logged.
+        raised: Whether its error is raised to the caller and need not be logged.
     """
     if run.error is None or not raised:
         _log_end(run)

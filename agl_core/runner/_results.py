@@ -1,4 +1,4 @@
-"""Storing the result of an agent as spans.
+"""Stores the result of an agent as spans.
 
 | result | effect |
 | --- | --- |
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 async def store_result(result: Any, rollout: AttemptedRollout, store: LightningStore) -> list[Span]:
-    """Store the spans that an agent's result stands for, and return those that were new.
+    """Store the spans that an agent's result represents, and return those that were new.
 
     Args:
         result: The value that the agent returned.
-        rollout: The rollout and attempt it returned it for.
-        store: Where the spans go.
+        rollout: The rollout with its attempt.
+        store: Destination of the spans.
 
     Raises:
         AgentResultError: The result is of no accepted type, or a list mixes types (a ``TypeError``
@@ -74,7 +74,7 @@ async def _spans_of(result: Any, rollout: AttemptedRollout, store: LightningStor
         return items
     if _all_are(items, SpanCoreFields):
         return await _tied(items, rollout, store)
-    # A span of the SDK can only exist where the SDK was imported.
+    # If the SDK was not imported, no span of the SDK can exist; importing it takes time.
     sdk = sys.modules.get("opentelemetry.sdk.trace")
     if sdk is not None and _all_are(items, sdk.ReadableSpan):
         ids = await _draw_ids(len(items), rollout, store)

@@ -1,4 +1,4 @@
-"""What a worker's heartbeat says about its machine."""
+"""The machine state that a worker's heartbeat reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def system_snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
 
     memory = psutil.virtual_memory()
     disk = psutil.disk_usage(str(Path.cwd()))
-    # None in a container whose /proc/net is hidden.
+    # psutil returns None in a container whose /proc/net is hidden.
     network: Any = psutil.net_io_counters()
     snapshot: dict[str, Any] = {
         "timestamp": datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -86,7 +86,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 def _gpu(line: str) -> dict[str, Any]:
     name, *figures = [cell.strip() for cell in line.split(",")]
-    # A figure that the card does not report reads "[N/A]".
+    # nvidia-smi prints "[N/A]" for a figure that the card does not report.
     numbers = [int(cell) if cell.isdigit() else None for cell in figures]
     keys = ("util_pct", "mem_used_mb", "mem_total_mb", "temp_c")
     return {"gpu": name, **dict(zip(keys, numbers, strict=True))}

@@ -1,8 +1,8 @@
-"""Running sync code off the event loop, in threads that may be left behind.
+"""Runs sync code off the event loop, in threads that may be abandoned.
 
-A hung call must not hold up the loop, the interpreter's exit, or the next call. Executors' threads
-are joined at exit; these are daemons, and a call that nobody waits for any more just keeps its
-thread until it returns.
+A hung call must not block the loop, the interpreter's exit, or the next call. The threads of an
+executor are joined at exit; these are daemons, and an abandoned call keeps its thread until it
+returns.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
-    """How a call ended.
+    """Result or error of a call.
 
-    A value, because an agent's KeyboardInterrupt or CancelledError, raised in a task, would be
-    taken for the event loop's own.
+    The error is a value, because asyncio would treat an agent's KeyboardInterrupt or
+    CancelledError raised in a task as its own.
     """
 
     value: Any = None
@@ -42,7 +42,7 @@ _Inbox = SimpleQueue[_Job | None]
 
 
 class SyncCalls:
-    """Threads for sync calls; as many as calls run at once, each used again.
+    """Reusable threads for sync calls; as many as calls run concurrently.
 
     Thread-safe.
 
@@ -57,7 +57,7 @@ class SyncCalls:
         self._closed = False
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Outcome]:
-        """Start a call in the caller's context; its outcome is the future's result.
+        """Start a call in the caller's context; the future's result is its outcome.
 
         Cancelling the future leaves the call running and drops its outcome.
         """
@@ -74,7 +74,7 @@ class SyncCalls:
         return future
 
     def close(self) -> None:
-        """End the idle threads now and the others after their calls. Idempotent."""
+        """End the idle threads now and the busy ones after their calls. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -87,13 +87,13 @@ class SyncCalls:
             with self._lock:
                 closed = self._closed
                 if not closed:
-                    # Before the outcome is told, so that a call made because of it finds us idle.
+                    # Before the outcome is set, so that a call made in reaction reuses this thread.
                     self._idle.append(inbox)
             try:
                 job.loop.call_soon_threadsafe(_settle, job.future, outcome)
             except RuntimeError:
                 logger.debug("dropped the outcome of a call whose event loop is closed")
-            del job, outcome  # or the last call's objects would live until the next one
+            del job, outcome  # otherwise the last call's objects live until the next call
             if closed:
                 return
 

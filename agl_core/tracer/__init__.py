@@ -1,12 +1,12 @@
-"""Tracers: what turns the running of an agent into spans.
+"""Tracers: they record the run of an agent as spans.
 
-Besides the contract and the built-in tracers, this package exports what a tracer for another
-instrumentation library is made of: spans that become current between two callbacks
+Besides the contract and the built-in tracers, this package exports building blocks of tracers for
+other instrumentation libraries: spans that become current between two callbacks
 (:func:`enter_span`), libraries instrumented when the agent imports them (:func:`on_import`,
 :func:`acquire_instrumentor`), and copies of requests, responses and streams that outlive the call
 (:func:`to_jsonable`, :class:`StreamRecord`).
 
-Whatever needs OpenTelemetry's SDK is imported when it is first used, so that emitters stay light.
+Modules that need OpenTelemetry's SDK are imported at first use, so that emitters stay light.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
 """Which tracer the running code reports to.
 
 The active tracer belongs to a context, in the sense of :mod:`contextvars`: each task and each
-thread has its own, and tasks inherit the one of their creator. So any number of rollouts run in one
-process without meeting. A trace context makes its tracer the active one and restores what was
-active before, so trace contexts nest.
+thread has its own, and tasks inherit that of their creator. So any number of rollouts run in one
+process without interference. A trace context makes its tracer the active one and restores the
+previous one at its end, so trace contexts nest.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ def activate(tracer: Tracer) -> Generator[None]:
     try:
         yield
     finally:
-        # Not by token: a block may be left in another context than it was entered in (an exit
-        # stack closed by another task), where a token raises.
+        # Without a token: a block may be left in another context than it was entered in (an exit
+        # stack closed by another task), where resetting by token raises.
         _active.set(previous)

@@ -5,7 +5,7 @@ A runner uses a tracer like this, once per worker and once per attempt::
     tracer.init()
     tracer.init_worker(worker_id, store)
     async with tracer.trace_context(rollout_id=..., attempt_id=...):
-        ...  # the agent runs; what it does and emits becomes spans
+        ...  # the agent runs; its actions and emitted values become spans
     spans = tracer.get_last_trace()
     tracer.teardown_worker(worker_id)
     tracer.teardown()
@@ -15,9 +15,9 @@ Rules that hold for every tracer:
 * **One tracer, many attempts.** Any number of trace contexts may be open at once: in several
   threads with a loop each, in several tasks of one loop, and one within another. A span belongs to
   the trace context it was started in, which follows :mod:`contextvars`.
-* **Nothing is lost silently.** When a trace context has closed, every span of it is in the store,
-  or leaving it raised.
-* **Nothing is left behind.** After the last ``teardown_worker`` no library is patched any more.
+* **No span is lost silently.** When a trace context has closed, every span of it is in the store,
+  or leaving the context raised.
+* **No patch remains.** After the last ``teardown_worker`` no library is patched any more.
 * **Picklable before use**: until ``init_worker`` a tracer holds configuration only.
 """
 
@@ -64,7 +64,7 @@ class Tracer(ParallelWorkerBase, ABC):
 
         Args:
             worker_id: Number of the worker.
-            store: Where spans go; None keeps them in memory.
+            store: Destination of the spans; None keeps them in memory.
             args: For subclasses.
             kwargs: For subclasses.
         """
@@ -95,9 +95,9 @@ class Tracer(ParallelWorkerBase, ABC):
         rollout_id: str | None = None,
         attempt_id: str | None = None,
     ) -> AbstractAsyncContextManager[Any]:
-        """Open a trace: an async context manager, within which this is the active tracer.
+        """Open a trace: an async context manager within which this is the active tracer.
 
-        On leaving it, every span is in the store.
+        When it has been left, every span is in the store.
 
         Args:
             name: Name of the trace, for backends that show names.
@@ -115,8 +115,8 @@ class Tracer(ParallelWorkerBase, ABC):
     def get_last_trace(self) -> list[Span]:
         """Return the spans of the running trace context, or of the last one closed, by end.
 
-        "Running" and "last" are meant within the calling context; where that knows no trace, the
-        last one this tracer closed is taken. Sequence ids of spans that are not stored yet are
+        "Running" and "last" refer to the calling context; if that has had no trace, the last one
+        that this tracer closed is used. Sequence ids of spans that are not stored yet are
         provisional.
         """
 
@@ -127,7 +127,7 @@ class Tracer(ParallelWorkerBase, ABC):
             StoreUnavailableError: Spans could not be stored.
         """
 
-    # -- making spans ----------------------------------------------------------------------------
+    # -- creating spans --------------------------------------------------------------------------
 
     @abstractmethod
     def create_span(
@@ -156,11 +156,11 @@ class Tracer(ParallelWorkerBase, ABC):
     ) -> AbstractContextManager[SpanRecordingContext]:
         """Record a span around a ``with`` block; spans made within it become its children.
 
-        An exception that leaves the block is recorded, turns the status to ``ERROR``, and goes on.
+        An exception that leaves the block is recorded, sets the status ``ERROR``, and propagates.
 
         Args:
             name: Name of the span.
-            attributes: Flat attributes known from the start.
+            attributes: Flat attributes known at the start.
             start_time: Epoch seconds; None means now.
             end_time: Epoch seconds; None means when the block is left.
         """

@@ -20,9 +20,10 @@ class OtelTracerConfig(ComponentConfig):
     ``teardown_worker``: names of ``opentelemetry_instrumentor`` entry points, ``"auto"`` for every
     installed one, None for none."""
     max_buffered: int = Field(default=10_000, ge=1)
-    """Spans per trace that may wait for the store; then the agent waits."""
+    """Largest number of spans per trace that wait for the store; beyond it the agent waits."""
     max_wait: float = Field(default=10.0, ge=0)
-    """Longest wait of the agent for a full buffer, in seconds; then the trace is given up."""
+    """Longest wait of the agent while the buffer is full, in seconds; then the trace is given
+    up."""
     flush_timeout: float = Field(default=30.0, gt=0)
     """Longest wait for the store at the end of a trace, in seconds."""
     follow_threads: bool = True

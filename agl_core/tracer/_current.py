@@ -1,8 +1,8 @@
-"""Making a span the current one between two callbacks.
+"""Makes a span the current one between two callbacks.
 
-Frameworks tell of the start and the end of something in two calls, not around a block, and not
-always in one task: LangChain starts a run in the agent's task and ends it in another. Then the
-span that has ended stays the current one where it started, and :func:`live_context` is what is
+Frameworks report the start and the end of a step in two calls, not around a block, and not always
+in one task: LangChain starts a run in the agent's task and ends it in another. Then the ended span
+is still the current one in the task where it started; :func:`live_context` returns the context
 around it.
 """
 
@@ -21,13 +21,13 @@ _KEY: Final = otel_context.create_key("agl-entered-spans")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnteredSpan:
-    """A span that was made current, and the context to go back to."""
+    """A span that was made current, and the context to restore after it."""
 
     span: trace.Span
     outer: otel_context.Context
 
     def leave(self) -> None:
-        """Go back, if this runs where the span is current or something within it still is."""
+        """Restore the outer context, if the span or one within it is current in this context."""
         if self in _entered(otel_context.get_current()):
             otel_context.attach(self.outer)
 
@@ -42,7 +42,7 @@ def enter_span(span: trace.Span) -> EnteredSpan:
 
 
 def live_context() -> otel_context.Context:
-    """Return the running context without those spans that were entered here and ended elsewhere."""
+    """Return the running context without spans that were entered here and ended elsewhere."""
     context = otel_context.get_current()
     while entered := _entered(context):
         current = trace.get_current_span(context)

@@ -40,10 +40,10 @@ _trace: ContextVar[_Trace | None] = ContextVar("agl_dummy_trace", default=None)
 
 
 class DummyTracer(Tracer):
-    """Makes spans and sends them nowhere; what a trace recorded can be read until the next one.
+    """Creates spans and does not send them; the spans of a trace can be read until the next one.
 
-    Serves emitters that are told not to propagate, and agents that are to run untraced: their
-    returned reward is stored, what they emit is not. Spans have no parents.
+    Used by emitters with ``propagate=False``, and for agents that run untraced: their returned
+    reward is stored, the values that they emit are not. Spans have no parents.
     """
 
     @asynccontextmanager

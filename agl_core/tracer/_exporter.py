@@ -1,8 +1,8 @@
-"""The thread that brings spans to the store while agents run.
+"""The thread that sends spans to the store while agents run.
 
 One event loop in one daemon thread serves every trace of the process, so that an agent that blocks
-its own loop, or computes for minutes, does not keep its spans from the store, where they are also
-its heartbeat. The thread lives while a tracer's worker does.
+its own loop, or computes for minutes, does not delay its spans; in the store they also count as its
+heartbeat. The thread runs while any tracer has a worker.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from opentelemetry import context as otel_context
 
 __all__ = ["Export", "ExportLoop", "shared_export_loop", "silent_context"]
 
-# What instrumentation libraries look at before they make a span: the API's key and the older one.
+# Keys that instrumentation libraries check before they create a span: the API's and the older one.
 _SUPPRESSED: Final = ("suppress_instrumentation", otel_context._SUPPRESS_INSTRUMENTATION_KEY)  # pyright: ignore[reportPrivateUsage]  # fmt: skip
 
 
 def silent_context() -> otel_context.Context:
-    """Return an OpenTelemetry context for store calls: no trace runs in it, libraries are silent.
+    """Return an OpenTelemetry context for store calls: without a trace and without instrumentation.
 
-    Otherwise the spans of an instrumented HTTP client would become spans to send.
+    Otherwise an instrumented HTTP client would create spans for the calls that send spans.
     """
     context = otel_context.Context()
     for key in _SUPPRESSED:
@@ -40,15 +40,15 @@ def _silent_execution() -> contextvars.Context:
     return fresh
 
 
-_LINGER: Final = 0.02  # seconds that an export which is in no hurry waits for company
+_LINGER: Final = 0.02  # seconds that an export without urgency waits for others to join
 
 
 class Export(Protocol):
-    """Something with spans to bring to the store."""
+    """An object with spans to send to the store."""
 
     @property
     def closed(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether all spans have been sent and no more will come."""
         ...
 
     async def drain(self) -> None:
@@ -86,9 +86,10 @@ class ExportLoop:
             loop.close()
 
     def may_be_waited_for(self) -> bool:
-        """Whether the calling thread may block until this loop has done something.
+        """Whether the calling thread may block until this loop has run a call.
 
-        Not on its own thread; nor for a borrowed loop, whose thread may be the one that blocks.
+        False on the loop's own thread and for a borrowed loop, which may run on the thread that
+        would block.
         """
         thread = self._thread
         return thread is not None and thread.is_alive() and thread is not threading.current_thread()
@@ -96,13 +97,12 @@ class ExportLoop:
     def start(self, export: Export, *, linger: bool) -> None:
         """Drain an export on the loop, outside of any trace. Any thread may call this.
 
-        Does nothing once the loop has stopped: what was to be done is left to the flush at the end
-        of the trace.
+        Does nothing after the loop has stopped: the flush at the end of the trace sends the spans.
 
         Args:
-            export: What to drain.
-            linger: Wait a moment first, together with the others that linger: waking the loop
-                costs more than a span does.
+            export: The export to drain.
+            linger: Wait a moment first, together with other such exports: waking the loop costs
+                more than a span does.
         """
         if not linger:
             self._call(self._start, export)
@@ -133,7 +133,7 @@ class ExportLoop:
         task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """Cancel what runs and end the thread, if the loop has its own."""
+        """Cancel running exports and end the thread, if the loop has its own."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -147,7 +147,7 @@ _pid = 0
 
 @contextmanager
 def shared_export_loop() -> Generator[ExportLoop]:
-    """Provide the process's export loop; its first user starts the thread, its last one ends it."""
+    """Provide the process's export loop; its first user starts the thread, the last one ends it."""
     loop = _acquire()
     try:
         yield loop

@@ -1,7 +1,7 @@
-"""Acting when a library is imported, without importing it for that.
+"""Calls a function when a library is imported, without importing the library.
 
-Instrumenting a library means importing it, and an agent framework takes seconds to import, which no
-agent should wait for that uses another one.
+Instrumenting a library requires importing it, and an agent framework takes seconds to import;
+agents that use another framework should not wait for that.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["on_import"]
 def on_import(names: Iterable[str], then: Callable[[str], None]) -> Generator[None]:
     """Call ``then`` once for each of the modules ``names``, within a ``with`` block.
 
-    For those that are imported already, at once; for others when their import has been executed,
-    on the thread that imports them. Afterwards nothing of this is left in Python's import system.
+    For modules that are already imported the call is immediate; for others it follows their
+    import, on the importing thread. After the block, Python's import system is unchanged.
     """
     finder = _Finder(set(names), then)
     sys.meta_path.insert(0, finder)
     try:
         for name in sorted(finder.waiting):
             if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", True):
-                continue  # not imported, or at it on another thread, where the finder was too late
+                continue  # not imported, or another thread began before the finder was installed
             finder.arrived(name)
         yield
     finally:
@@ -63,7 +63,7 @@ class _Finder(MetaPathFinder):
 
 
 class _TellingLoader(Loader):
-    """Loads as the loader it stands for does, gives its place back to it, and then tells."""
+    """Delegates to another loader, restores that loader on the module, and calls ``then``."""
 
     def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
         self._loader = loader

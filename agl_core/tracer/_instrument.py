@@ -1,12 +1,12 @@
-"""Instrumentation libraries: those that make spans of what other libraries do.
+"""Activates instrumentation libraries, which record the calls of other libraries as spans.
 
-They announce themselves in the entry point group ``opentelemetry_instrumentor`` (OpenTelemetry's
-own, OpenLLMetry, OpenInference and others), so any that is installed can be used by name, and none
-has to be known here. Where two distributions announce the same name, as OpenLLMetry and
-OpenInference do, ``"distribution:name"`` says which is meant.
+They register in the entry point group ``opentelemetry_instrumentor`` (OpenTelemetry's own,
+OpenLLMetry, OpenInference and others), so every installed one can be used by name without a list
+here. If two distributions register the same name, as OpenLLMetry and OpenInference do,
+``"distribution:name"`` selects one.
 
-When the last user of a library lets go of it, everything it patched is as it was before, also where
-the library itself forgets to take a patch back.
+When the last user releases a library, all its patches are removed, including those that the library
+itself leaves in place.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Instrumentor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InstrumentationReport:
-    """What became of the instrumentation libraries that were asked for.
+    """Result of the activation of instrumentation libraries.
 
     Attributes:
         active: Names of those that are active.
-        problems: The others, with the reason.
+        problems: Names of those that are not, with the reason.
     """
 
     active: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class _Active:
     users: int = 0
 
 
-# Reentrant: to instrument one library may import another that is waited for.
+# Reentrant: instrumenting one library may import another one that ``on_import`` waits for.
 _lock = threading.RLock()
 _active: dict[str, _Active] = {}
 
@@ -78,14 +78,14 @@ _active: dict[str, _Active] = {}
 def instrumented(
     which: Literal["auto"] | Sequence[str] | None, provider: TracerProvider
 ) -> Generator[InstrumentationReport]:
-    """Have instrumentation libraries active for a ``with`` block; blocks may overlap.
+    """Activate instrumentation libraries for a ``with`` block; blocks may overlap.
 
-    One that the application activated itself is used and left as it is.
+    A library that the application has activated itself is used and not deactivated.
 
     Args:
         which: Names of entry points, or ``"distribution:name"``; ``"auto"`` for every installed
-            one, of several with one name the first by distribution; None for none.
-        provider: Where their spans go.
+            one (if several have the same name, the first by distribution); None for none.
+        provider: Receives their spans.
 
     Raises:
         TracerError: A library asked for by name is not installed or cannot be activated. With
@@ -127,7 +127,7 @@ class _Installed:
             self._points.setdefault(point.name, {})[dist] = point
 
     def one_of_each(self) -> tuple[list[str], dict[str, str]]:
-        """Return a name for one library of each name, and why the others are left out."""
+        """Return one library per name, and the reason why the others are left out."""
         chosen: list[str] = []
         others: dict[str, str] = {}
         for name, dists in sorted(self._points.items()):
@@ -140,7 +140,7 @@ class _Installed:
         return chosen, others
 
     def find(self, name: str) -> tuple[str, EntryPoint]:
-        """Return the library that a name means, with a key of its own."""
+        """Return the library of a name, with a unique key."""
         dist, _, short = name.rpartition(":")
         found = self._points.get(short, {})
         if dist:
@@ -161,13 +161,13 @@ def acquire_instrumentor(
     """Activate an instrumentation library, or join its users. Any thread may call this.
 
     Args:
-        key: What to call it in :func:`release`.
-        load: Makes the instrumentor; called if it is not active.
-        provider: Where its spans go.
+        key: Its key for :func:`release_instrumentor`.
+        load: Creates the instrumentor; called if it is not active.
+        provider: Receives its spans.
 
     Raises:
-        RuntimeError: It declined.
-        Exception: What loading or activating it raised; it is not active then.
+        RuntimeError: The library refused to activate.
+        Exception: Loading or activating it failed; it is not active then.
     """
     with _lock:
         active = _active.get(key)
@@ -188,14 +188,14 @@ def _activate(active: _Active, provider: TracerProvider) -> None:
     except BaseException:
         active.patches.restore()
         raise
-    # What does not fit (the library is missing, or of another version) it only logs.
+    # The instrumentor only logs that the library is missing or has an unsupported version.
     if not active.instrumentor.is_instrumented_by_opentelemetry:
         active.patches.restore()
         raise RuntimeError("it declined; is the library it instruments installed?")
 
 
 def release_instrumentor(key: str) -> None:
-    """Let go of an instrumentation library; its last user removes it."""
+    """Release an instrumentation library; the release by its last user deactivates it."""
     with _lock:
         active = _active[key]
         active.users -= 1

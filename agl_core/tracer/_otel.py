@@ -1,7 +1,7 @@
-"""The default tracer: everything that OpenTelemetry sees while an agent runs.
+"""The default tracer: records all OpenTelemetry spans of a running agent.
 
-That is the spans of emitters and operations, those the agent makes with OpenTelemetry itself, and
-those of the instrumentation libraries that the tracer is told to activate.
+These are the spans of emitters and operations, those that the agent creates with OpenTelemetry
+itself, and those of the instrumentation libraries in the tracer's configuration.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 _NANOSECONDS: Final = 1_000_000_000  # per second
 _SDK_STATUS: Final = {code.name: code for code in otel_trace.StatusCode}
 
-# The trace that a task closed last, so that it finds its own and not another task's.
+# The trace that a task closed last; a task must find its own trace, not another task's.
 _last_recording: ContextVar[TraceRecording | None] = ContextVar("agl_last_recording", default=None)
 
 
@@ -61,7 +61,7 @@ class OtelTracer(Tracer):
 
     Spans leave the agent's threads at once and reach the store in batches, in the order in which
     they ended. While the store is down, up to ``max_buffered`` spans per trace wait for it; then
-    the agent waits, at most ``max_wait`` seconds; then the trace is given up, the agent runs on,
+    the agent waits, at most ``max_wait`` seconds; then the trace is given up, the agent continues,
     and leaving the trace context raises.
 
     Thread safety: one tracer serves any number of workers, threads and tasks.
@@ -69,14 +69,14 @@ class OtelTracer(Tracer):
     Options: :class:`OtelTracerConfig`.
 
     Attributes:
-        instrumentation: Which instrumentation libraries are active, and which could not be.
+        instrumentation: Instrumentation libraries that are active, and those that failed.
     """
 
     @configured_by(OtelTracerConfig)
     def __init__(self, config: OtelTracerConfig) -> None:
         self._config = config
         self.instrumentation = InstrumentationReport()
-        self._workers: list[ExitStack] = []  # what each worker holds until its teardown
+        self._workers: list[ExitStack] = []  # resources of each worker, released at its teardown
         self._otel_tracer: otel_trace.Tracer | None = None
         self._export_loop: ExportLoop | None = None
         self._last: TraceRecording | None = None
@@ -186,7 +186,7 @@ class OtelTracer(Tracer):
     async def _close(self, recording: TraceRecording, outer: otel_context.Context) -> None:
         otel_context.attach(silent_context())
         try:
-            # Shielded: cancelling the agent must not lose what it did until then.
+            # Shielded: cancelling the agent must not lose the spans recorded before.
             with anyio.move_on_after(self._config.flush_timeout, shield=True) as scope:
                 await recording.close()
         except StoreUnavailableError as error:
@@ -220,7 +220,7 @@ class OtelTracer(Tracer):
         recording = current_recording() or _last_recording.get() or self._last
         return [] if recording is None else recording.spans()
 
-    # -- making spans ----------------------------------------------------------------------------
+    # -- creating spans --------------------------------------------------------------------------
 
     def create_span(
         self,
@@ -274,7 +274,7 @@ class OtelTracer(Tracer):
         span = otel_tracer.start_span(
             name, live_context(), attributes=attributes, start_time=start_time
         )
-        assert isinstance(span, SdkSpan)  # the provider behind it is ours and samples everything
+        assert isinstance(span, SdkSpan)  # our own provider samples every span
         return span
 
 

@@ -1,8 +1,8 @@
-"""What instrumentation libraries patch, so that it can be put back when they do not.
+"""Records the patches of instrumentation libraries, and removes those that they leave in place.
 
-Most of them patch through :mod:`wrapt` and take back only what they remember: streams, methods
-inherited from a base class, and whatever failed half-way often stay patched. Here every patch is
-noted as it is made.
+Most of them patch through :mod:`wrapt` and remove only the patches that they remember: streams,
+methods inherited from a base class, and incomplete activations often stay patched. This module
+records every patch when it is made.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ class _Patch(NamedTuple):
     owner: Any
     attribute: str
     before: Any
-    """What the owner itself had; :data:`_ABSENT` for what it inherited."""
+    """The owner's own attribute; :data:`_ABSENT` if it was inherited."""
     original: Any
-    """What was wrapped, inherited or not."""
+    """The wrapped attribute, inherited or not."""
     replacement: Any
 
 
 class PatchRecord:
-    """The patches made while it was recorded, in order."""
+    """The recorded patches, in order."""
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []
 
     def add(self, owner: Any, attribute: str, replacement: Any) -> None:
-        """Note a patch that is about to be made."""
+        """Record a patch before it is made."""
         before = _own(owner, attribute)
         original = getattr(replacement, "__wrapped__", _ABSENT)
         self._patches.append(_Patch(owner, attribute, before, original, replacement))
 
     def restore(self) -> list[str]:
-        """Put back whatever is still patched, last patch first.
+        """Remove the patches that are still in place, the last one first.
 
-        What somebody else has patched on top of it since stays as it is.
+        An attribute that other code has patched again since is left unchanged.
 
         Returns:
-            The names of what had to be put back.
+            The names of the attributes that were restored.
         """
         restored: list[str] = []
         while self._patches:
             owner, attribute, before, original, replacement = self._patches.pop()
             now = _own(owner, attribute)
-            # An unpatched method that was inherited is now the class's own.
+            # After unpatching, an inherited method is an attribute of the class itself.
             if now is before or (now is not replacement and now is not original):
                 continue
             if before is _ABSENT:
@@ -68,10 +68,10 @@ def _own(owner: Any, attribute: str) -> Any:
 
 @contextmanager
 def recorded_patches() -> Generator[PatchRecord]:
-    """Record what is patched through ``wrapt`` in a ``with`` block; not for several threads."""
+    """Record the patches made through ``wrapt`` in a ``with`` block; not thread-safe."""
     record = PatchRecord()
     patches: Any = sys.modules.get("wrapt.patches")
-    if patches is None:  # only instrumentation libraries need it, and they have imported it by now
+    if patches is None:  # not imported, so no library patches through it
         yield record
         return
     apply = patches.apply_patch

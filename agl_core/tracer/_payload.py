@@ -1,7 +1,7 @@
-"""What client libraries are given and what they return, as JSON has it.
+"""Copies of client libraries' requests and responses as JSON values.
 
-A span outlives the call: the agent goes on with its list of messages and changes it. So both of
-these copy, in the agent's thread, and what is done with the copy can wait.
+A span outlives the call, and the agent may change its list of messages after the call. So both
+functions copy the value in the agent's thread; the copy can be processed later.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from agl_core.genai import Json
 __all__ = ["response_to_jsonable", "to_jsonable"]
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-_ABSENT: Final = frozenset({"NotGiven", "Omit"})  # what clients pass for parameters left out
+_ABSENT: Final = frozenset({"NotGiven", "Omit"})  # types of the placeholders for omitted parameters
 _PER_TOKEN: Final = {"content", "refusal"}
 _WITHOUT_LOGPROBS: Final[Any] = {"choices": {"__all__": {"logprobs"}}}
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return a copy of a value as JSON has it; what JSON has nothing for becomes text.
+    """Return a copy of a value as JSON; values without a JSON form become text.
 
-    Parameters that were left out are left out here, and so are the fields of models.
+    Parameters and model fields that were not set are left out.
     """
     kind = cast("type[Any]", type(value))
     if kind in _SCALARS:
         return value
-    # Requests have many values, so those of the usual types are not looked into any further.
+    # Fast path: requests have many values, and most of them are scalars in lists and dicts.
     if kind is list:
         return [item if type(item) in _SCALARS else to_jsonable(item) for item in value]
     if kind is dict or isinstance(value, Mapping):
@@ -57,11 +57,12 @@ def to_jsonable(value: Any) -> Any:
 
 
 def response_to_jsonable(response: Any) -> Any:
-    """Return a copy of a client's response as JSON has it, with log-probabilities as text.
+    """Return a copy of a client's response as JSON, with log-probabilities as text.
 
-    They are most of a chat response, and Python objects of them most of what its span would cost.
-    So a choice has ``logprobs.content`` and ``logprobs.refusal``, both JSON of one entry per token;
-    what else there is of log-probabilities stays in ``logprobs``.
+    Log-probabilities are the largest part of a chat response, and converting them to Python objects
+    would be most of the cost of its span. So a choice has ``logprobs.content`` and
+    ``logprobs.refusal``, both a JSON text with one entry per token; other log-probabilities stay in
+    ``logprobs``.
     """
     choices: Any = getattr(response, "choices", None)
     if not isinstance(response, BaseModel) or not isinstance(choices, list):
@@ -90,8 +91,8 @@ def _texts(logprobs: BaseModel) -> Json:
 def _text(logprobs: BaseModel, part: str) -> str:
     entries: list[Any] = getattr(logprobs, part)
     try:
-        # Faster than the models' own way, but not for alternative tokens, models in these models,
-        # nor for entries of another shape, of which clients make no models.
+        # Faster than the model's own serializer. It fails for alternative tokens (models nested in
+        # the entries) and for entries of another shape, which clients leave as they came.
         return to_json([_fields(entry) for entry in entries], inf_nan_mode="null").decode()
     except (PydanticSerializationError, AttributeError):
         text = logprobs.model_dump_json(include={part}, warnings=False)

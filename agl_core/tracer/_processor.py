@@ -1,8 +1,8 @@
 """Routes each span of the process to the trace it belongs to.
 
-The running trace travels in OpenTelemetry's context, so it goes wherever that goes: into tasks,
-into threads that are started with a context, and wherever an instrumentation library carries it.
-A span belongs to the trace it was *started* in, wherever it ends.
+The running trace is stored in OpenTelemetry's context and propagates with it: into tasks, into
+threads that are started with a context, and through instrumentation libraries that pass it on.
+A span belongs to the trace in which it was *started*, even if it ends elsewhere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def with_recording(recording: TraceRecording, context: Context) -> Context:
 class LightningSpanProcessor(SpanProcessor):
     """Hands each span that ends to the recording of the trace it was started in. Thread-safe.
 
-    Attached to the process's tracer provider once and for good; without an open trace it does
+    Attached to the process's tracer provider once and never removed; without an open trace it does
     nothing.
     """
 
@@ -55,7 +55,7 @@ class LightningSpanProcessor(SpanProcessor):
         self._open: dict[int, TraceRecording] = {}
 
     def wants(self, context: Context | None) -> bool:
-        """Say whether a span that starts in a context belongs to a trace."""
+        """Tell whether a span that starts in a context belongs to a trace."""
         if current_recording(context) or current_recording():
             return True
         return get_current_span(context).get_span_context().span_id in self._open
@@ -63,7 +63,7 @@ class LightningSpanProcessor(SpanProcessor):
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         recording = current_recording(parent_context)
         if recording is None:
-            # An explicit context may hold a parent span and nothing else.
+            # An explicit context may contain only a parent span.
             recording = current_recording()
             if recording is None:
                 if span.parent is None:
@@ -91,7 +91,7 @@ class LightningSpanProcessor(SpanProcessor):
 
 @cache
 def span_processor() -> LightningSpanProcessor:
-    """Return the processor of this process; one, because a provider never lets go of one."""
+    """Return the processor of this process; only one, since a provider cannot remove processors."""
     return LightningSpanProcessor()
 
 

@@ -1,15 +1,15 @@
 """One open trace: the spans of an attempt on their way to the store.
 
-Spans end on the agent's threads, which only append them to a queue; what costs time happens
-elsewhere. While the agent runs, the export loop takes whatever has piled up as one batch, so a span
-is a prompt heartbeat. Spans have to be numbered in the order of what happened, also among those
-that a proxy writes: a store that can number one without I/O does it as the span ends; for any
-other, the export starts as soon as there is something, so that the span has its sequence id before
-the agent's next model call. On leaving the trace context the owner submits what is left, usually
-nothing or one batch, without changing threads.
+Spans end on the agent's threads, which only append them to a queue; the slow work happens
+elsewhere. While the agent runs, the export loop sends all waiting spans as one batch, so a span is
+a prompt heartbeat. Sequence ids must follow the order of events, also among the spans that a proxy
+writes. A store that can assign an id without I/O does so when the span ends; for any other store
+the export starts as soon as a span has ended, so that the span has its sequence id before the
+agent's next model call. When the trace context is left, the owner submits the remaining spans,
+usually none or one batch, on its own thread.
 
-There is one submitter at a time, so spans are stored in the order in which they ended. A batch that
-fails stays and is sent again; the store skips what it has already.
+There is one submitter at a time, so spans are stored in the order in which they ended. A failed
+batch is kept and sent again; the store skips the spans that it already has.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class TraceRecording:
     """The spans of one trace context. Thread-safe.
 
     Args:
-        store: Where spans go; None keeps them here.
+        store: Destination of the spans; None keeps them here.
         rollout_id: Rollout that the spans belong to.
         attempt_id: Attempt that the spans belong to.
-        export_loop: Where spans are submitted from while the trace is open.
+        export_loop: Event loop that submits spans while the trace is open.
         trace_id: Trace id of the spans that have no parent.
-        max_buffered: How many spans may wait for the store before the agent has to.
-        max_wait: How long one span makes the agent wait for room, in seconds, before the trace is
+        max_buffered: Largest number of spans that wait for the store; beyond it the agent waits.
+        max_wait: Longest wait of the agent for room for one span, in seconds; then the trace is
             given up.
     """
 
@@ -77,10 +77,10 @@ class TraceRecording:
         self._max_wait = max_wait
 
         self._open: dict[int, str] = {}  # spans that have started, by span id
-        # Those that have ended and are not converted, with the sequence id of those that have one.
+        # Spans that have ended and are not converted yet, each with its sequence id or None.
         self._ended: deque[tuple[ReadableSpan, int | None]] = deque()
-        self._spans: list[Span] = []  # those converted, in order
-        self._unsent: deque[Span] = deque()  # the tail of them that is not stored
+        self._spans: list[Span] = []  # converted spans, in order
+        self._unsent: deque[Span] = deque()  # the last of them, which are not stored yet
         self._numbered = 0  # how many of the unsent have their final sequence id
         self._last_id = 0 if store else -1
         self._convert_lock = threading.Lock()
@@ -99,7 +99,7 @@ class TraceRecording:
     # -- on the agent's threads ------------------------------------------------------------------
 
     def span_started(self, span_id: int, name: str) -> bool:
-        """Note a span that has started; False if the trace has closed and takes no more."""
+        """Record that a span has started; False if the trace has closed and accepts no more."""
         if self.closed:
             if not self._late:
                 self._late = True
@@ -114,7 +114,7 @@ class TraceRecording:
         return True
 
     def span_ended(self, span_id: int, span: ReadableSpan) -> None:
-        """Take a span that has ended. Waits only while the buffer is full."""
+        """Add a span that has ended. Waits only while the buffer is full."""
         self._open.pop(span_id, None)
         if self.closed:
             return
@@ -155,7 +155,8 @@ class TraceRecording:
     def spans(self) -> list[Span]:
         """Return every span that has ended, in that order.
 
-        Those on their way to the store are copies, numbered as if nobody else drew ids meanwhile.
+        Spans that are not stored yet are copies with the sequence ids that they get unless another
+        writer draws ids first.
         """
         self._convert()
         with self._convert_lock:
@@ -182,11 +183,11 @@ class TraceRecording:
     # -- submitting ------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Return when every span that has ended is in the store; retries for as long as it takes.
+        """Return when every span that has ended is in the store; retries without a limit.
 
         Raises:
             StoreUnavailableError: The trace was given up.
-            Exception: What the store raised, if trying again would not help.
+            Exception: An error of the store for which a retry would not help.
         """
         if self._store is not None:
             await self._submit_until_done(self._store, abandon=False)
@@ -194,7 +195,7 @@ class TraceRecording:
             raise self._failure
 
     async def close(self) -> None:
-        """Flush, and take no more spans."""
+        """Flush, and accept no more spans."""
         try:
             await self.flush()
         finally:
@@ -213,17 +214,17 @@ class TraceRecording:
         return list(self._open)
 
     def unsent_summary(self) -> str:
-        """Say how many spans did not reach the store."""
+        """Return a message with the number of spans that did not reach the store."""
         missing = len(self._ended) + len(self._unsent) + self._lost
         return f"{missing} spans of attempt {self._attempt_id} are not in the store"
 
     async def drain(self) -> None:
-        """Submit spans as long as there are any; the export loop's part."""
+        """Submit spans as long as there are any; called by the export loop."""
         assert self._store is not None
         while True:
             await self._submit_until_done(self._store, abandon=True)
             self._drain_started = False
-            # Looked at after the flag: a span that ended since either is seen here or saw the flag.
+            # Checked after the flag: a span that ends meanwhile is found here, or starts a drain.
             if self.closed or self._failure is not None or not self._ended:
                 return
             self._drain_started = True
@@ -281,7 +282,7 @@ class TraceRecording:
                 self._room.notify_all()
 
     def _claim(self) -> concurrent.futures.Future[None] | None:
-        """Become the submitter; or return what resolves when the present one is done."""
+        """Become the submitter, or return a future that is done when the current one ends."""
         with self._submit_lock:
             if not self._submitting:
                 self._submitting = True

@@ -1,8 +1,8 @@
-"""Streams of model clients, kept as they pass and put together when somebody asks.
+"""Records the events of model clients' streams, and assembles the response on request.
 
-An agent may read a thousand events in a stream, and copying each costs its thread more than all the
-rest of the call's span. Clients of OpenAI and Anthropic make their events of text, which nobody can
-change, so of these the text is kept: it costs next to nothing, and is what the server said.
+An agent may read a thousand events in a stream, and copying each costs its thread more than the
+rest of the call's span. Clients of OpenAI and Anthropic parse their events from text, which is
+immutable, so the text is kept instead: that is cheap and exactly what the server sent.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = ["RecordedManager", "StreamRecord"]
 _logger = logging.getLogger(__name__)
 
 _DECODER: Final = "_decoder"
-"""Where these clients' streams have what makes server-sent events of bytes."""
+"""Attribute of these clients' streams: the decoder that turns bytes into server-sent events."""
 _RAW: Final = "_raw_stream"
-"""Where what a helper opens has the stream that it reads from."""
+"""Attribute of a helper's stream: the stream that it reads from."""
 _END: Final = "[DONE]"
 _CALLS: Final = ('"tool_calls"', '"tool_use"', '"function_call"')
 
 
 class StreamRecord:
-    """What a stream brought. For the thread that reads it; once that has ended, for any.
+    """The events of a stream. For the reading thread; once that is done, for any thread.
 
     Args:
-        stream: A client's stream that nobody has read from yet.
-        protocol: What it speaks.
+        stream: A client's stream before the first read.
+        protocol: Protocol of the stream.
     """
 
     def __init__(self, stream: Any, protocol: Protocol) -> None:
@@ -44,7 +44,7 @@ class StreamRecord:
             setattr(stream, _DECODER, _KeepingDecoder(decoder, self._texts))
 
     def passed(self, event: Any) -> None:
-        """Note that the agent gets this event. What cannot be noted is logged."""
+        """Record an event that the agent gets. An event that cannot be recorded is logged."""
         if self._texts:
             return
         try:  # another client's stream, or one that has its decoder elsewhere
@@ -53,11 +53,11 @@ class StreamRecord:
             _logger.exception("a part of a stream could not be written down")
 
     def may_call_tools(self) -> bool:
-        """Whether the response has to be looked into for calls of tools; a guess, and fast."""
+        """Tell quickly whether the response may contain tool calls; may be wrongly true."""
         return bool(self._events) or any(mark in text for text in self._texts for mark in _CALLS)
 
     def response(self) -> Json:
-        """Return the response as it would have come in one piece; partial before the end."""
+        """Return the response in its form without streaming; partial before the stream's end."""
         assembler = assembler_for(self._protocol)
         for event in self._events or _parsed(self._texts):
             assembler.feed(event)
@@ -76,13 +76,13 @@ def _parsed(texts: Iterable[str]) -> Iterator[Json]:
 
 
 class RecordedManager:
-    """What opens a stream of Anthropic's helper, and tells when the agent is done with it.
+    """Opens a stream of Anthropic's helper, and calls ``done`` when the agent has finished.
 
     Args:
-        manager: The client's.
-        protocol: What the stream speaks.
-        done: Called once with what the stream brought, None if it was not opened, and with the
-            error that ended it, if any.
+        manager: The client's stream manager.
+        protocol: Protocol of the stream.
+        done: Called once with the stream's record, None if it was not opened, and with the error
+            that ended it, if any.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RecordedManager:
         return await self._manager.__aexit__(kind, error, traceback)
 
     def __del__(self) -> None:
-        self._tell(None)  # the agent has thrown it away
+        self._tell(None)  # garbage-collected: the agent has dropped the manager
 
     def _tell(self, error: BaseException | None) -> None:
         if not self._told:
@@ -138,7 +138,7 @@ class RecordedManager:
 
 
 class _KeepingDecoder:
-    """A decoder that keeps the data of the events it makes."""
+    """A decoder that keeps the data of the events it produces."""
 
     def __init__(self, decoder: Any, texts: list[str]) -> None:
         self._decoder = decoder

@@ -1,9 +1,10 @@
-"""Threads that an agent starts belong to its trace.
+"""Propagates an agent's trace into the threads that it starts.
 
-Python gives a new thread an empty context, so the tools that an agent runs in threads of its own
-would drop out of its trace. While a tracer is in use, threads and the work of thread pools carry
-the trace they were started in, as OpenTelemetry's threading instrumentation does; they carry only
-that, because other context variables (which async library is running, say) are wrong in a thread.
+Python gives a new thread an empty context, so spans of tools that an agent runs in its own threads
+would not belong to its trace. While a tracer is in use, threads and the work of thread pools
+inherit the trace in which they were started, as with OpenTelemetry's threading instrumentation.
+They inherit only the trace, because other context variables (such as the running async library) are
+wrong in a thread.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _patch() -> None:
 
 
 def _unpatch() -> None:
-    # Where somebody has patched on top of us we stay below, and only pass calls on.
+    # If other code has patched on top of us, our patch stays below it and only passes calls on.
     if threading.Thread.start is _start_in_trace:
         threading.Thread.start = _start
     if ThreadPoolExecutor.submit is _submit_in_trace:
@@ -67,7 +68,7 @@ def _start_in_trace(self: threading.Thread) -> None:
         run = _in_this_trace(self.run)
 
         def run_once() -> None:
-            del self.__dict__["run"]  # the thread must not keep itself alive
+            del self.__dict__["run"]  # a reference cycle would keep the thread alive
             run()
 
         self.run = run_once
@@ -80,7 +81,7 @@ def _submit_in_trace(
     if not _users or current_recording() is None:
         return _submit(self, fn, *args, **kwargs)
     work = _in_this_trace(fn)
-    # The pool may start a thread now, which outlives this trace and must not carry it.
+    # The pool may start a thread now, which outlives this trace and must not inherit it.
     outer = otel_context.get_current()
     otel_context.attach(otel_context.Context())
     try:

@@ -1,4 +1,4 @@
-"""The two halves of a run, as a trainer hands them to an execution strategy.
+"""The two bundles of a run that a trainer hands to an execution strategy.
 
 Both are plain objects that pickle (with cloudpickle, for agents and algorithms defined in
 ``__main__``), because a strategy may call them in other processes.
@@ -53,7 +53,7 @@ class AlgorithmSide:
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         if not hasattr(self.trainer, "store"):
-            self.trainer.store = store  # it stayed in the process that we come from
+            self.trainer.store = store  # the trainer was pickled without its store
         if self.llm_proxy is not None:
             self.llm_proxy.set_store(store)
         algorithm = self.algorithm
@@ -93,7 +93,7 @@ class AlgorithmSide:
 
 
 async def _run_sync(call: Callable[[], Any]) -> None:
-    """Run a sync algorithm in a thread, which is left behind if the run is stopped."""
+    """Run a sync algorithm in a thread, which is abandoned if the run is stopped."""
     calls = SyncCalls("algorithm")
     try:
         outcome = await calls.submit(call)
@@ -106,13 +106,13 @@ async def _run_sync(call: Callable[[], Any]) -> None:
 class RunnerSide:
     """Runs workers: each has a copy of the runner, from its first rollout to the stop event.
 
-    Thread-safe: several workers of a process use one object at a time.
+    Thread-safe: several workers of a process use one object concurrently.
 
     Args:
         runner: Set up with the first worker of the process, torn down after the last.
-        agent: What runs the tasks.
+        agent: The agent that runs the tasks.
         hooks: Callbacks around each rollout.
-        llm_proxy: What agents' keys are for; in another process, a copy that does not run.
+        llm_proxy: The proxy that issues the agents' keys; in another process, a stopped copy.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class DefaultStrategy(NamedTuple):
-    """The strategy of a trainer that names none.
+    """The strategy of a trainer that was given none.
 
     Attributes:
         name: ``cs`` or ``shm``.
@@ -53,10 +53,10 @@ def hooks_of(hooks: Hook | Sequence[Hook] | None) -> tuple[Hook, ...]:
 
 
 def check_dataset(name: str, dataset: Any) -> Dataset[Any] | None:
-    """Return the dataset if it is one.
+    """Check that an argument is a dataset or None, and return it.
 
     Raises:
-        ConfigError: It has no length or no items by index.
+        ConfigError: The argument has no length or no items by index.
     """
     if dataset is None:
         return None

@@ -1,4 +1,4 @@
-"""Datasets as a train file names them.
+"""Loads the datasets that a train file names.
 
 ========================  ==========================================================================
 ``["a", "b"]``            the tasks themselves
@@ -32,18 +32,18 @@ def load_dataset(spec: str | list[Any], directory: Path, *, path: str) -> Datase
 
     Args:
         spec: See above.
-        directory: What relative paths are relative to.
-        path: Where ``spec`` stands in the train file, for messages.
+        directory: Base of relative paths.
+        path: Key of ``spec`` in the train file, for messages.
 
     Raises:
-        ConfigError: It names no dataset, the file is malformed (with the line), or there is no
-            task in it.
+        ConfigError: ``spec`` names no dataset, the file is malformed (with the line), or contains
+            no task.
     """
     if isinstance(spec, list):
         dataset: object = spec
     elif is_reference(spec):
         dataset = import_reference(spec, directory, path=path)
-        # A class has the methods of a dataset and is none.
+        # A dataset's class has the same methods but is not a dataset.
         if isinstance(dataset, type) or not isinstance(dataset, Dataset):
             dataset = _call(dataset, spec, path) if callable(dataset) else dataset
     else:

@@ -1,4 +1,4 @@
-"""Train files: a run written down in TOML, YAML or JSON.
+"""Train files: the description of a run in TOML, YAML or JSON.
 
 ::
 
@@ -81,7 +81,7 @@ class TrainerTable(_Table):
 
 
 class LoggingTable(_Table):
-    """The table ``[logging]``: what :func:`~agl_core.logs.setup_logging` takes."""
+    """The table ``[logging]``: arguments of :func:`~agl_core.logs.setup_logging`."""
 
     level: str | int = "INFO"
     color: bool | None = None
@@ -113,8 +113,8 @@ class TrainFile(_Table):
 class _Part:
     kind: str
     argument: str  # of Trainer
-    default: str = ""  # the type of a table without one
-    supplied: tuple[str, ...] = ()  # what the trainer injects
+    default: str = ""  # the component type of a table that has no "type"
+    supplied: tuple[str, ...] = ()  # arguments that the trainer injects
 
 
 _PARTS: Final[Mapping[str, _Part]] = {
@@ -132,30 +132,30 @@ _PARTS: Final[Mapping[str, _Part]] = {
 
 
 class TrainPlan:
-    """A train file whose every part was found and checked; nothing is built yet.
+    """A train file whose parts were all found and checked; no component is built yet.
 
-    Of plugins, the hook modules and the config models are imported, not the implementations.
+    The plugins' hook modules and config models are imported, but not their implementations.
 
     Args:
-        content: What the file says.
-        directory: What its paths are relative to.
+        content: Content of the file.
+        directory: Base of the relative paths in it.
 
     Attributes:
         agent: The agent.
         train_dataset: Tasks to learn from, if any.
         val_dataset: Tasks to measure on, if any.
-        resources: What the algorithm starts from; None leaves that to what the store holds.
+        resources: Resources that the algorithm starts from; None uses those in the store.
         hooks: Callbacks around each rollout.
 
     Raises:
-        ConfigError: Something in the file is wrong.
+        ConfigError: The file has an invalid entry.
         PluginError: A component named in the file cannot be used.
     """
 
     def __init__(self, content: TrainFile, directory: Path) -> None:
         self.content = content
         if any(":" in _type_name(getattr(content, key) or "") for key in _PARTS):
-            search_in(directory)  # a component may be in a module beside the file
+            search_in(directory)  # a component may be in a module next to the file
         self._components = {key: _component(content, key, directory) for key in _PARTS}
         if content.store is None:
             self._components["store"] = default_store(directory)
@@ -174,7 +174,7 @@ class TrainPlan:
 
     @property
     def store_name(self) -> str:
-        """What the store was asked for as."""
+        """Name or reference of the store in the file."""
         return _type_name(self._components["store"])
 
     def build_trainer(self, *, with_algorithm: bool = True) -> Trainer:
@@ -203,7 +203,7 @@ class TrainPlan:
         )
 
     def describe(self) -> dict[str, str]:
-        """Return what the run is made of, by name, for display."""
+        """Return the components of the run by name, for display."""
         named = {key: _type_name(spec) for key, spec in self._components.items() if spec}
         named.setdefault("strategy", default_strategy().name)
         sizes = {
@@ -227,10 +227,11 @@ def read_train_file(
         file: A TOML, YAML or JSON file.
         overrides: ``key=value`` each, where the key is dotted (``trainer.n_runners``) and the value
             is TOML, or else a text.
-        without: Keys to leave out unread: what is of no use here may not be here either.
+        without: Keys to leave out unread: the caller does not need them, and what they refer to
+            may be missing on this machine.
 
     Raises:
-        ConfigError: The file or something in it is wrong.
+        ConfigError: The file is unreadable or has an invalid entry.
         PluginError: A component named in the file cannot be used.
     """
     file = Path(file)

@@ -1,4 +1,4 @@
-"""What a train file refers to: ``package.module:name`` or ``path/to/file.py:name``."""
+"""Imports the references of a train file: ``package.module:name`` or ``path/to/file.py:name``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def is_reference(text: str) -> bool:
 
 
 def import_reference(text: str, directory: Path, *, path: str) -> Any:
-    """Import what is referred to.
+    """Import the object of a reference.
 
-    A file is imported as the module of its name, with its directory on ``sys.path``, so that it
-    finds the files beside it and child processes find it.
+    A file is imported as the module of its name, with its directory on ``sys.path``, so that it can
+    import the files next to it and child processes can import it.
 
     Args:
         text: The reference.
-        directory: What a relative path to a file is relative to; also searched for modules.
-        path: Where the reference stands in the train file, for messages.
+        directory: Base of a relative file path; also searched for modules.
+        path: Key of the reference in the train file, for messages.
 
     Raises:
         ConfigError: There is no such file, module or name, or it does not import.

@@ -1,4 +1,4 @@
-"""The trainer: builds the components, and hands the two sides of a run to a strategy.
+"""The trainer: builds the components, and hands the two bundles of a run to a strategy.
 
 ::
 
@@ -45,9 +45,9 @@ class Trainer:
     ``{"type": name, **config}``, a dotted path, a class, or a TOML or YAML file.
 
     Args:
-        n_runners: How many runners work at a time; a strategy given as an instance keeps its own
-            number.
-        max_rollouts: How many rollouts each runner does at most.
+        n_runners: Number of runners that work concurrently; a strategy given as an instance keeps
+            its own number.
+        max_rollouts: Largest number of rollouts per runner.
         initial_resources: The resources the algorithm starts from.
         tracer: Records what agents do as spans; ``otel`` by default.
         adapter: Turns spans into data for the algorithm; ``triplet`` by default.
@@ -57,12 +57,12 @@ class Trainer:
             store server) if agl-exec-cs is installed, else ``shm`` (threads of this process); the
             log says which.
         port: Port of the store server, for strategies that have one.
-        algorithm: Improves the resources. None: the runners run what others enqueue.
+        algorithm: Improves the resources. None: the runners run rollouts that others enqueue.
         llm_proxy: The proxy between agents and models. A dict without a type means ``direct``.
         llm_server: Serves the model that is trained, behind the proxy (``direct``, unless
-            ``llm_proxy`` says otherwise); it runs while the algorithm does.
+            ``llm_proxy`` names another); it runs while the algorithm does.
         hooks: Callbacks around each rollout.
-        proxy: Another name of ``llm_proxy``.
+        proxy: Alias of ``llm_proxy``.
         run: Name of the run, for :meth:`fit` and :meth:`dev`. A run of this name in the store is
             resumed; a finished one does nothing. Without a name every call is a new run.
         dev: Deprecated and without effect; call :meth:`dev`.
@@ -174,8 +174,8 @@ class Trainer:
             val_dataset: Tasks to measure on.
 
         Raises:
-            ConfigError: The agent is not an agent, or a dataset not a dataset.
-            Exception: What the algorithm, a runner or the store raised.
+            ConfigError: ``agent`` is not an agent, or a dataset is not a dataset.
+            Exception: The error of the algorithm, a runner or the store.
         """
         self._execute("fit", agent, self.algorithm, train_dataset, val_dataset)
 
@@ -272,7 +272,7 @@ class Trainer:
             notify("run_finished", run_id=run_id, mode=mode, error=error)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process gets the store of the run there.
+        # In another process, the run sets the store that is used there.
         return {name: value for name, value in self.__dict__.items() if name != "store"}
 
     def _describe(self, algorithm: Algorithm | None) -> dict[str, Any]:

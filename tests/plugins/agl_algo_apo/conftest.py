@@ -1,4 +1,4 @@
-"""An agent whose reward is read off its prompt, and a scripted critic and editor."""
+"""An agent whose reward depends on its prompt only, and a scripted critic and editor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 
 @rollout
 def counting(task: int, prompt_template: PromptTemplate) -> float:
-    """The more pluses the prompt has, the more of the tasks it is right about."""
+    """An agent that solves more tasks, the more pluses its prompt has."""
     return float(prompt_template.template.count("+") > task % 4)
 
 
@@ -38,7 +38,7 @@ def is_edit(request: SeenRequest) -> bool:
 
 
 def prompt_in(request: SeenRequest) -> str:
-    """Return the prompt that the critic or the editor is asked about."""
+    """Return the prompt in a request to the critic or the editor."""
     text = request.body["messages"][-1]["content"]
     found = re.search(r"<prompt_template>\n(.*?)\n</prompt_template>", text, re.DOTALL)
     assert found is not None
@@ -46,14 +46,14 @@ def prompt_in(request: SeenRequest) -> str:
 
 
 def helpful(request: SeenRequest) -> Reply:
-    """Criticise, and add a plus and a word of its own."""
+    """Reply as critic, or as editor who adds a plus and a new word."""
     if is_edit(request):
         return Reply(f"{prompt_in(request)} +{request.body['seed'] % 1000}")
     return Reply("- It needs more pluses.")
 
 
 class OneCallClient:
-    """An OpenAI client that leaves no connection behind in a loop that is gone, and never retries.
+    """An OpenAI client without retries that leaves no connection open in a closed event loop.
 
     Args:
         base_url: Whom to ask.
@@ -64,7 +64,7 @@ class OneCallClient:
         self.chat = self.completions = self
 
     async def create(self, **request: Any) -> Any:
-        http = DefaultAsyncHttpxClient(verify=False)  # loading certificates takes a while
+        http = DefaultAsyncHttpxClient(verify=False)  # loading certificates is slow
         async with AsyncOpenAI(
             base_url=self.base_url, api_key="none", max_retries=0, http_client=http
         ) as client:
@@ -84,7 +84,7 @@ def store() -> InMemoryLightningStore:
 
 @pytest.fixture
 def make_apo(models: ScriptedModels) -> Callable[..., APO[Any]]:
-    """Make APO that asks the scripted models, with small sizes."""
+    """Return a function that makes APO with the scripted models and small sizes."""
 
     def make(**options: Any) -> APO[Any]:
         return APO(OneCallClient(models.base_url), **{**SMALL, **options})
@@ -94,7 +94,7 @@ def make_apo(models: ScriptedModels) -> Callable[..., APO[Any]]:
 
 @pytest.fixture
 def fit(store: InMemoryLightningStore) -> Callable[..., None]:
-    """Run APO with the counting agent, or with another."""
+    """Return a function that runs APO with the counting agent or another one."""
 
     def run(algorithm: APO[Any], agent: LitAgent[Any] = counting, **options: Any) -> None:
         trainer = Trainer(

@@ -1,4 +1,4 @@
-"""Budgets: where a search stops, and that it stops with the best so far."""
+"""Budgets: a search stops at its limits and keeps the best prompt so far."""
 
 from __future__ import annotations
 

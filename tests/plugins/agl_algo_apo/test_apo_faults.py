@@ -1,4 +1,4 @@
-"""Endpoints that answer with errors, nonsense or nothing: reasons in the history, and no crash."""
+"""Endpoints that reply with errors, nonsense or nothing: reasons in the history, no crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GOOD = Reply("- It needs more pluses.")
 
 
 def check(apo: Any, store: Any) -> set[str]:
-    """The run has ended in good order with the seed; return the reasons."""
+    """Check that the run ended normally with the seed as best prompt; return the rejections."""
     assert apo.state.best == "v0"
     latest = asyncio.run(store.get_latest_resources())
     assert latest.resources["prompt"].template == apo.history[0].prompt

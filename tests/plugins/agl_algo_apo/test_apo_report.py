@@ -1,4 +1,4 @@
-"""What a user sees of a run: files and lines."""
+"""Files and log lines of a run."""
 
 from __future__ import annotations
 

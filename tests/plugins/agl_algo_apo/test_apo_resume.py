@@ -1,4 +1,4 @@
-"""A run that was killed goes on: no rollout twice, and the end is that of an undisturbed run."""
+"""A killed run resumes: no rollout is repeated, and the result is that of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SIZES: dict[str, Any] = {
     "val_batch_size": 3,
     "seed": 1,
 }
-CALLS = 8  # of an undisturbed run: two rounds of two proposals of two calls
-ROLLOUTS = 6 + 2 * 2 * 2  # the seed on all rows, and the training tasks; more are measured later
+CALLS = 8  # in an uninterrupted run: two rounds of two proposals of two calls
+ROLLOUTS = 6 + 2 * 2 * 2  # the seed on all rows, and the training tasks; more rollouts follow
 
 
 class Editor:
-    """A client that adds a plus, and ends the run at one of its calls."""
+    """A client that adds a plus, and kills the run at one of its calls."""
 
     def __init__(self, dies_at: int = -1) -> None:
         self.chat = self.completions = self
@@ -56,7 +56,7 @@ class Completion:
 
 
 async def work(store: InMemoryLightningStore) -> None:
-    """A runner: the reward is whether the prompt has more pluses than the task wants."""
+    """Run rollouts; the reward is 1 if the prompt has more pluses than the task requires."""
     while True:
         claimed = await store.dequeue_rollout("Worker-0", wait=10)
         if claimed is None:
@@ -109,7 +109,7 @@ async def rollouts(store: InMemoryLightningStore) -> Counter[Any]:
 
 
 def outcome(apo: APO) -> Any:
-    """All that a run found; what the broken-off calls cost is not part of it."""
+    """Return a run's results without the cost of interrupted calls."""
     assert apo.state is not None
     found = apo.state.model_dump(exclude={"spent": {"calls"}})
     for point in found["curve"]:

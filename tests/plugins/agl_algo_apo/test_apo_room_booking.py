@@ -15,7 +15,7 @@ EXAMPLE = ROOT / "examples" / "room_booking"
 
 
 def run(*arguments: str | Path, cwd: Path) -> str:
-    """Run Python without a real endpoint, and return its standard output."""
+    """Run Python without a real endpoint; return its standard output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""The search on a scripted critic and editor: what it runs, keeps, and writes back."""
+"""The search with a scripted critic and editor: its rollouts, candidates and final resources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TestResult:
         state = apo.state
         seed, best = state.candidate("v0"), state.candidate(state.best)
         assert seed.score().mean == 0.0
-        assert best.score().mean == 0.5  # two rounds, two pluses, two in four tasks
+        assert best.score().mean == 0.5  # two rounds add two pluses, which solve two of four tasks
         assert best.prompt.count("+") == 2
         assert apo.get_best_prompt() == PromptTemplate(template=best.prompt, engine="f-string")
         latest = asyncio.run(store.get_latest_resources())

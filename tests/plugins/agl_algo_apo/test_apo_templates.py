@@ -1,4 +1,4 @@
-"""The questions to critic and editor, and those of one's own."""
+"""Packaged prompt files for critic and editor, and a user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent of two prompts, whose reward is read off them, and a scripted model that reflects."""
+"""An agent whose reward depends on its two prompts only, and a scripted reflecting model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"max_iterations": 8, "reflection_minibatch_size": 2, "s
 
 
 class Counting(LitAgent[int]):
-    """A task wants up to two pluses in the one prompt, or in the other."""
+    """An agent whose tasks require up to two pluses in one of its two prompts."""
 
     def rollout(self, task: int, resources: NamedResources, rollout: Rollout) -> float:
         name = "plan" if task % 2 else "answer"
@@ -32,7 +32,7 @@ class Counting(LitAgent[int]):
 
 
 class Client:
-    """A client of chat completions that asks a function, and keeps what it was asked.
+    """A chat completions client that calls a function and records the requests.
 
     Args:
         script: Returns the text, an error to raise, a coroutine function to await, or a completion.
@@ -61,7 +61,7 @@ def completion(text: Any) -> SimpleNamespace:
 
 
 def prompt_in(request: dict[str, Any]) -> str:
-    """Return the prompt that the model is asked about."""
+    """Return the prompt in a request to the model."""
     text = request["messages"][-1]["content"]
     found = re.search(r"<prompt_template>\n(.*?)\n</prompt_template>", text, re.DOTALL)
     assert found is not None
@@ -69,7 +69,7 @@ def prompt_in(request: dict[str, Any]) -> str:
 
 
 def helpful(request: dict[str, Any]) -> str:
-    """Add a plus and a word of its own."""
+    """Return the prompt with a plus and a new word."""
     return f"{prompt_in(request)} +{request.get('seed', 0) % 1000}"
 
 
@@ -87,7 +87,7 @@ def store() -> InMemoryLightningStore:
 
 @pytest.fixture
 def fit(store: InMemoryLightningStore) -> Callable[..., GEPA[Any]]:
-    """Run GEPA with a script for its model; without, it asks the endpoint of the environment."""
+    """Return a function that runs GEPA with a scripted model, or the environment's endpoint."""
 
     def run(script: Any = helpful, agent: LitAgent[Any] | None = None, **options: Any) -> GEPA[Any]:
         client = None if script is None else Client(script)
@@ -108,11 +108,11 @@ def fit(store: InMemoryLightningStore) -> Callable[..., GEPA[Any]]:
 
 @pytest.fixture
 def counting() -> type[Counting]:
-    """The agent's class, to derive others from."""
+    """Return the agent's class, for subclasses."""
     return Counting
 
 
 @pytest.fixture
 def make_client() -> type[Client]:
-    """The client's class."""
+    """Return the client's class."""
     return Client

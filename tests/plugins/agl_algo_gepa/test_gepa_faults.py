@@ -1,4 +1,4 @@
-"""Models that answer with errors, nonsense or nothing: reasons in the history, and no crash."""
+"""Models that reply with errors, nonsense or nothing: reasons in the history, no crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def nothing() -> None:
 
 
 def check(gepa: Any, store: Any) -> set[str]:
-    """The run has ended in good order with the seed; return the reasons."""
+    """Check that the run ended normally with the seed as best candidate; return the rejections."""
     assert gepa.state.best == "v0"
     latest = asyncio.run(store.get_latest_resources()).resources
     assert {name: latest[name].template for name in SEEDS} == SEEDS
@@ -127,7 +127,7 @@ def test_an_agent_that_hangs_ends_with_the_batch(fit, store):
 
 
 class Lost(InMemoryLightningStore):
-    """A store that is lost after a while."""
+    """A store that fails after some calls."""
 
     calls = 0
 
@@ -139,7 +139,7 @@ class Lost(InMemoryLightningStore):
 
 
 async def test_a_lost_store_ends_the_run_with_its_error():
-    """Though the engine catches errors of a single candidate and goes on."""
+    """The engine itself would catch the error of a candidate and continue."""
     from agl_algo_gepa.bridge import Bridge
 
     store, bridge = Lost(), Bridge()

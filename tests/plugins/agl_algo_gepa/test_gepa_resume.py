@@ -1,4 +1,4 @@
-"""A run that was stopped goes on: no rollout twice, and the end is that of an undisturbed run."""
+"""A stopped run resumes: no rollout is repeated, and the result is that of a complete run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
     "perfect_score": None,
     "seed": 3,
 }
-STEPS = 20  # rollouts and calls after which a run is stopped, at the most
+STEPS = 20  # largest number of rollouts and calls before a run is stopped
 
 
 class Stop:
@@ -47,7 +47,7 @@ class Stop:
 
 
 async def work(store: InMemoryLightningStore, stop: Stop) -> None:
-    """A runner: the reward is the share of pluses that a task wants, in the one prompt or other."""
+    """Run rollouts; the reward is the share of the required pluses in one of the prompts."""
     while True:
         claimed = await store.dequeue_rollout("Worker-0", wait=10)
         if claimed is None:

@@ -1,4 +1,4 @@
-"""GEPA on the room booking example, with its simulated model; and kills of GEPA and of APO."""
+"""GEPA on the room booking example with its simulated model, and killed runs of GEPA and APO."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
 
 
 def run(*arguments: str | Path, cwd: Path) -> str:
-    """Run Python to its end, and return its standard output."""
+    """Run Python to its end; return its standard output."""
     with start(*arguments, cwd=cwd) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
@@ -90,7 +90,7 @@ def train(algorithm: str, folder: Path, port: int) -> list[str | Path]:
 
 
 async def finished(file: Path) -> int:
-    """Count the rollouts that are over."""
+    """Return the number of finished rollouts."""
     store = SqliteLightningStore(file)
     try:
         return (await store.statistics()).get("total_rollouts", 0)
@@ -99,7 +99,7 @@ async def finished(file: Path) -> int:
 
 
 async def read(file: Path) -> tuple[dict[str, Any], Counter[Any]]:
-    """Return the state that a run ended with, and how often each of its rollouts was enqueued."""
+    """Return the final state of a run, and how often each of its rollouts was enqueued."""
     store = SqliteLightningStore(file)
     try:
         ((_, checkpoint),) = (await stored_runs(store)).items()
@@ -115,7 +115,7 @@ async def read(file: Path) -> tuple[dict[str, Any], Counter[Any]]:
 
 
 def without_calls(state: dict[str, Any]) -> dict[str, Any]:
-    """A call that was under way at a kill may have to be made again; all else must be the same."""
+    """Compare two runs; a call in flight at a kill may be repeated, all else must be equal."""
     spent = {"calls", "input_tokens", "output_tokens", "tokens", "cost"}
     curve = [{k: v for k, v in point.items() if k not in spent} for point in state["curve"]]
     return {**state, "curve": curve, "spent": state["spent"]["rollouts"]}

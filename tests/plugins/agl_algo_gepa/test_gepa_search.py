@@ -1,4 +1,4 @@
-"""What GEPA does with an agent's prompts, and what is left in the store."""
+"""The search of GEPA on an agent with two prompts, and its final resources in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny model, its server without Ray, and a proxy before it."""
+"""A tiny model, its server without Ray, and a proxy in front of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 
 HERE = Path(__file__).parent
 
-# Before anything imports verl, which asks for its platform once.
+# Set before verl is imported, which reads its platform once.
 os.environ.update(ENVIRONMENT)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -27,14 +27,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the tiny model."""
+    """Folder of the tiny model."""
     make_model = runpy.run_path(str(HERE / "tiny_model.py"))["make_model"]
     return make_model(tmp_path_factory.mktemp("tiny"))
 
 
 @dataclass
 class RawAnswer:
-    """What the server itself said to one request.
+    """The server's own reply to one request.
 
     Attributes:
         prompt_ids: Tokens of the prompt.
@@ -49,7 +49,7 @@ class RawAnswer:
     finish_reason: str | None = None
 
     def read(self, body: dict[str, Any]) -> None:
-        """Take up a reply, or one chunk of a stream."""
+        """Add a reply, or one chunk of a stream."""
         self.prompt_ids = body.get("prompt_token_ids") or self.prompt_ids
         for choice in body.get("choices", ()):
             self.response_ids += choice.get("token_ids") or []
@@ -59,7 +59,7 @@ class RawAnswer:
 
 
 class Recorder:
-    """Writes down the bytes that an app answers chat calls with, before anyone reads them."""
+    """ASGI middleware that records the bytes of an app's replies to chat calls."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -101,7 +101,7 @@ def generator(tiny_model: Path) -> Any:
 
 @dataclass
 class Served:
-    """A model server, a store, and a proxy between agents and them."""
+    """A model server, a store, and a proxy in front of them."""
 
     recorder: Recorder
     store: InMemoryLightningStore
@@ -146,6 +146,6 @@ async def served(generator: Any, tiny_model: Path) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of a test's own, which is the current one: verl writes beside itself."""
+    """A folder per test, made the current one, because verl writes to the current folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""Advantages, losses and KL estimates in NumPy, in float64, written from the papers."""
+"""Reference implementations in NumPy, float64, after the papers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Array: TypeAlias = Any
 
 
 def grpo(rewards: Sequence[float], groups: Sequence[str], *, by_std: bool) -> Array:
-    """Reward less the group's mean, over its sample deviation + 1e-6 (arXiv:2402.03300, 4.1.2)."""
+    """Return (reward - group mean) / (sample deviation + 1e-6) (arXiv:2402.03300, 4.1.2)."""
     found = np.zeros(len(rewards))
     for group in set(groups):
         members = [place for place, name in enumerate(groups) if name == group]
         values = np.array([rewards[place] for place in members])
         if len(values) == 1:
-            continue  # nothing to compare it with
+            continue  # a single rollout has nothing to compare with
         centred = values - values.mean()
         found[members] = centred / (values.std(ddof=1) + 1e-6) if by_std else centred
     return found
 
 
 def rloo(rewards: Sequence[float], groups: Sequence[str]) -> Array:
-    """Reward less the mean of the others in the group (arXiv:2402.14740, 2.3)."""
+    """Return the reward minus the mean of the others in the group (arXiv:2402.14740, 2.3)."""
     found = np.zeros(len(rewards))
     for place, (reward, group) in enumerate(zip(rewards, groups, strict=True)):
         others = [
@@ -38,7 +38,7 @@ def rloo(rewards: Sequence[float], groups: Sequence[str]) -> Array:
 
 
 def gae(rewards: Array, values: Array, mask: Array, gamma: float, lam: float) -> Array:
-    """Generalised advantage estimates (arXiv:1506.02438, 16), unwhitened; masked tokens skipped."""
+    """Return generalised advantage estimates (arXiv:1506.02438, 16) without masked tokens."""
     found = np.zeros_like(rewards)
     for row in range(len(rewards)):
         places = np.flatnonzero(mask[row])
@@ -46,7 +46,7 @@ def gae(rewards: Array, values: Array, mask: Array, gamma: float, lam: float) ->
         for k in range(len(places) - 1, -1, -1):
             now = places[k]
             later = values[row, places[k + 1]] if k + 1 < len(places) else 0.0
-            # The reward of a turn may stand on a token between two of the model's.
+            # The reward of a turn may be on an inserted token.
             delta = rewards[row, now] + gamma * later - values[row, now]
             following = delta + gamma * lam * following
             found[row, now] = following
@@ -54,7 +54,7 @@ def gae(rewards: Array, values: Array, mask: Array, gamma: float, lam: float) ->
 
 
 def whiten(values: Array, mask: Array) -> Array:
-    """Mean 0 and variance 1 (sample variance) over the mask."""
+    """Return values with mean 0 and sample variance 1 over the mask."""
     chosen = values[mask > 0]
     return (values - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + 1e-8)
 
@@ -62,7 +62,7 @@ def whiten(values: Array, mask: Array) -> Array:
 def ppo_token_losses(
     old: Array, new: Array, advantages: Array, *, low: float, high: float, dual: float
 ) -> Array:
-    """Clipped surrogate (arXiv:1707.06347, 7) with dual clipping (arXiv:1912.09729, 5)."""
+    """Return the clipped loss (arXiv:1707.06347, 7) with dual clipping (arXiv:1912.09729, 5)."""
     ratio = np.exp(np.clip(new - old, -20.0, 20.0))
     objective = np.minimum(ratio * advantages, np.clip(ratio, 1.0 - low, 1.0 + high) * advantages)
     bounded = np.maximum(objective, dual * advantages)
@@ -74,7 +74,7 @@ def mean_over_tokens(losses: Array, mask: Array) -> float:
 
 
 def mean_over_rollouts(losses: Array, mask: Array, rollouts: Sequence[str]) -> float:
-    """Mean over rollouts of the mean over all of a rollout's tokens, whatever rows they are in."""
+    """Return the mean over rollouts of the mean over a rollout's tokens in all its rows."""
     means = []
     for rollout in dict.fromkeys(rollouts):
         rows = [place for place, name in enumerate(rollouts) if name == rollout]
@@ -85,7 +85,7 @@ def mean_over_rollouts(losses: Array, mask: Array, rollouts: Sequence[str]) -> f
 
 
 def kl_estimates(new: Array, reference: Array) -> dict[str, Array]:
-    """The estimators k1, k2, k3 of KL(new || reference) from http://joschu.net/blog/kl-approx.html."""
+    """Return k1, k2, k3 of KL(new || reference); see http://joschu.net/blog/kl-approx.html."""
     difference = reference - new
     return {
         "k1": -difference,

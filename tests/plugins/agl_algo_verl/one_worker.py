@@ -1,4 +1,4 @@
-"""One training worker of verl, without Ray; run as a program of its own. Prints JSON.
+"""Runs one training worker of verl without Ray, as a separate program. Prints JSON.
 
 Usage: ``one_worker.py MODEL``. It computes log-probabilities of rows made of spans' tokens, trains
 on them with our advantages and weights, and saves and loads a checkpoint.

@@ -1,4 +1,4 @@
-"""Advantages and losses, ours and verl's, against a reference in NumPy, to 1e-6."""
+"""Our advantages and losses, and verl's, equal a NumPy reference to 1e-6."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACES += (
     ("c", 0, 0),
     ("c", 0, 1),
 )
-"""Group, rollout and row: rollouts of one to three rows; of group c a single one is left."""
+"""Group, rollout and row: rollouts of one to three rows; group c has a single rollout."""
 KEYS = [f"{group}_{session}_{index}" for group, session, index in PLACES]
 ROLLOUTS = [key.rsplit("_", 1)[0] for key in KEYS]
 GROUPS = [key.split("_")[0] for key in KEYS]
@@ -47,7 +47,7 @@ def verl_parts() -> Any:
 
 @pytest.fixture
 def numbers() -> Any:
-    """Rewards per rollout, masks with holes, log-probabilities and values, in float64."""
+    """Return rewards per rollout, masks with gaps, log-probabilities and values, in float64."""
     rng = np.random.default_rng(5)
     rewards = {name: float(rng.normal()) for name in dict.fromkeys(ROLLOUTS)}
     mask = np.zeros((B, T))
@@ -95,7 +95,7 @@ def over_rows(per_row: Any, numbers: Any) -> Any:
 
 
 def by_rollout(numbers: Any, estimate: Any) -> Any:
-    """Estimate over rollouts, and give each row what its rollout got."""
+    """Return advantages of rollouts, copied to each row."""
     names = list(dict.fromkeys(ROLLOUTS))
     groups = [name.split("_")[0] for name in names]
     found = dict(zip(names, estimate([numbers.rewards[n] for n in names], groups), strict=True))
@@ -199,7 +199,7 @@ class TestLosses:
         assert gradient[numbers.mask == 0].any() == np.False_
 
     def test_per_rollout(self, verl_parts: Any, numbers: Any, actor_config: Any):
-        """verl's token mean with our weights is the mean over rollouts, gradient and all."""
+        """verl's token mean with our weights equals the mean over rollouts, with its gradient."""
         weights = verl_parts.ours.rollout_token_weights(tensor(numbers.mask), KEYS)
         found, gradient = self.loss(verl_parts, numbers, actor_config, weights.double())
         losses = self.losses(numbers)
@@ -225,7 +225,7 @@ class TestLosses:
         assert not weights[numbers.mask == 0].any()
 
     def test_padding_has_no_weight(self, verl_parts: Any, numbers: Any):
-        """A row without a sampled token, as verl adds them, is no rollout."""
+        """A row without sampled tokens, which verl adds as padding, does not count as a rollout."""
         mask = np.vstack([numbers.mask, np.zeros((1, T))])
         weights = verl_parts.ours.rollout_token_weights(tensor(mask), [*KEYS, "pad1_0_0"])
         same = verl_parts.ours.rollout_token_weights(tensor(numbers.mask), KEYS)

@@ -1,4 +1,4 @@
-"""The proxy before the servers, closed while weights change; and servers that are gone."""
+"""The proxy in front of the servers, which holds calls during updates; and dead servers."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class TestHealth:
             async with anyio.create_task_group() as group:
                 group.start_soon(watch.run)
                 watch.suspect()
-                await anyio.sleep(0.2)  # it answers, so nothing happens
+                await anyio.sleep(0.2)  # the server answers, so no error is raised
                 group.cancel_scope.cancel()
             address = address_of(models)
         watch.suspect()

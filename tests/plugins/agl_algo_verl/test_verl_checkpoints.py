@@ -1,4 +1,4 @@
-"""Runs and folders of checkpoints that belong together, and those that do not."""
+"""Checks that a run resumes from its own checkpoints only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VERL under the conformance suite for algorithms: in this process, with agents in threads."""
+"""VERL under the conformance suite for algorithms, in this process, with agents in threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def surroundings(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of its own, patience with Ray, and nothing of Ray's left in the environment."""
+    """Use a folder per test and a long timeout for Ray; remove Ray's environment variables."""
     monkeypatch.setenv("RAY_raylet_start_wait_time_s", "180")
     monkeypatch.setenv("TRANSFER_QUEUE_ENABLE", "1")
     yield

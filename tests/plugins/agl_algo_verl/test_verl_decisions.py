@@ -1,4 +1,4 @@
-"""What becomes of a rollout, by policy."""
+"""Decisions on rollouts, for every option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as verl stores them, and the door between the trainer's thread and the loop."""
+"""Rows in verl's queue, and the bridge between the trainer's thread and the event loop."""
 
 from __future__ import annotations
 

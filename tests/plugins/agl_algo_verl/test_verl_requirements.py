@@ -1,4 +1,4 @@
-"""What is missing is told in one line; and looking at the plugin imports nothing heavy."""
+"""Missing libraries are reported in one line; listing the plugin imports nothing heavy."""
 
 from __future__ import annotations
 

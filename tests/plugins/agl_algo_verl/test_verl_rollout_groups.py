@@ -1,4 +1,4 @@
-"""Groups of rollouts: done by others, tried again, dropped, counted."""
+"""Groups of rollouts: executed by a scripted runner, retried, dropped, counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASKS = [{"question": "zero"}, {"question": "one"}]
 
 
 class Published:
-    """Takes what the trainer would."""
+    """A publisher that records what the trainer would read."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []
@@ -45,14 +45,14 @@ Act = Callable[[AttemptedRollout, int], "Outcome"]
 
 
 class Outcome:
-    """What a worker makes of an attempt."""
+    """The scripted outcome of an attempt."""
 
     def __init__(self, reward: float | None = None, calls: int = 1, status: Any = "succeeded"):
         self.reward, self.calls, self.status = reward, calls, status
 
 
 class Workers:
-    """Does rollouts as a runner would, by a script: a function of the rollout and the attempt."""
+    """A runner that executes a script: a function of the rollout and the attempt."""
 
     def __init__(self, store: InMemoryLightningStore, act: Act) -> None:
         self.store, self.act = store, act

@@ -1,4 +1,4 @@
-"""Rows built from spans are the server's own raw answers, token for token."""
+"""Rows made from spans equal the server's raw replies, token for token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ADAPTERS = {
 
 
 class Agent:
-    """An attempt at a rollout, and calls on its behalf."""
+    """An attempt of a rollout, and its model calls."""
 
     def __init__(self, served: Any) -> None:
         self.served = served
@@ -90,7 +90,7 @@ def transitions(raw: Sequence[Any]) -> list[tuple[list[int], list[int], list[flo
 
 
 def trajectories(raw: Sequence[Any]) -> list[tuple[list[int], list[int], list[float]]]:
-    """The same rule again, from raw answers: all tokens, their mask, their log-probabilities."""
+    """Return the expected rows from raw replies: tokens, mask and log-probabilities."""
     rows: list[tuple[list[int], list[int], list[float]]] = []
     for answer in raw:
         if not answer.response_ids:
@@ -109,7 +109,7 @@ def trajectories(raw: Sequence[Any]) -> list[tuple[list[int], list[int], list[fl
 
 
 def assert_rows_are(raw: Sequence[Any], spans: Sequence[Span], *, versions: Any = (3, 3)) -> None:
-    """Compare what every adapter makes of spans with the raw answers, in both aggregations."""
+    """Compare the rows of every adapter with the raw replies, in both aggregations."""
     for name, adapter in ADAPTERS.items():
         rows, _ = RowBuilder("transition", adapter()).build(spans)
         found = [(row.prompt_ids, row.response_ids, row.logprobs) for row in rows]
@@ -187,11 +187,11 @@ class TestAgainstTheServer:
             assert report.count("call", "no token ids") == 1
 
     async def test_a_stream_that_its_reader_left(self, served: Any):
-        """The proxy keeps what passed; the server sampled more, which nobody saw."""
+        """The span holds the tokens that passed the proxy; the server had sampled more."""
         async with Agent(served) as agent:
             await agent.stream("tell me", limit=400, stop_after=3)
             spans: Sequence[Span] = ()
-            with anyio.fail_after(30):  # nobody tells an agent that has left when its call ended
+            with anyio.fail_after(30):  # there is no event for the end of an abandoned call
                 while not (spans and served.raw[0].prompt_ids):
                     await anyio.sleep(0.02)
                     spans = await agent.spans()

@@ -1,4 +1,4 @@
-"""The server for CPUs: exact log-probabilities, and the same answer streamed or whole."""
+"""The server for CPUs: exact log-probabilities, and equal answers with and without a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verl's configuration from a plain dict."""
+"""verl's configuration, made from a dict."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TestCompose:
 
 
 def test_the_readmes_example_for_a_gpu_is_a_configuration(tiny_model: Path):
-    """As far as that can be said without one: every key is known, and verl's checks pass."""
+    """Check the example without a GPU: every key is known, and verl's checks pass."""
     from agl_algo_verl.settings import compose
 
     readme = Path(__file__).parents[3] / "plugins" / "agl_algo_verl" / "README.md"

@@ -1,4 +1,4 @@
-"""The whole loop, for real, on a CPU: agents in other processes teach a tiny model.
+"""The whole loop on a CPU: agents in other processes train a tiny model.
 
 Each test runs :file:`train_tiny.py` as a program: store server, runners in processes of their own,
 proxy, verl's trainer with Ray, rollout server, spans, rows, steps.
@@ -26,7 +26,7 @@ TASKS = [{"question": f"say {number}"} for number in range(16)]
 
 
 class Training:
-    """A training run in a folder of its own.
+    """A training run with its own folder.
 
     Args:
         folder: Where it writes.
@@ -74,7 +74,7 @@ class Training:
             "VERL_FILE_LOGGER_PATH": str(self.folder / "metrics.jsonl"),
             "TENSORBOARD_DIR": str(self.folder / "tensorboard"),
             "OMP_NUM_THREADS": "1",
-            # A machine with other work to do starts Ray slowly.
+            # Ray starts slowly on a busy machine.
             "RAY_raylet_start_wait_time_s": "180",
         }
         with (self.folder / "log.txt").open("ab") as log:
@@ -88,7 +88,7 @@ class Training:
             )
 
     def wait(self, seconds: float = 700.0) -> None:
-        """Wait until the program has ended well."""
+        """Wait until the program has ended without an error."""
         assert self.process is not None
         code = self.process.wait(seconds)
         assert code == 0, self.log[-4000:]
@@ -100,7 +100,7 @@ class Training:
         return self.metrics()
 
     def kill(self) -> None:
-        """Kill the trainer if it still runs, and whatever it leaves behind."""
+        """Kill the trainer if it still runs, and all processes that it left."""
         if self.process is None or self.process.poll() is not None:
             return
         family = self.family()
@@ -122,12 +122,12 @@ class Training:
         return (self.folder / "log.txt").read_text(errors="replace")
 
     def metrics(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-        """Return what verl's file logger wrote, a dict per step, ``step`` among it."""
+        """Return the metrics of verl's file logger, one dict per step with the key ``step``."""
         file = self.folder / name
         lines = file.read_text().splitlines() if file.exists() else []
         found = []
         for line in lines:
-            if line.endswith("}}"):  # the last one may be half written
+            if line.endswith("}}"):  # the last line may be incomplete
                 entry = json.loads(line)
                 found.append({"step": entry["step"], **entry["data"]})
         return found
@@ -158,7 +158,7 @@ def mean(values: Any) -> float:
 
 
 def assert_whole_batches(metrics: list[dict[str, Any]]) -> None:
-    """Nothing was dropped, and every group was whole."""
+    """Check that nothing was dropped and every group was complete."""
     for step in metrics:
         assert step["agl/rollouts"] == 8 * 4
         assert step["agl/groups"] == 8
@@ -208,7 +208,7 @@ def test_a_killed_trainer_goes_on_from_its_last_checkpoint(training: Training):
     assert state["state"]["step"] == 14  # verl saves the last step, too
     assert state["state"]["generation"] == 2
     assert state["finished"] is True
-    assert statuses <= {"succeeded", "cancelled", "failed"}  # those that were cut off failed
+    assert statuses <= {"succeeded", "cancelled", "failed"}  # interrupted rollouts failed
 
 
 def _stored(path: Path) -> tuple[dict[str, Any], set[str]]:
@@ -253,7 +253,7 @@ def test_a_server_that_dies_and_a_runner_that_dies_cost_nothing_but_time(trainin
     before = training.metrics(f"metrics.until-{checkpoint}.jsonl")
     assert [step["step"] for step in after] == list(range(checkpoint + 1, 9))
     assert f"resumes from the checkpoint of step {checkpoint}" in training.log
-    # Each batch is all eight tasks, so the first step met both faults.
+    # Each batch holds all eight tasks, so the first step had both faults.
     assert all(Path(file).exists() for file in once)
     assert before[0]["agl/rollouts_failed"] == before[0]["agl/rollouts_retried"] == 1
     assert before[0]["agl/attempts_lost"] == 1
@@ -287,10 +287,10 @@ def test_one_step_off_with_critic_reference_and_correction(training: Training):
     steps = training.run()
     assert [step["step"] for step in steps] == list(range(1, 7))
     staleness = [step["training/off_policy/trajectory_staleness_worst/max"] for step in steps]
-    # How much of a batch was begun under the weights of the step before is a matter of time.
+    # The share of a batch that started under the previous weights depends on timing.
     assert set(staleness) == {0, 1}, staleness
     for step, stale in zip(steps, staleness, strict=True):
-        # Rows of the weights that they train agree to the last bits; stale ones do not.
+        # Rows sampled by the current weights agree almost exactly; older rows do not.
         assert (step["agl/logprob_gap_max"] < 1e-4) == (stale == 0), step
     for step in steps:
         assert step["agl/rows"] == 2 * step["agl/rollouts"]  # two calls, two transitions
@@ -303,7 +303,7 @@ def test_one_step_off_with_critic_reference_and_correction(training: Training):
 
 
 def test_agents_go_on_while_the_trainer_trains(training: Training):
-    """Servers on devices of their own: one step off, with weights sent over."""
+    """Servers on separate devices: one step off-policy, with weights sent to them."""
     config = training.settings["config"]
     config["trainer"].update(
         total_training_steps=5,
@@ -320,5 +320,5 @@ def test_agents_go_on_while_the_trainer_trains(training: Training):
     assert max(newest) <= max(oldest) <= 2, (newest, oldest)
     assert max(oldest) >= 1, oldest
     assert all(step["agl/groups_partial"] == 0 for step in steps)
-    # The first batch is of the weights that it is trained with.
+    # The first batch was sampled by the weights that it trains.
     assert steps[0]["agl/logprob_gap_max"] < 1e-4 < max(s["agl/logprob_gap_max"] for s in steps)

@@ -1,4 +1,4 @@
-"""One of verl's workers on a CPU, without Ray: what it computes of rows, and what it learns."""
+"""One of verl's workers on a CPU, without Ray: log-probabilities of rows, and an update."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_was_rewarded_becomes_likelier(found: dict[str, Any]):
 
 
 def test_the_loss_is_the_mean_over_rollouts(found: dict[str, Any]):
-    """On the sampling policy the ratio is 1: half the rollouts count -1, the others +1."""
+    """With the sampling policy the ratio is 1; half of the advantages are -1, the others +1."""
     assert found["loss"] == pytest.approx(0.0, abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""A model of some 100,000 weights and its tokenizer, made here: no model hub is needed.
+"""A model of some 100,000 weights and its tokenizer, made without a model hub.
 
 The tokenizer has a token per character, so that text and tokens are one to one: what a model said
 is tokenised the same when it comes back in the next prompt.
@@ -37,7 +37,7 @@ def make_tokenizer(folder: Path) -> None:
 
 
 def make_model(folder: Path, *, seed: int = 0, context: int = 512) -> Path:
-    """Write model and tokenizer to a folder, and return it."""
+    """Write model and tokenizer to a folder; return the folder."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 

@@ -1,4 +1,4 @@
-"""Train the tiny model with VERL on a CPU; run by tests as a program of its own.
+"""Train the tiny model with VERL on a CPU; tests run it as a separate program.
 
 The agents run in other processes, ask the model twice, and are rewarded for digits: the share of
 the characters it said that are one. Usage: ``train_tiny.py CONFIG.json``, see :func:`main`.
@@ -32,7 +32,7 @@ def ask(llm: agl.LLM, messages: list[Any], limit: int = 8) -> str:
 
 @agl.rollout
 def digits(task: dict[str, Any], llm: agl.LLM) -> float:
-    """Two turns, rewarded by what was said in both."""
+    """Run two turns; the reward depends on both answers."""
     fault(task)
     messages = [{"role": "user", "content": task["question"]}]
     said = ask(llm, messages)
@@ -45,7 +45,7 @@ def digits(task: dict[str, Any], llm: agl.LLM) -> float:
 
 
 def fault(task: dict[str, Any]) -> None:
-    """Die or fail once or always, as the task says."""
+    """Die or fail, once or always, as the task requires."""
     once = task.get("once")
     if once and Path(once).exists():
         return

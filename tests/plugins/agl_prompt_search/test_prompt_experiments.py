@@ -1,4 +1,4 @@
-"""What a critic is shown of a rollout."""
+"""Descriptions of rollouts for a critic."""
 
 from __future__ import annotations
 

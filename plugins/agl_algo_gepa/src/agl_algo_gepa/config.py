@@ -46,8 +46,7 @@ class GEPAConfig(ComponentConfig):
     acceptance_criterion: Literal["strict_improvement", "improvement_or_equal"] = (
         "strict_improvement"
     )
-    """What a candidate must achieve on the minibatch before it is measured on the validation
-    tasks."""
+    """Condition on the minibatch for measuring a candidate on the validation tasks."""
     perfect_score: float | None = 1.0
     """Reward that cannot be exceeded. Minibatches with only such rewards are skipped, and the
     search ends when all validation tasks have it. None if there is no such reward."""

@@ -1,4 +1,4 @@
-"""Limits of a search, and what it has spent."""
+"""Limits and spending of a search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Price(BaseModel):
 
 
 class Spending(BaseModel):
-    """What a search has spent.
+    """Rollouts, calls, tokens and money that a search has spent.
 
     Attributes:
         rollouts: Rollouts of the agent.

@@ -19,7 +19,7 @@ class MeteredModel:
     Args:
         client: OpenAI-compatible async client.
         budget: Limits.
-        spent: What the search has spent; calls are added to it.
+        spent: Spending of the search; calls are added to it.
         temperature: Temperature of all calls.
         timeout: Seconds for one call.
 

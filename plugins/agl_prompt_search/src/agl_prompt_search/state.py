@@ -90,7 +90,7 @@ class SearchState(BaseModel, Generic[C]):
         rounds: Number of completed rounds.
         curve: One point for the start and one per round.
         batches: Number of rollouts of each batch, by name.
-        spent: What the search has spent.
+        spent: Spending of the search.
         stopped: Why the search ended before its last round; empty if it did not.
     """
 

@@ -23,7 +23,7 @@ from agl_server_hf.text import HOLD, Answer, Detokenizer, parse_answer, render_c
 __all__ = ["build_app"]
 
 _MAX_BODY_BYTES: Final = 32 * 2**20
-_CLIENT_CLOSED_REQUEST: Final = 499  # nginx's code; nobody receives it
+_CLIENT_CLOSED_REQUEST: Final = 499  # nginx's code, for the log; the client has disconnected
 _JSON: Final = "application/json"
 AnyRequest = ChatRequest | CompletionRequest
 _Job = tuple[list[Choice], list[Generation], "asyncio.Queue[tuple[Choice, Token | Exception]]"]
@@ -197,7 +197,7 @@ class _Endpoints:
         return choices, generations, arrived
 
     async def _tokens(self, job: _Job) -> AsyncGenerator[tuple[Choice, Token]]:
-        """Sample; yield tokens as they come, until every choice has its last one."""
+        """Sample and yield tokens until every choice has its last one."""
         choices, generations, arrived = job
         for generation in generations:
             self._engine.submit(generation)

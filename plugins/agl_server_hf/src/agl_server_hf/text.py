@@ -73,7 +73,7 @@ class Answer:
     """The model's answer, parsed.
 
     Attributes:
-        content: Text without the tool calls; None if there is nothing else.
+        content: Text without the tool calls; None if it consists of tool calls.
         tool_calls: ``{"name", "arguments"}`` of each, with the arguments as JSON text.
     """
 

@@ -64,7 +64,7 @@ class SDKResult:
     """The result of an SDK's call.
 
     Attributes:
-        text: What was said.
+        text: Text of the answer.
         tool: Name and arguments of the tool that is called, if one is.
         usage: Tokens in, tokens out.
     """

@@ -43,7 +43,7 @@ class Recorder:
     """The relay; an async context manager.
 
     Attributes:
-        calls: What was called, in order.
+        calls: The calls, in order.
     """
 
     def __init__(self, url: str) -> None:

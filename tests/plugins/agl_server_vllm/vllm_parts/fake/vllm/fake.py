@@ -1,4 +1,4 @@
-"""What stands in for vLLM: its command line, its routes and its processes, and how they fail.
+"""A stand-in for vLLM: its command line, its routes and its processes, and how they fail.
 
 The model's answers are a digest of the weights that are loaded. As in vLLM, what was computed for
 a prompt is kept until the prefix cache is reset, so an update that forgets to do so gives old

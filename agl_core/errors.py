@@ -33,7 +33,7 @@
     ├── ComponentTypeError                (TypeError)
     └── MissingDependencyError            (ImportError)
 
-Each error also derives from the built-in class that Agent Lightning 0.3 raises, so existing
+Each error also derives from the built-in class that agent-lightning 0.3 raises, so existing
 ``except ValueError`` clauses keep working. A message says what to do.
 
 Errors cross HTTP by class name: a store client raises the class that the server's store raised

@@ -1,6 +1,6 @@
 """Semantic conventions: span names and attribute keys of the wire format.
 
-The ``agentlightning.*`` names equal those of Agent Lightning 0.3, so that each framework can read
+The ``agentlightning.*`` names equal those of agent-lightning 0.3, so that each framework can read
 the spans of the other.
 """
 

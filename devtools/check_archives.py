@@ -19,11 +19,11 @@ WHEEL_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICEN
 
 
 def wheel_problems(wheel: Path, source: Path, project: Mapping[str, object]) -> Iterator[str]:
-    """Yield what is wrong with a wheel.
+    """Yield the problems of a wheel.
 
     Args:
         wheel: The file.
-        source: Folder of the module in the working tree, which the wheel must hold whole.
+        source: Folder of the module in the working tree; the wheel must hold all of its files.
         project: The ``[project]`` table of its ``pyproject.toml``.
     """
     module = source.name
@@ -68,7 +68,7 @@ def stray_files(names: Iterator[str]) -> Iterator[str]:
 
 
 def metadata_problems(raw: bytes, project: Mapping[str, object]) -> Iterator[str]:
-    """Yield what is wrong with the core metadata (https://packaging.python.org, PEP 566, 639)."""
+    """Yield the problems of the core metadata (https://packaging.python.org, PEP 566, 639)."""
     try:
         metadata = Metadata.from_email(raw, validate=True)
     except ExceptionGroup as group:
@@ -91,7 +91,7 @@ def metadata_problems(raw: bytes, project: Mapping[str, object]) -> Iterator[str
 
 
 def sdist_problems(sdist: Path, source: Path, project: Mapping[str, object]) -> Iterator[str]:
-    """Yield what is wrong with an sdist; the arguments are those of ``wheel_problems``."""
+    """Yield the problems of an sdist; the arguments are those of ``wheel_problems``."""
     module = source.name
     top = f"{module}-{project['version']}/"
     with tarfile.open(sdist) as archive:

@@ -1,4 +1,4 @@
-"""Wheels and sdists of every package: building them, checking them, installing all of them."""
+"""Builds, checks and installs the wheels and sdists of every package."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TEST_TOOLS = ("hypothesis>=6.112", "pytest", "pytest-asyncio", "pytest-timeout",
 
 @cache
 def build() -> Path:
-    """Build the wheel and the sdist of every package once; return the folder that has them.
+    """Build the wheel and the sdist of every package once; return their folder.
 
-    The wheel is built out of the sdist, so an sdist that lacks a file shows.
+    The wheel is built from the sdist, so that a file missing in the sdist is noticed.
     """
     shutil.rmtree(DIST, ignore_errors=True)
     tools()
@@ -41,7 +41,7 @@ def build() -> Path:
 
 
 def _build_one(package: Package) -> None:
-    # The build backend is in the environment of the tools; nothing is downloaded for a build.
+    # The environment of the tools has the build backend, so a build downloads nothing.
     uv(
         *("build", "--quiet", "--no-build-isolation", "--no-sources", "--python", tools()),
         *("--out-dir", DIST, package.folder),
@@ -49,14 +49,14 @@ def _build_one(package: Package) -> None:
 
 
 def check() -> None:
-    """Check every wheel and every sdist; exit with all that is wrong."""
+    """Check every wheel and every sdist; exit with a list of all problems."""
     run(tools(), "-P", ROOT / "devtools/check_archives.py", build(), ROOT)
 
 
 def from_here(packages: Iterable[Package]) -> list[str | Path]:
-    """Return the arguments that make uv take packages out of the folder of what was built.
+    """Return the arguments that make uv install packages from the folder of built wheels.
 
-    uv takes a wheel of a name and version that it knows for the one it knows, however new it is.
+    Without them, uv installs a cached wheel of the same name and version instead of a new one.
     """
     names = [package.name for package in packages]
     anew = [f"--{what}-package={name}" for what in ("refresh", "reinstall") for name in names]
@@ -64,10 +64,10 @@ def from_here(packages: Iterable[Package]) -> list[str | Path]:
 
 
 def install_together() -> None:
-    """Install every package into one fresh environment and see that every plugin is listed.
+    """Install every package into one fresh environment and check that every plugin is listed.
 
-    The libraries of heavy packages contradict each other, so heavy packages are installed without
-    their libraries; `agl plugins list` reads metadata alone and must list them all the same.
+    The libraries of heavy packages conflict with each other, so heavy packages are installed
+    without their libraries. `agl plugins list` reads only metadata and must still list them.
     """
     path = ENVS / "all"
     shutil.rmtree(path, ignore_errors=True)
@@ -87,7 +87,7 @@ def install_together() -> None:
 
 
 def list_plugins(path: Path) -> set[str]:
-    """Return the plugins that an environment lists, as ``store.sqlite``."""
+    """Return the plugins that an environment lists, in the form ``store.sqlite``."""
     lines = output_of(program_of(path, "agl"), "plugins", "list", cwd=path).splitlines()
     return {".".join(line.split()[:2]) for line in lines[1:]}
 
@@ -96,7 +96,7 @@ def list_plugins(path: Path) -> set[str]:
 
 
 def smoke_alone(packages: Iterable[Package]) -> None:
-    """Install each package alone, and see that what it brings loads, builds and prints its help."""
+    """Install each package alone; check that its plugins load, build and print their help."""
     build()
     failed = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -117,10 +117,10 @@ def _smoke_or_problem(package: Package) -> tuple[Package, str]:
 
 
 def smoke(package: Package) -> None:
-    """Install a package in a fresh environment, without its extras, and try what it brings.
+    """Install a package in a fresh environment, without its extras, and check its plugins.
 
     Raises:
-        SystemExit: It does not import, is not listed, does not build or has no help.
+        SystemExit: A plugin does not import, is not listed, does not build or has no help.
     """
     path = ENVS / "alone" / package.module
     shutil.rmtree(path, ignore_errors=True)
@@ -131,7 +131,7 @@ def smoke(package: Package) -> None:
     missing = set(package.entry_points) - list_plugins(path)
     if missing:
         sys.exit(f"`agl plugins list` does not show {', '.join(sorted(missing))}")
-    # Loads each plugin in a process of its own and builds the components that need no options.
+    # This loads each plugin in a separate process and builds the components without options.
     output_of(program_of(path, "agl"), "plugins", "doctor", "--strict", cwd=path)
     for point in package.entry_points:
         kind, _, name = point.partition(".")
@@ -143,11 +143,11 @@ def smoke(package: Package) -> None:
 
 
 def alone(package: Package, *, fresh: bool = True) -> Path:
-    """Install one package with its test extra in an environment of its own; return its Python.
+    """Install one package with its test extra in a separate environment; return its Python.
 
     Args:
         package: The package.
-        fresh: Recreate the environment. False: an existing one keeps its libraries.
+        fresh: Recreate the environment; if False, an existing one keeps its libraries.
     """
     path = ENVS / package.module
     if fresh or not python_of(path).exists():

@@ -1,7 +1,7 @@
-"""Virtual environments, made with uv, which is installed into the first of them.
+"""Creates virtual environments with uv, which is installed into the first of them.
 
-Environments live in ``.venv`` and ``.envs``. Each remembers what it was made from and is updated
-when that changes.
+Environments are in ``.venv`` and ``.envs``. Each stores a stamp of its inputs and is updated when
+they change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ PIP_TO_UV = {
     "PIP_EXTRA_INDEX_URL": "UV_INDEX",
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
 }
-"""uv does not read pip's settings; a machine with a package mirror often has only those."""
+"""Environment variables of uv by pip setting: uv does not read pip's settings, and a machine with a
+package mirror often has only those."""
 
 
 def python_of(environment: Path) -> Path:
@@ -40,7 +41,7 @@ def program_of(environment: Path, name: str) -> Path:
 
 
 def stale(path: Path, made_from: Sequence[str]) -> str | None:
-    """Return the new stamp of an environment if it is not made from these texts yet."""
+    """Return the new stamp of an environment, or None if its stamp matches these texts."""
     stamp = hashlib.sha256("\0".join([sys.version, *made_from]).encode()).hexdigest()
     file = path / "made-from"
     if file.exists() and file.read_text() == stamp and python_of(path).exists():
@@ -51,7 +52,7 @@ def stale(path: Path, made_from: Sequence[str]) -> str | None:
 
 @cache
 def tools() -> Path:
-    """Return a Python that has uv and the build backend, using nothing but this Python."""
+    """Return a Python with uv and the build backend; needs only the running Python."""
     path = ENVS / "tools"
     stamp = stale(path, TOOLS)
     if stamp:
@@ -63,7 +64,7 @@ def tools() -> Path:
 
 
 def _create_with_pip(path: Path) -> None:
-    """Make an environment with pip in it, also where Python comes without ensurepip."""
+    """Create an environment with pip, even if Python comes without ensurepip."""
     try:
         import ensurepip  # noqa: F401 -- Debian and Ubuntu ship it in a package of its own
     except ImportError:
@@ -75,7 +76,7 @@ def _create_with_pip(path: Path) -> None:
 
 
 def _debian_pip(folder: Path) -> Path:
-    """Return a runnable pip wheel taken from Debian's archive, without installing anything."""
+    """Return a runnable pip wheel from Debian's archive, without installing a package."""
     try:
         subprocess.run(
             ["apt-get", "download", "--quiet", "python3-pip-whl"], cwd=folder, check=True
@@ -88,7 +89,7 @@ def _debian_pip(folder: Path) -> Path:
 
 
 def uv(*arguments: str | Path) -> None:
-    """Run uv with pip's indexes, unless it has some of its own."""
+    """Run uv with pip's indexes, unless uv has indexes configured."""
     env = {
         theirs: ",".join(os.environ[ours].split())
         for ours, theirs in PIP_TO_UV.items()
@@ -98,7 +99,7 @@ def uv(*arguments: str | Path) -> None:
 
 
 def create(path: Path) -> Path:
-    """Make an empty environment with pip, which a few tests call; return its Python."""
+    """Create an empty environment with pip, which a few tests call; return its Python."""
     uv("venv", "--quiet", "--seed", "--clear", "--python", sys.executable, path)
     return python_of(path)
 
@@ -106,7 +107,7 @@ def create(path: Path) -> Path:
 def install(path: Path, *arguments: str | Path) -> None:
     """Install requirements into an environment.
 
-    The workspace is left out of it: each requirement is what its arguments and the index say.
+    The workspace is ignored: the arguments and the index determine each requirement.
     """
     uv("pip", "install", "--quiet", "--no-sources", "--python", python_of(path), *arguments)
 
@@ -114,7 +115,7 @@ def install(path: Path, *arguments: str | Path) -> None:
 def environment(
     path: Path, requirements: Sequence[str | Path], made_from: Iterable[Path] = ()
 ) -> Path:
-    """Return the Python of an environment that has ``requirements``, installing them if need be.
+    """Return the Python of an environment that has ``requirements``, installing missing ones.
 
     Args:
         path: Folder of the environment.
@@ -140,7 +141,7 @@ def editable(
         extra: Extra of the core.
         folders: The packages.
         more: Further arguments to ``uv pip install``.
-        tested: Whether the packages come with their ``test`` extra.
+        tested: Whether to install the ``test`` extras of the packages.
     """
     suffix = "[test]" if tested else ""
     parts = [part for folder in folders for part in ("-e", f"{folder}{suffix}")]

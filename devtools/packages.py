@@ -1,4 +1,4 @@
-"""The packages of this repository, as their ``pyproject.toml`` files describe them."""
+"""Reads the packages of this repository from their ``pyproject.toml`` files."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Package:
 
     @property
     def heavy(self) -> bool:
-        """Whether the package or its tests need an environment of their own."""
+        """Whether the package or its tests need a separate environment."""
         return self._settings.get("heavy", False)
 
     @property
     def parallel(self) -> bool:
-        """Whether several processes finish its tests sooner than one does."""
+        """Whether its tests take less time with several processes than with one."""
         return self._settings.get("parallel", True)
 
     @property
@@ -73,16 +73,16 @@ class Package:
 
     @property
     def entry_points(self) -> list[str]:
-        """Names of the plugins in it: ``store.sqlite``."""
+        """Names of its plugins: ``store.sqlite``."""
         return sorted(self.project.get("entry-points", {}).get("agl", {}))
 
     @property
     def own_requirements(self) -> set[str]:
-        """Names of the distributions of this repository that it or an extra of it requires."""
+        """Names of this repository's distributions that it or one of its extras requires."""
         return own_names([*self.dependencies, *chain(*self.extras.values())]) - {self.name}
 
     def requirement(self) -> str:
-        """What to install to test it: its name, with its ``test`` extra if it has one."""
+        """The requirement for its tests: its name, with its ``test`` extra if it has one."""
         return f"{self.name}[test]" if "test" in self.extras else self.name
 
 
@@ -116,7 +116,7 @@ def light_plugins() -> list[Package]:
 
 
 def named(modules: Sequence[str]) -> list[Package]:
-    """Return the packages with these module names; all without names."""
+    """Return the packages with these module names; without names, all packages."""
     unknown = set(modules) - {package.module for package in all_plugins()}
     if unknown:
         sys.exit(f"no such plugin: {', '.join(sorted(unknown))}")
@@ -139,9 +139,9 @@ def with_requirements(modules: Iterable[str]) -> list[Package]:
 
 
 def changed_since(base: str) -> list[Package]:
-    """Return the plugins that a change since ``base`` touches, uncommitted changes included.
+    """Return the plugins that changes since ``base`` affect, uncommitted changes included.
 
-    A plugin is touched if a file of it, of its tests, or of a package that it requires changed.
+    A plugin is affected if a file of it, of its tests, or of a package that it requires changed.
     """
     merge_base = output_of("git", "merge-base", base, "HEAD").strip()
     files = output_of("git", "diff", "--name-only", merge_base).splitlines()
@@ -164,12 +164,12 @@ def _is_in(package: Package, file: str) -> bool:
 
 
 def bounds(version: str) -> str:
-    """Return what packages of this repository require of each other at ``version``.
+    """Return the version specifier with which packages of this repository require each other.
 
-    Any minor release of 0.x may break its callers; from 1.0 on only a major release may.
+    Any minor release of 0.x may break its callers; from 1.0 on, only a major release may.
     """
     major, minor = (int(part) for part in version.split(".")[:2])
-    # A bound of 0.2 would exclude 0.2.0rc1.
+    # The lower bound is the full version, because a bound of 0.2 would exclude 0.2.0rc1.
     lower = version if re.search(r"[a-z]", version) else f"{major}.{minor}"
     upper = f"0.{minor + 1}" if major == 0 else str(major + 1)
     return f">={lower},<{upper}"
@@ -194,7 +194,7 @@ def version_problems() -> list[str]:
 
 
 def set_version(version: str) -> None:
-    """Write ``version`` into every package, and what they require of each other."""
+    """Write ``version`` into every package and into their requirements on each other."""
     if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
         sys.exit(f"{version!r} is not a version like 0.2.0 or 0.2.0rc1")
     for package in everything():
@@ -216,7 +216,7 @@ def _core_init() -> Path:
 
 
 def workspace_problems() -> list[str]:
-    """Return each package that uv would look for in an index and not in the working tree."""
+    """Return each package that uv would install from an index instead of the working tree."""
     sources = core().pyproject["tool"]["uv"]["sources"]
     return [
         f"pyproject.toml: [tool.uv.sources] lacks {package.name} = {{ workspace = true }}"

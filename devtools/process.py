@@ -1,4 +1,4 @@
-"""Running commands and jobs."""
+"""Runs commands and jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None) -> None:
 
 
 def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Run a command and return what it printed.
+    """Run a command and return its output.
 
     Raises:
         SystemExit: The command failed; the message holds the command and its output.
@@ -48,7 +48,7 @@ def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
 def every(jobs: Mapping[str, Callable[[], object]]) -> None:
     """Run each job, print its name and its duration, and exit at the end if any job failed.
 
-    A failed job does not keep later jobs from running.
+    Later jobs run even if an earlier job failed.
     """
     durations: list[str] = []
     failed: list[str] = []

@@ -42,7 +42,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         reward_match: How a reward is matched to a call.
         skip_empty_token_spans: Leave out calls that lack token ids of the prompt or the response,
             so that no reward is assigned to them.
-        _skip_empty_token_spans: Alias of ``skip_empty_token_spans`` in Agent Lightning 0.3.
+        _skip_empty_token_spans: Alias of ``skip_empty_token_spans`` in agent-lightning 0.3.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ def train(
 ) -> int:
     """Train the agent that FILE (TOML, YAML or JSON) describes.
 
-    Ctrl+C stops the run in good order, and --resume goes on with it, as it does after a crash. The
+    Ctrl+C stops the run cleanly. --resume continues a run that was stopped or that crashed. The
     best resources are the latest in the store.
     """
     from agl_core.trainer._file import read_train_file

@@ -147,7 +147,7 @@ def resolve_component(
 
 
 def _take_type(kind: str, options: dict[str, Any], default: object, path: str) -> object:
-    # Agent Lightning 0.3 has names only for strategies, under the key "name".
+    # agent-lightning 0.3 has names only for strategies, under the key "name".
     for key in ("type", "name") if kind == "execution" else ("type",):
         if key in options:
             return options.pop(key)

@@ -1,4 +1,4 @@
-"""Triplets per second from traces of growing size; linear means a steady time per span."""
+"""Measures adapters on traces of growing size; linear cost means a constant time per span."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _agent(index: int, start: float, end: float, parent: str | None) -> Span:
 
 
 def flat(size: int) -> list[Span]:
-    """A root, agents beside each other, and as many stray calls and rewards."""
+    """Return a root with sibling agents, and as many stray calls and rewards."""
     spans = [_agent(1, 0.0, float(size), None)]
     for index in range(2, size + 1, 5):
         at = float(index)
@@ -79,7 +79,7 @@ def flat(size: int) -> list[Span]:
 
 
 def nested(size: int) -> list[Span]:
-    """Agents that call themselves: one level per three spans."""
+    """Return agents that call themselves: one level per three spans."""
     spans: list[Span] = []
     parent: str | None = None
     for level, index in enumerate(range(1, size + 1, 3)):
@@ -92,7 +92,7 @@ def nested(size: int) -> list[Span]:
 
 
 def overlapping(size: int) -> list[Span]:
-    """Calls that all run at once, and rewards that arrive while most are still running."""
+    """Return concurrent calls, and rewards that arrive while most calls are still running."""
     half = size // 2
     spans = [_call(i + 1, i * 1e-3, size + float(-i if i % 2 else i), None) for i in range(half)]
     spans += [_reward(half + i + 1, size - half + 2.0 * i, None) for i in range(half)]

@@ -1,13 +1,13 @@
-"""What the proxy does per second of its CPU, next to a bare ASGI app and a bare relay.
+"""Measures the proxy's calls per CPU second, beside a bare ASGI app and a bare relay.
 
 Run it as a benchmark test, or as a script: ``python tests/benchmark/bench_proxy.py [CASE...]``.
-Backend, proxy and load generator are processes of their own. The backend answers at once, with
-token ids and log-probabilities; the bare relay is the same server and HTTP client with nothing in
-between, which is what any proxy on them can reach. The case ``litellm`` needs the plugin
-agl-proxy-litellm; Python then is one that has it.
+Backend, proxy and load generator are separate processes. The backend answers immediately, with
+token ids and log-probabilities. The bare relay has the same server and HTTP client as the proxy and
+no other code, so it is the upper limit. The case ``litellm`` needs a Python with the plugin
+agl-proxy-litellm.
 
-Percentiles tell of the proxy only while nothing else wants its cores. On a machine that is shared,
-run it with real-time priority: ``chrt -f 1 python tests/benchmark/bench_proxy.py``.
+Percentiles are valid only while no other process uses the cores. On a shared machine, run it with
+real-time priority: ``chrt -f 1 python tests/benchmark/bench_proxy.py``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.benchmark
 SECONDS = 4.0
 PROMPT, ANSWER, CHUNKS = 300, 60, 20
 CALLS = 100_000
-"""Calls whose memory must stay flat."""
+"""Number of calls over which the memory must stay constant."""
 MEASURED_STREAMS = 1000
 
 REQUEST = {
@@ -82,7 +82,7 @@ BODY, EVENTS = _body(), _events()
 
 
 class Backend:
-    """A model server that takes no time; a stream's chunks come one after another."""
+    """A model server that answers immediately; the chunks of a stream follow each other."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -105,7 +105,7 @@ class Backend:
 
 
 class Relay:
-    """The least a relay does on this server and this HTTP client."""
+    """A minimal relay on the proxy's server and HTTP client."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -136,7 +136,7 @@ def serve(kind: str, port: str = "") -> None:
             from agl_core.plugins import build_component
             from agl_core.store import InMemoryLightningStore
 
-            # Evicts, so that what grows would be the proxy.
+            # The store evicts spans, so that only the proxy could grow.
             store = InMemoryLightningStore(eviction_memory_threshold=64 * 2**20)
             params = {"model": "hosted_vllm/Q", "api_base": f"http://127.0.0.1:{port}"}
             spec = {
@@ -200,7 +200,7 @@ def server(kind: str, port: int | str = "") -> Iterator[Server]:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection that speaks just enough HTTP/1.1 not to be what is measured."""
+    """One keep-alive connection with minimal HTTP/1.1, so that its own cost is small."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -240,7 +240,7 @@ class Measured:
     latencies: list[float]
 
     def percentile(self, share: float) -> float:
-        """Milliseconds."""
+        """Return a percentile of the latencies, in milliseconds."""
         return sorted(self.latencies)[int(share * (len(self.latencies) - 1))] * 1000
 
     def line(self, name: str) -> str:
@@ -259,7 +259,7 @@ def http_request(path: str) -> bytes:
 
 
 async def load(target: Server, concurrency: int, *, calls: int | None = None) -> Measured:
-    """Keep so many connections busy for some seconds, or for so many calls."""
+    """Keep ``concurrency`` connections busy for some seconds, or for ``calls`` calls."""
     loop = asyncio.get_running_loop()
     request = http_request(target.path)
     latencies: list[float] = []
@@ -283,7 +283,7 @@ async def load(target: Server, concurrency: int, *, calls: int | None = None) ->
 
 
 async def streams(target: Server, count: int) -> tuple[float, float, list[float]]:
-    """Read so many streams at once; return seconds, CPU seconds, and delays of first events."""
+    """Read ``count`` streams at once; return seconds, CPU seconds, and delays of first events."""
     url = f"{target.url}{target.path}/v1/chat/completions"
     firsts: list[float] = []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -306,7 +306,7 @@ async def streams(target: Server, count: int) -> tuple[float, float, list[float]
 
 
 def case_rate() -> None:
-    """Calls whole: bare ASGI, bare relay, proxy without a rollout, proxy routed and captured."""
+    """Measure complete calls: bare ASGI, bare relay, proxy without and with a rollout."""
     with (
         server("backend") as backend,
         server("relay", backend.port) as relay,
@@ -329,9 +329,9 @@ def case_rate() -> None:
 
 
 def case_litellm() -> None:
-    """Calls whole, through LiteLLM's router."""
+    """Measure complete calls through LiteLLM's router."""
     with server("backend") as backend, server("litellm", backend.port) as proxy:
-        asyncio.run(load(proxy, 1, calls=20))  # LiteLLM imports much of itself with the first
+        asyncio.run(load(proxy, 1, calls=20))  # LiteLLM imports many modules in its first call
         for concurrency in (1, 16):
             captured = asyncio.run(load(proxy, concurrency))
             print(f"\n{concurrency} at a time")
@@ -339,7 +339,7 @@ def case_litellm() -> None:
 
 
 def case_streams() -> None:
-    """A thousand streams at once."""
+    """Measure a thousand concurrent streams."""
     with server("backend") as backend, server("proxy", backend.port) as proxy:
         for name, target in (("backend", backend), ("proxy", proxy)):
             seconds, cpu, firsts = asyncio.run(streams(target, MEASURED_STREAMS))
@@ -356,7 +356,7 @@ def case_streams() -> None:
 
 
 def case_memory() -> None:
-    """Many calls in a row."""
+    """Measure the memory of the proxy over many calls."""
     with server("backend") as backend, server("proxy", backend.port) as proxy:
         print("calls      RSS")
         for step in range(5):

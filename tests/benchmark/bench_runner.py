@@ -1,4 +1,4 @@
-"""The runner on the memory store, next to a bare loop that does the same calls on the store.
+"""Measures the runner on the memory store, beside a bare loop of the same store calls.
 
 Run ``python tests/benchmark/bench_runner.py``, or ``pytest -m benchmark -s tests/benchmark``.
 """
@@ -48,7 +48,7 @@ async def _rate(count: int, once: Callable[[int], Awaitable[Any]]) -> float:
 
 
 async def store_calls_per_second(count: int = 5000) -> float:
-    """The machine's limit: what a step asks of the store, without agent, trace or runner."""
+    """Return the rate of a step's store calls alone, which is the limit of this machine."""
     store = InMemoryLightningStore()
     await store.add_resources({})
 
@@ -80,7 +80,7 @@ async def steps_per_second(agent: LitAgent[int], count: int) -> tuple[float, flo
 
 
 async def start_latencies(count: int = 300) -> list[float]:
-    """Seconds from an enqueue to the start of the agent on an idle runner, sorted."""
+    """Return the seconds from an enqueue to the agent's start on an idle runner, sorted."""
     store = InMemoryLightningStore()
     await store.add_resources({})
     started: asyncio.Queue[float] = asyncio.Queue()

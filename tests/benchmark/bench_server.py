@@ -1,8 +1,8 @@
-"""What the store server does per second of its CPU, next to a bare ASGI app under the same load.
+"""Measures the store server's operations per CPU second, beside a bare ASGI app.
 
 Run it as a benchmark test, or as a script: ``python tests/benchmark/bench_server.py [CASE...]``.
-Server and load generator are processes of their own; the generator keeps 16 connections busy and
-speaks just enough HTTP/1.1 not to be what is measured.
+Server and load generator are separate processes. The generator keeps 16 connections busy, with
+minimal HTTP/1.1, so that its own cost is small.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXT = "x" * 150
 
 
 async def bare_app(scope: Any, receive: Any, send: Any) -> None:
-    """Read a body, answer as many bytes as the path says: what uvicorn leaves for an app."""
+    """Read a body and answer with as many bytes as the path says: the minimal app on uvicorn."""
     if scope["type"] != "http":
         return
     message = await receive()
@@ -77,14 +77,14 @@ def serve(kind: str) -> None:
 
 
 Steps = Callable[[], Generator[bytes, bytes, int]]
-"""Makes one operation: it yields requests, gets their replies, and returns what it counts for."""
+"""One operation: it yields requests, receives their replies, and returns its weight."""
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection that does one operation after the other.
+    """One keep-alive connection that runs operations one after another.
 
-    Driven by what arrives, without tasks and futures: the generator must be faster than the server,
-    or the server would wait for it and be charged for going to sleep and waking up.
+    Incoming data drives it, without tasks and futures: the generator must be faster than the
+    server. Otherwise the server would wait for it and spend CPU time on sleeping and waking up.
     """
 
     def __init__(self, steps: Steps, until: float) -> None:
@@ -193,7 +193,7 @@ async def once(port: int, request: bytes) -> bytes:
 
 
 class Cases:
-    """Each method prepares the server and returns the step to repeat, and its first request."""
+    """The cases; each method prepares the server and returns the step to repeat and a request."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -207,7 +207,7 @@ class Cases:
         return claimed["rollout_id"], claimed["attempt"]["attempt_id"]
 
     async def claims(self) -> list[tuple[str, str]]:
-        """An attempt for every connection, so that none profits from another's."""
+        """Claim one attempt per connection, so that connections do not share cached attempts."""
         return [await self.claim() for _ in range(CONNECTIONS)]
 
     def repeat(self, *requests: bytes, weight: int = 1) -> tuple[Steps, bytes]:
@@ -286,8 +286,8 @@ class Cases:
         numbers = iter(range(10**9))
 
         def request() -> bytes:
-            # Encoding costs the generator more than decoding costs the server: batches are made
-            # beforehand and their span ids patched, which fixed-width ids allow.
+            # Encoding costs the generator more than decoding costs the server. So batches are
+            # encoded in advance and only their span ids, which have a fixed width, are replaced.
             number = next(numbers)
             body, marks = prepared[number % len(prepared)]
             data = bytearray(body)
@@ -302,7 +302,7 @@ class Cases:
         return steps, request()
 
     async def otlp_large(self, *, read: bool = False) -> tuple[Steps, bytes]:
-        """Batches of 50 spans of 32 attributes, each batch to a rollout of its own."""
+        """Send batches of 50 spans of 32 attributes, each batch to another rollout."""
         batch = [{"input": 1}] * 1000
         await self.ask("POST", "/queues/rollouts/enqueue", {"rollouts": batch})
         claims = await self.ask("POST", "/queues/rollouts/dequeue", {"limit": 1000})
@@ -377,7 +377,7 @@ class Cases:
 
 
 def span_maker(rollout_id: str, attempt_id: str, attributes: int = 32) -> Callable[[int], bytes]:
-    """Return what makes the JSON of a span of some attributes of 150 characters."""
+    """Return a function that makes the JSON of a span with attributes of 150 characters."""
     from agl_core.types import Span
 
     span = Span.from_attributes(
@@ -403,7 +403,7 @@ def span_maker(rollout_id: str, attempt_id: str, attributes: int = 32) -> Callab
 def otlp_maker(
     rollout_id: str, attempt_id: str, attributes: dict[str, str] | None = None
 ) -> Callable[[int], tuple[bytes, list[int]]]:
-    """Return what makes an export request of 50 spans, and where in it the span ids stand."""
+    """Return a function that makes an export request of 50 spans, and the span ids' offsets."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceRequest,
     )

@@ -1,8 +1,8 @@
-"""The SQLite store behind the server beside the memory store, and one file of many spans.
+"""Measures the SQLite store in a server beside the memory store, and one file of many spans.
 
 ``python tests/benchmark/bench_sqlite.py [CASE...]`` or ``--spans 10000000``; as a benchmark test it
 runs the cases and a file of AGL_BENCH_SPANS spans (200,000), which needs 1 GB of disk per million.
-Server and load generator are those of bench_server.
+The server and the load generator are those of bench_server.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ async def load(case: str, port: int, pid: int) -> dict[str, Any]:
 
 
 def bare(file: Path) -> sqlite3.Connection:
-    """Open a file with plain SQLite that syncs every commit."""
+    """Open a file with plain SQLite, which syncs every commit."""
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -130,7 +130,7 @@ def bare(file: Path) -> sqlite3.Connection:
 
 
 def disk_limit(folder: Path, seconds: float = 1.0) -> tuple[float, float]:
-    """Return the synced commits per second of plain SQLite here, of one row of 1 kB and of 16."""
+    """Return plain SQLite's synced commits per second, of one row of 1 kB and of 16 rows."""
     connection = bare(folder / "bare.db")
     connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, data BLOB)")
     rates: list[float] = []
@@ -148,7 +148,7 @@ def disk_limit(folder: Path, seconds: float = 1.0) -> tuple[float, float]:
 
 
 def span_limit(file: Path, rollouts: int, seconds: float = 2.0) -> float:
-    """Return the spans of 6 kB per second of plain SQLite in the store's table, 16 per commit."""
+    """Return plain SQLite's spans of 6 kB per second in the store's table, 16 per commit."""
     from agl_store_sqlite import schema
 
     connection = bare(file)
@@ -211,11 +211,11 @@ def run_cases(names: list[str]) -> Iterator[str]:
 SPANS = int(os.environ.get("AGL_BENCH_SPANS", "200000"))
 SPANS_PER_ROLLOUT = 50
 AT_A_TIME = 64
-"""Rollouts that write at the same time, so that their spans arrive interleaved."""
+"""Number of rollouts that write concurrently, so that their spans are interleaved in the file."""
 
 
 async def fill(path: Path, spans: int) -> float:
-    """Write a file of this many spans; return the spans per second."""
+    """Write a file with ``spans`` spans; return the spans per second."""
     from agl_core.store import EncodedSpan
     from agl_store_sqlite import SqliteLightningStore
 
@@ -256,7 +256,7 @@ async def query(port: int) -> tuple[bench_server.Measured, bench_server.Measured
     """Query the spans of random rollouts, one after the other; then the health endpoint.
 
     Returns:
-        Figures of both. The second is the time of the server and the machine without the store.
+        The measurements of both. The second is the time of the server without the store.
     """
     ask = bench_server.Cases(port).ask
     total = (await ask("GET", "/statistics"))["total_rollouts"]
@@ -284,7 +284,7 @@ async def query(port: int) -> tuple[bench_server.Measured, bench_server.Measured
 
 
 def run_big_file(spans: int, file: Path) -> Iterator[str]:
-    """Write a file of this many spans unless it exists, and read from it."""
+    """Write a file with ``spans`` spans unless it exists, and read from it."""
     if not file.exists():
         rate = asyncio.run(fill(file, spans))
         yield f"{spans:,} spans in one file: written at {rate:,.0f}/s"

@@ -1,4 +1,4 @@
-"""The SQLite store's mechanisms, each alone, against the plain alternative, at 16 writers.
+"""Compares each mechanism of the SQLite store with its plain alternative, at 16 writers.
 
 ``python tests/benchmark/bench_sqlite_choices.py [CHOICE...]``. Rounds alternate between the store
 and the store with one mechanism changed, so both see the same load of the machine. Each line prints
@@ -61,13 +61,13 @@ def connection_of(store: SqliteLightningStore) -> sqlite3.Connection:
 
 
 def sync_in_commit(store: SqliteLightningStore) -> None:
-    """SQLite syncs the log within COMMIT, under the write lock."""
+    """Let SQLite sync the log in COMMIT, under the write lock."""
     connection_of(store).execute("PRAGMA synchronous = FULL")
     store._sqlite.database.writer._full = False
 
 
 class Waiting(Transaction):
-    """Tries to take the lock again and again instead of waiting as SQLite does."""
+    """Retries the lock in a loop instead of waiting in SQLite."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
@@ -103,7 +103,7 @@ def use_transaction(store: SqliteLightningStore, kind: Callable[..., Transaction
 
 
 def copy_log_in_a_thread(store: SqliteLightningStore) -> None:
-    """Learn the log's length from its frames, and copy it beside the writes."""
+    """Read the log's length from its frames, and copy the log in a thread."""
     connection_of(store).execute("PRAGMA wal_autocheckpoint = 0")
     database, writer = store._sqlite.database, store._sqlite.database.writer
     run, copying, copied = writer._run, threading.Event(), threading.Event()
@@ -121,7 +121,7 @@ def copy_log_in_a_thread(store: SqliteLightningStore) -> None:
 
     def _run(writes: Any) -> None:
         run(writes)
-        if copied.is_set():  # copies the rest; the next commit then starts a new log
+        if copied.is_set():  # copy the rest; the next commit then starts a new log
             connection_of(store).execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             copied.clear()
             copying.clear()
@@ -133,7 +133,7 @@ def copy_log_in_a_thread(store: SqliteLightningStore) -> None:
 
 
 class Keeping(Transaction):
-    """Keeps the states that decisions are based on until another connection writes."""
+    """Caches the states on which decisions depend, until another connection writes."""
 
     def __init__(self, kept: dict[Any, Any], connection: sqlite3.Connection) -> None:
         super().__init__(connection)
@@ -204,7 +204,7 @@ def ask_for_changes(store: SqliteLightningStore) -> None:
 
 
 async def write(store: SqliteLightningStore, case: str, end: float) -> int:
-    """Make calls of one kind until the end; return how many."""
+    """Make calls of one kind until ``end``; return their number."""
     started = await store.start_rollout(TASK)
     ids = started.rollout_id, started.attempt.attempt_id
     calls = 0
@@ -272,7 +272,7 @@ def run_processes(path: str, patch: Patch | None, case: str) -> Figures:
 def compare(
     run: Callable[[str, Patch | None, str], Figures], case: str, patch: Patch
 ) -> tuple[Figures, Figures]:
-    """Return medians of alternating rounds: the store's and the variant's."""
+    """Return the medians of alternating rounds of the store and the variant."""
     found: dict[Patch | None, list[Figures]] = {None: [], patch: []}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(ROUNDS):
@@ -289,7 +289,7 @@ def compare(
 
 
 def wait_for_work(path: str, patch: Patch | None) -> tuple[float, float]:
-    """Return how long a wake-up takes (p50, ms), and what 16 waiting processes cost (CPU %)."""
+    """Return the time of a wake-up (p50, ms) and the cost of 16 waiting processes (CPU %)."""
     context = multiprocessing.get_context("fork")
     asyncio.run(SqliteLightningStore(path, durability="normal").close())
     ready, claims, costs = (context.SimpleQueue() for _ in range(3))

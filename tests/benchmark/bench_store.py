@@ -1,4 +1,4 @@
-"""How fast the memory store is, next to what a plain dict does on the same machine.
+"""Measures the memory store, beside a plain dict on the same machine.
 
 Run ``python tests/benchmark/bench_store.py``, or ``pytest -m benchmark -s tests/benchmark``.
 """
@@ -46,7 +46,7 @@ def dict_inserts_per_second(count: int = 500_000) -> float:
 
 
 class Report:
-    """Prints one line per figure: rate, percentiles, and the share of the plain dict's rate."""
+    """Prints one line per measurement: rate, percentiles, and share of the plain dict's rate."""
 
     def __init__(self) -> None:
         self.limit = dict_inserts_per_second()

@@ -1,9 +1,9 @@
-"""CPU time of single calls of the memory store, also beside another checkout.
+"""Measures the CPU time of single calls of the memory store, also beside another checkout.
 
 ``AGL_BENCH_BESIDE=/path/to/checkout python3 dev.py bench store_calls`` runs this file alternately
 with this checkout's interpreter and with the other's (``.venv/bin/python`` in it), and prints what
-one call costs in each. Ratios above 1 mean that this checkout is faster. The file uses only what
-both checkouts have.
+one call costs in each. Ratios above 1 mean that this checkout is faster. The file uses only names
+that both checkouts have.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def span_of(claimed: Any, number: int, attributes: dict[str, Any]) -> Span:
 
 
 async def measure(count: int) -> dict[str, float]:
-    """Return the CPU time of one call in microseconds, by what is called."""
+    """Return the CPU time of one call in microseconds, by name of the call."""
     store = InMemoryLightningStore()
     costs: dict[str, float] = {}
 
@@ -89,7 +89,7 @@ async def measure(count: int) -> dict[str, float]:
 
 
 async def cycle(store: InMemoryLightningStore) -> None:
-    """Run one rollout as a runner does, with five large spans, and read it as an algorithm does."""
+    """Run one rollout with a runner's calls, with five large spans; read it with an algorithm's."""
     made = await store.enqueue_rollout(TASK)
     claimed = await store.dequeue_rollout("w")
     assert claimed is not None
@@ -119,7 +119,7 @@ def test_bench_store_calls() -> None:
             theirs.append(measured_in(Path(beside), str(Path(beside, ".venv/bin/python"))))
     print(f"\n{'CPU time of one call':32}{'here':>12}{'beside' if beside else '':>12}")
     for name in ours[0]:
-        # The least of all rounds: other processes only ever add to it.
+        # The minimum of all rounds: other processes can only increase the time.
         cost = min(run[name] for run in ours)
         line = f"{name:32}{cost:>9,.1f} us"
         if theirs:

@@ -1,4 +1,4 @@
-"""What a span costs: on the agent's thread, and on its whole way to the store.
+"""Measures the cost of a span, on the agent's thread and up to its arrival in the store.
 
 Run ``python tests/benchmark/bench_tracer.py``, or ``pytest -m benchmark -s tests/benchmark``.
 """
@@ -27,7 +27,7 @@ SPANS_PER_ROLLOUT = 10
 
 
 class SlowStore(InMemoryLightningStore):
-    """As far away as a server across the network."""
+    """A store with the latency of a server across the network."""
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         await asyncio.sleep(0.005)
@@ -40,7 +40,7 @@ class DownStore(InMemoryLightningStore):
 
 
 def micros(count: int, run) -> float:
-    """CPU time per call in microseconds, the best of three runs."""
+    """Return the CPU time per call in microseconds, the best of three runs."""
     best = float("inf")
     for _ in range(3):
         gc.collect()
@@ -107,7 +107,7 @@ def whole_way() -> None:
 
 
 def on_the_agents_thread(name: str, store: InMemoryLightningStore, pause: float) -> None:
-    """Time each emit_reward as the agent sees it."""
+    """Measure the time of each emit_reward on the agent's thread."""
     tracer = OtelTracer(flush_timeout=0.1)
     times: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Whole runs: rollouts per second, and how long a new task waits for an idle runner.
+"""Measures whole runs: rollouts per second, and the wait of a new task for an idle runner.
 
 The machine's limit is a bare loop that takes tasks from a queue, calls the agent and appends the
 reward to a list.
@@ -39,7 +39,7 @@ def sync_no_op(task: Any, prompt_template: PromptTemplate) -> float:
 
 @rollout
 async def ten_spans(task: Any, prompt_template: PromptTemplate) -> float:
-    for index in range(9):  # and the reward
+    for index in range(9):  # the returned reward is the tenth span
         emit_annotation({"step": index, "text": "x" * 150})
     return 1.0
 
@@ -50,7 +50,7 @@ async def note_the_time(task: Any, prompt_template: PromptTemplate) -> float:
 
 
 class Load(Algorithm):
-    """Enqueues ``count`` rollouts after some to warm up, and times them."""
+    """Enqueues some rollouts as a warm-up, then ``count`` rollouts, and measures their time."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,8 +1,8 @@
-"""Sixty-four busy runners for ten minutes: does the server's memory stay where it is?
+"""Checks that the server's memory is constant under sixty-four busy runners for ten minutes.
 
-``python tests/benchmark/soak_server.py [MINUTES]`` prints the server's resident memory, minute by
-minute. What the runners do stores nothing that was not stored before (heartbeats, updates, reads,
-waits, spans that are known already), so any growth is the server's own.
+``python tests/benchmark/soak_server.py [MINUTES]`` prints the server's resident memory each minute.
+The runners' calls (heartbeats, updates, reads, waits, duplicate spans) store no new records, so any
+growth belongs to the server itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNNERS = 64
 
 
 def serve(told: Connection) -> None:
-    # A duplicate span is logged as an error, as it should be; here it is the load.
+    # The server logs duplicate spans as errors; here they are the load.
     logging.getLogger("agl_core.store").setLevel(logging.CRITICAL)
 
     async def main() -> None:
@@ -38,7 +38,7 @@ def serve(told: Connection) -> None:
 
 
 async def runner(endpoint: str, number: int, deadline: float) -> int:
-    """Keep one rollout busy; return how many calls were made."""
+    """Make calls on one rollout until the deadline; return their number."""
     client = LightningStoreClient(endpoint)
     worker = f"worker-{number}"
     rollout = await client.start_rollout({"task": number}, worker_id=worker)

@@ -1,4 +1,4 @@
-"""Plugins and examples import only public names of the core."""
+"""Tests that plugins and examples import only public names of the core."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import agl_core
 
 ROOT = Path(agl_core.__file__).parents[1]
 PUBLIC = {"env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv"}
-"""Modules at the top of the core that are public as they are."""
+"""Top-level modules of the core that are public without an export."""
 PACKAGES = {path.parent.name for path in (ROOT / "agl_core").glob("*/__init__.py")}
 
 NOT_YET = {
     f"plugins/agl_store_mongo/src/agl_store_mongo/waiting.py: agl_core.store.{module}"
     for module in ("waiting", "events")
 }
-"""Imports that end when agl-store-mongo is written on the store engine."""
+"""Private imports that remain until agl-store-mongo uses the store engine."""
 
 pytestmark = pytest.mark.skipif(not (ROOT / "plugins").is_dir(), reason="needs the repository")
 

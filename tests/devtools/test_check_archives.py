@@ -1,4 +1,4 @@
-"""A wheel or sdist with a fault is caught, and one without passes."""
+"""Tests that a wheel or sdist with a fault is rejected, and one without is accepted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SDIST = {
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """The module in the working tree."""
+    """Create the module in the working tree."""
     folder = tmp_path / "src/agl_thing"
     (folder / "parts").mkdir(parents=True)
     for name in ("__init__.py", "parts/one.py", "py.typed"):

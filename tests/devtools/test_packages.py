@@ -1,4 +1,4 @@
-"""What the tools know of the packages: their versions, and what a change touches."""
+"""Tests of the package tools: versions, and the packages that a change affects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ dependencies = [{requirements}]
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A repository of a core, a base plugin, one that requires it in an extra, and one alone."""
+    """Yield a repository: a core, a base plugin, one that requires it in an extra, and another."""
     monkeypatch.setattr(packages, "ROOT", tmp_path)
     for cached in (packages.core, packages.all_plugins):
         cached.cache_clear()

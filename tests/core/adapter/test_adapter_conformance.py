@@ -1,4 +1,4 @@
-"""The built-in adapters under the conformance suite."""
+"""Runs the conformance suite on the built-in adapters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The contract, the report, and building adapters by name."""
+"""Tests of the adapter contract, the report, and building adapters by name."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_reports_add_up_and_read_well() -> None:
         "left_out": {"call": {"no token ids": 3}, "reward": {"a plugin's own reason": 1}},
         "repaired": {"span": {"parent cycle cut open": 1}},
     }
-    assert first.spans == 3  # adding changes neither
+    assert first.spans == 3  # an addition changes neither report
     assert str(AdapterReport()) == "0 spans -> nothing"
 
 

@@ -1,4 +1,4 @@
-"""The table of dialects, and the reader over it."""
+"""Tests of the table of dialects, and of its reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUT = "agentlightning.operation.output"
 
 
 def test_no_root_lies_below_another() -> None:
-    # Else an attribute would belong to two roots and be seen under one.
+    # Otherwise an attribute would belong to two roots, and only one would be found.
     roots = {source.root for sources in vocabulary().fields.values() for source in sources}
     assert not [(a, b) for a in roots for b in roots if b.startswith(f"{a}.")]
 

@@ -1,4 +1,4 @@
-"""TraceToMessages: every dialect ends in OpenAI's chat format."""
+"""Tests of TraceToMessages: it converts every dialect to OpenAI's chat format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches among packed tokens, compared with looking at each."""
+"""Compares the index of packed tokens with a linear search."""
 
 from array import array
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agl_core.adapter._breaks import common_prefix
 from agl_core.adapter._prefix_index import PrefixIndex
 
-# Few tokens, so that sequences share beginnings; of two sizes and signs, so that bytes differ, too.
+# Few tokens, so that sequences have common prefixes; of two sizes and signs, so that bytes differ.
 TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 70_000, -1]), max_size=5)
 
 

@@ -1,4 +1,4 @@
-"""LlmProxyTraceToTriplet: order and rewards by sequence id alone."""
+"""Tests of LlmProxyTraceToTriplet: sequence ids alone determine order and rewards."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_rewards_match_like_the_rule_read_aloud(events: list[tuple[int, bool]]) 
     calls = sorted((seq, i) for i, (seq, is_call) in enumerate(events) if is_call)
     rewards = sorted((seq, i) for i, (seq, is_call) in enumerate(events) if not is_call)
     expected: dict[int, float] = {}
-    # Rewards of one sequence id come in order of time, which is the same for all of them.
+    # Rewards with one sequence id are ordered by time, which is equal for all of them here.
     for sequence, index in rewards:
         for call_sequence, call_index in reversed(calls):
             if call_sequence < sequence and call_index not in expected:

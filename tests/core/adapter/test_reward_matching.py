@@ -1,4 +1,4 @@
-"""Matching rewards to calls, against a slow independent version on random traces."""
+"""Compares the matching of rewards with a slow independent version on random traces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def match(
 
 
 def naive_match(tree: TraceTree, calls: set[str], policy: RewardMatchPolicy) -> dict[str, float]:
-    """The rule as it is written: look back from each reward for a call without one."""
+    """Match by the literal rule: look back from each reward for a call without a reward."""
     nodes = list(tree.traverse())
     timed = [node for node in nodes if node.start_time is not None]
     timed.sort(key=lambda node: node.start_time or 0.0)

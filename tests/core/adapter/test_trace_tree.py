@@ -1,4 +1,4 @@
-"""Building and repairing trees, against slow independent versions on random traces."""
+"""Compares building and repairing trees with slow independent versions on random traces."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_every_span_is_in_the_tree_once_whatever_the_parents(
         tree = TraceTree.from_spans([span(*pair) for pair in pairs], report)
     except InvalidArgumentError:
         known = dict(reversed(pairs))
-        assert all(parent in known for parent in known.values())  # nobody is a root
+        assert all(parent in known for parent in known.values())  # no span is a root
         return
     recorded = {pair[0] for pair in pairs}
     found = [node.id for node in tree.traverse()]
@@ -149,7 +149,7 @@ def test_a_trace_of_twenty_thousand_levels_does_not_exhaust_the_stack() -> None:
 
 
 def naive_repair(tree: TraceTree) -> None:
-    """What ``repair_hierarchy`` says, looking at every pair of spans."""
+    """Do the same as ``repair_hierarchy`` by comparing every pair of spans."""
     top = tree
     while len(top.children) == 1:
         top = top.children[0]
@@ -225,7 +225,7 @@ def test_a_stray_call_moves_under_the_tightest_agent() -> None:
     assert shape(tree) == {
         "root": ["outer", "other"],
         "outer": ["inner"],
-        "inner": ["stray", "late"],  # by start
+        "inner": ["stray", "late"],  # sorted by start
     }
 
 

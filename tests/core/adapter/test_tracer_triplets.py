@@ -1,4 +1,4 @@
-"""TracerTraceToTriplet: what a triplet holds, which calls count, and that nothing goes silently."""
+"""Tests of TracerTraceToTriplet: fields of triplets, selection of calls, counts in reports."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_token_ids_that_were_not_captured_are_empty_or_skipped_on_demand() -> No
         TracerTraceToTriplet(skip_empty_token_spans=True),
         TracerTraceToTriplet(_skip_empty_token_spans=True),
     ):
-        # Skipped before rewards are matched, so the reward goes to the call that is left.
+        # Calls are skipped before rewards are matched, so the remaining call gets the reward.
         assert [(t.response["token_ids"], t.reward) for t in adapter.adapt(spans)] == [([3], 1.0)]
         assert adapter.report.left_out == {("call", Reason.NO_TOKEN_IDS): 1}
 
@@ -193,7 +193,7 @@ def test_a_framework_gives_way_to_the_client_it_calls() -> None:
 
 
 def test_the_data_of_a_call_comes_from_whoever_has_the_tokens() -> None:
-    # As OpenInference's instrumentations of LangChain and of the client below it write it.
+    # The attributes that OpenInference's instrumentations of LangChain and of its client write.
     framework = {
         "openinference.span.kind": "LLM",
         "llm.model_name": "m",

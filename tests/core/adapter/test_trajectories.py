@@ -1,4 +1,4 @@
-"""Rows of tokens: exact, masked, and certified."""
+"""Tests of rows of tokens: exact ids, masks, and certificates."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ tokens = st.lists(st.integers(0, 2), min_size=1, max_size=3)
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[tuple[list[int], list[int]]]:
-    """Calls that continue an earlier context, branch from it, cut it, or begin anew."""
+    """Draw calls that continue an earlier context, branch from it, cut it, or start a new one."""
     calls: list[tuple[list[int], list[int]]] = []
     for _ in range(draw(st.integers(1, 9))):
         base: list[int] = []
@@ -241,7 +241,7 @@ def test_rows_are_exact_and_every_token_is_trained_once(
 ) -> None:
     rows = rows_of(*[call(i, prompt, response) for i, (prompt, response) in enumerate(calls, 1)])
 
-    # The rows of the definition, by comparing lists.
+    # The expected rows, by the definition: compare lists of tokens.
     expected: list[list[int]] = []
     for prompt, response in calls:
         fitting = [row for row in expected if prompt[: len(row)] == row]
@@ -259,7 +259,7 @@ def test_rows_are_exact_and_every_token_is_trained_once(
         assert all(a[1] <= b[0] for a, b in pairwise(row.responses))
         for (start, end), span_id in zip(row.responses, row.span_ids, strict=True):
             prompt, response = calls[int(span_id[1:]) - 1]
-            # What the model saw and said is in the row to the letter.
+            # The row contains exactly the tokens that the model saw and sampled.
             assert row.token_ids[:end] == [*prompt, *response]
             assert row.mask[start:end] == [1] * len(response)
             seen.append(int(span_id[1:]))

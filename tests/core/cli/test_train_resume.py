@@ -1,4 +1,4 @@
-"""``agl train --run`` and ``--resume``, and the store of a train file that names none."""
+"""Tests of ``agl train --run`` and ``--resume``, and of the default store."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def test_a_run_that_was_broken_off_goes_on(project, agl, number, strategy):
     said = json.loads(resumed.stdout)
     assert said["run"]["name"] == "train"
     assert said["metrics"]["succeeded"] == said["metrics"]["rollouts"] == 15
-    # What was broken off ran once more, and nothing else did.
+    # Only the interrupted rollouts ran a second time.
     assert 15 <= len(done.read_text()) <= 15 + 2

@@ -1,4 +1,4 @@
-"""``agl doctor``: the environment, the plugins, a store by URL and by path."""
+"""Tests of ``agl doctor``: the environment, the plugins, a store by URL and by path."""
 
 from __future__ import annotations
 

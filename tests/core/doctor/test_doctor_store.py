@@ -1,4 +1,4 @@
-"""What the doctor says of the data in a store, each case made by real calls of the store."""
+"""Tests of the doctor's findings about a store; real store calls create each case."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def bad(store, *, later: float = 0.0) -> list[str]:
 async def run(
     store, spans: Sequence[Span] = (), *, status: str = "succeeded", error: str = "", **config
 ) -> AttemptedRollout:
-    """Run a rollout whose attempt has these spans and this end."""
+    """Run a rollout whose attempt has these spans and this final status."""
     rollout = await store.start_rollout("x", config=RolloutConfig(**config), worker_id="w")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     await store.add_many_spans([span.model_copy(update=ids) for span in spans])
@@ -168,7 +168,7 @@ class TestTraces:
         calls: list[Span] = []
         for turn, version in enumerate(("step-1", "step-2", "step-2"), start=1):
             if turn == 3:
-                history = [1, 9]  # the agent has cut its history
+                history = [1, 9]  # the agent truncates its history
             calls.append(
                 Span.from_attributes(
                     attributes={

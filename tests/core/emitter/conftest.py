@@ -9,7 +9,7 @@ from agl_core.types import Span
 
 
 class Recorder:
-    """The spans of a trace that is open for the length of the test."""
+    """Reads the spans of a trace that is open during the test."""
 
     def __init__(self, tracer: OtelTracer) -> None:
         self._tracer = tracer

@@ -1,4 +1,4 @@
-"""Messages, objects and exceptions."""
+"""Tests of emitted messages, objects and exceptions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from agl_core.types import OtelResource, Span
 
 
 def readable(span: Any) -> ReadableSpan:
-    """Return a snapshot of an SDK span, as processors see it; there is no public way."""
+    """Return the snapshot of an SDK span that processors get; the SDK has no public method."""
     return span._readable_span()
 
 
@@ -143,7 +143,7 @@ def test_values_the_model_cannot_hold_are_brought_into_shape():
     assert to_attributes(None) == {}
 
 
-# Not finite floats travel as text, since JSON has no number for them.
+# Floats that are not finite are encoded as text, because JSON has no number for them.
 floats = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | floats | st.text()
 values = st.recursive(

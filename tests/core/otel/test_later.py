@@ -1,4 +1,4 @@
-"""Attributes that are made when they are read look as if they had been set at once."""
+"""Tests that attributes computed on read look like attributes that were set immediately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY: dict[str, Any] = {
 
 
 class Watched:
-    """Makes attributes, and counts how often it is asked to."""
+    """Returns attributes, and counts its calls."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.attributes = attributes
@@ -89,7 +89,7 @@ def test_it_is_as_if_they_had_been_set_at_once(limits: dict[str, int]):
     set_attributes_later(later, lambda: MANY)
     for span in (at_once, later):
         span.set_attribute("last", "x")
-    if "max_attributes" in limits:  # which are the oldest ones is the SDK's to say
+    if "max_attributes" in limits:  # the SDK determines which attributes are the oldest
         assert len(later.attributes) == len(at_once.attributes) == 4
         assert later.dropped_attributes == at_once.dropped_attributes > 0
     else:

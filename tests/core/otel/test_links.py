@@ -18,7 +18,7 @@ from agl_core.types import Span
 
 
 def readable(span: Any) -> ReadableSpan:
-    """Return a snapshot of an SDK span, as processors see it; there is no public way."""
+    """Return the snapshot of an SDK span that processors get; the SDK has no public method."""
     return span._readable_span()
 
 
@@ -63,7 +63,7 @@ def test_a_span_must_meet_every_link():
     assert linked(id="1") == spans
     assert linked(id="1", span_id="b" * 16) == [spans[1]]
     assert linked(trace_id=spans[0].trace_id) == [spans[0]]
-    assert linked(n="1") == []  # equal, not alike
+    assert linked(n="1") == []  # the attribute is the number 1, not the text
     assert linked(absent="1") == []
 
 

@@ -1,4 +1,4 @@
-"""The global provider can be set once per process, so each of these has one of its own."""
+"""Tests of the global provider; it can be set only once, so each test has its own process."""
 
 from __future__ import annotations
 

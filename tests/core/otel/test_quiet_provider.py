@@ -1,4 +1,4 @@
-"""Without a trace, our provider is as if there were none."""
+"""Tests that the framework's provider has no effect while no trace is open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 
 
 def run(program: str) -> str:
-    """Run in a process of its own: there is one global provider, set once."""
+    """Run a program in a separate process, because the global provider can be set only once."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
         capture_output=True,

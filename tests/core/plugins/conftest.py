@@ -1,4 +1,4 @@
-"""Distributions made and installed for the test: a real wheel each, on a path of their own."""
+"""Fixtures that build wheels and install them into a directory of the test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def agl_{kind}():
 
 
 class Site:
-    """A directory that wheels are installed into."""
+    """A directory into which wheels are installed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class Site:
         self.wheels.mkdir()
 
     def install(self, name: str, **parts) -> None:
-        """Build a wheel and unpack it, as an installer does with a wheel of pure Python."""
+        """Build a wheel and unpack it, which is how installers install a pure Python wheel."""
         with zipfile.ZipFile(self.build(name, **parts)) as wheel:
             wheel.extractall(self.path)
 
@@ -99,7 +99,7 @@ def _digest(data: str) -> str:
 
 
 def hook_module(kind: str, **arguments: object) -> str:
-    """Source of a hook module that returns a spec with these arguments."""
+    """Return the source of a hook module whose spec has these arguments."""
     cls = {"command": "CommandSpec", "app": "AppSpec", "hook": "HookSpec"}.get(
         kind, "ComponentSpec"
     )
@@ -121,13 +121,13 @@ def make_site() -> type[Site]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Distributions for subprocesses."""
+    """Return a site whose distributions only subprocesses can import."""
     return Site(tmp_path / "site")
 
 
 @pytest.fixture
 def here(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
-    """Distributions that are installed in this very process for the length of the test."""
+    """Yield a site whose distributions this process can import during the test."""
     loaded = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(site.path))

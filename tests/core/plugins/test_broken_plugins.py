@@ -1,4 +1,4 @@
-"""Every way a plugin can be broken, all installed at once, by pip, into one directory."""
+"""Tests of broken plugins of all sorts, which pip installs together into one directory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Store(InMemoryLightningStore):
 
 @dataclass(frozen=True)
 class Case:
-    """What a broken plugin is made of, and what is said of it."""
+    """The source of a broken plugin, and the expected reports about it."""
 
-    listed: str  # status by metadata alone
-    examined: str  # status after the doctor's look
+    listed: str  # status from metadata alone
+    examined: str  # status after the doctor's check
     note: str  # part of the doctor's note
     hooks: str = ""
     implementation: str = ""
@@ -100,7 +100,7 @@ def source_of(name: str) -> str:
     )
 
 
-# One worker runs them all: each worker would run their costly fixture once more.
+# One worker runs all these tests, because each further worker would run their slow fixture again.
 pytestmark = pytest.mark.xdist_group("broken_plugins")
 
 
@@ -172,7 +172,7 @@ def test_the_doctor_says_what_is_wrong_with_each(installed):
         row = found[f"store.{name}", f"agl-store-{name}"]
         assert (row["status"], case.note in row["note"]) == (case.examined, True), row
     assert found["store.memory", "agl-core"]["status"] == "ok"
-    assert found["store.both", "agl-left"]["status"] == "broken"  # it has no implementation
+    assert found["store.both", "agl-left"]["status"] == "broken"  # its implementation is missing
     assert 8 <= found["store.hangs", "agl-store-hangs"]["seconds"] < 30
 
 

@@ -42,7 +42,7 @@ class Shelf:
 
 @pytest.fixture
 def shelf(here, spec_source):
-    """A plugin ``store.shelf``; returns its class."""
+    """Install a plugin ``store.shelf`` and return its class."""
     hooks = spec_source(
         "store", name="shelf", factory="shelf_impl:Shelf", config="shelf_impl:Config"
     )

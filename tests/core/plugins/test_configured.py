@@ -1,4 +1,4 @@
-"""A constructor takes the config model, or the model's fields as arguments."""
+"""Tests of constructors that take a config model, or the model's fields as arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages that messages name are those of this repository."""
+"""Tests that messages name only packages of this repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agl_core.plugins._known import PACKAGES
 CORE = Path(agl_core.__file__).parent
 PLUGINS = CORE.parent / "plugins"
 EXAMPLE = "agl-store-foo"
-"""What docstrings call a package that does not exist."""
+"""Names of packages that do not exist, used as examples in docstrings."""
 
 pytestmark = pytest.mark.skipif(not PLUGINS.is_dir(), reason="needs the repository")
 

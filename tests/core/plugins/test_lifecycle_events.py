@@ -1,4 +1,4 @@
-"""Every life-cycle event, heard from where it really happens: a run with a trainer."""
+"""Tests of every life-cycle event in a real run with a trainer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESOURCES: NamedResources = {"prompt": PromptTemplate(template="Add.", engine="f
 
 
 def listener(names: tuple[str, ...], hear) -> object:
-    """Make an object that implements these events with all of their parameters."""
+    """Return an object that implements these events with all of their parameters."""
     methods: dict[str, Any] = {}
     for name in names:
         parameters = list(inspect.signature(getattr(LifecycleEvents, name)).parameters)
@@ -41,7 +41,7 @@ def listener(names: tuple[str, ...], hear) -> object:
 
 
 class Searching(Algorithm):
-    """Writes resources twice, and tells a step."""
+    """Writes resources twice, and reports one step."""
 
     async def run(self, train_dataset=None, val_dataset=None):
         store = self.get_store()
@@ -86,7 +86,7 @@ def test_every_event_is_told_from_a_real_run(agl_registry, trainer):
     assert (started["mode"], started["config"]["algorithm"]) == ("fit", "Searching")
     assert finished == {"run_id": started["run_id"], "mode": "fit", "error": None}
 
-    # Two rollouts, three attempts: a retry is no new rollout.
+    # Two rollouts with three attempts: a retry does not create a rollout.
     assert [r["rollout"].input for r in by_name["rollout_started"]] == ["good", "once"]
     assert sorted(r["rollout"].status for r in by_name["rollout_finished"]) == ["succeeded"] * 2
     attempts = [r["rollout"].attempt.sequence_id for r in by_name["attempt_started"]]

@@ -12,7 +12,7 @@ from agl_core.plugins._probe import main, probe
 
 @pytest.fixture
 def plugin(here, spec_source):
-    """Install a plugin of one kind whose module is given, and return its record."""
+    """Return a function that installs a plugin with a given module and returns its record."""
 
     def install(kind: str, source: str, **arguments: object):
         name = f"probed{kind.replace('_', '')}"

@@ -123,7 +123,7 @@ def test_a_plugin_that_does_not_load(here, source, message):
     assert message in text
     assert "store.x of agl-store-x 3.1" in text
     assert "\n" not in text
-    assert record.status == "ok"  # it was asked for by name, so the record did not hide it
+    assert record.status == "ok"  # metadata alone does not show the fault
 
 
 def test_the_cause_is_chained(here):

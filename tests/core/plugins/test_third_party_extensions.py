@@ -1,6 +1,6 @@
-"""A distribution of somebody else adds a dialect, a provider, a check and a resource type.
+"""Tests of a third-party distribution with a dialect, a provider, a check and a resource type.
 
-It is installed on a path of its own; no line of this project knows it.
+It is installed in a separate directory; no code of this project refers to it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def test_the_doctor_shows_its_check(acme):
 def test_a_store_keeps_its_resource_across_processes(acme):
     output(acme, WRITE_RESOURCE)
     assert output(acme, READ_RESOURCE) == "AcmeWeights out/7"
-    # Where the plugin is off, the resource is opaque and the snapshot stays readable.
+    # Where the plugin is disabled, the resource is opaque and the snapshot stays readable.
     off = {"AGL_DISABLE_PLUGINS": "acme-parts"}
     assert output(acme, READ_RESOURCE, **off) == "OpaqueResource out/7"
 

@@ -24,7 +24,7 @@ from agl_core.types import (
 
 @register_resource_type
 class SavedWeights(Resource):
-    """A resource type of the tests' own."""
+    """A resource type for the tests."""
 
     resource_type: Literal["test_saved_weights"] = "test_saved_weights"
     path: str

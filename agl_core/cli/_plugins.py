@@ -12,7 +12,15 @@ import click
 
 from agl_core.cli._output import print_json, print_table
 from agl_core.errors import ConfigError, MissingDependencyError, PluginNotFoundError
-from agl_core.plugins import KINDS, ComponentSpec, PluginRecord, Registry, Spec, get_registry
+from agl_core.plugins import (
+    COMPONENT_KINDS,
+    KINDS,
+    ComponentSpec,
+    PluginRecord,
+    Registry,
+    Spec,
+    get_registry,
+)
 from agl_core.plugins._known import known_names, package_of
 
 if TYPE_CHECKING:
@@ -108,6 +116,8 @@ def _find(registry: Registry, name: str, kind: str | None) -> PluginRecord:
     bare = name.rpartition(":")[2]
     kinds = [k for k in KINDS if any(record.name == bare for record in registry.of_kind(k))]
     kinds = kinds or [k for k in KINDS if bare in known_names(k)]
+    # A component and its doctor check often share a name; the component is meant.
+    kinds = [k for k in kinds if k in COMPONENT_KINDS] or kinds
     if len(kinds) > 1:
         which = ", ".join(f"{k}.{bare}" for k in kinds)
         raise ConfigError(f"{bare!r} could be {which}: say which, or give --kind")

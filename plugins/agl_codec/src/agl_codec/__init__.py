@@ -1,7 +1,8 @@
-"""Between the protocols of agents and those of models: chat, Responses and Messages.
+"""Translates between the protocols of agents and of models: chat, Responses and Messages.
 
-Pure functions over parsed JSON, no I/O. Chat is the hub: Responses to Messages goes through it, so
-every other protocol needs two functions per direction and one class per direction of streams.
+The functions are pure, over parsed JSON. Chat is the hub: a translation from Responses to Messages
+goes through chat. So each other protocol needs, per direction, two functions and one class for
+streams.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ def translate_response(source: Protocol, target: Protocol, response: Json) -> Js
 
 
 def lost_in_request(source: Protocol, target: Protocol, request: Json) -> list[str]:
-    """Return the names of what the translation of a request leaves out."""
+    """Return the names of the fields that the translation of a request leaves out."""
     return _lost(request_losses, _REQUESTS, source, target, request)
 
 
 def lost_in_response(source: Protocol, target: Protocol, response: Json) -> list[str]:
-    """Return the names of what the translation of a response leaves out."""
+    """Return the names of the fields that the translation of a response leaves out."""
     return _lost(response_losses, _RESPONSES, source, target, response)
 
 

@@ -1,4 +1,4 @@
-"""The names of what a translation leaves out.
+"""Names the fields that a translation leaves out.
 
 A request whose meaning would change is refused (:class:`~agl_codec.CodecError`). A field without an
 equivalent in the other protocol is left out. These functions return the names of such fields, and
@@ -24,7 +24,7 @@ _WITHOUT_EFFECT: Final = frozenset({"metadata", "n", "service_tier", "store", "s
 
 
 def request_losses(source: Protocol, target: Protocol, request: Json) -> list[str]:
-    """Return the sorted names of what the translation of a request leaves out.
+    """Return the sorted names of the fields that the translation of a request leaves out.
 
     Args:
         source: Protocol of the request.
@@ -35,7 +35,7 @@ def request_losses(source: Protocol, target: Protocol, request: Json) -> list[st
 
 
 def response_losses(source: Protocol, target: Protocol, response: Json) -> list[str]:
-    """Return the sorted names of what the translation of a response leaves out."""
+    """Return the sorted names of the fields that the translation of a response leaves out."""
     return sorted(set(_RESPONSES[source, target](response)))
 
 

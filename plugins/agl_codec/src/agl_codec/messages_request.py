@@ -2,6 +2,7 @@
 
 Formats: Anthropic API reference, "Create a Message"; OpenAI API reference, "Create chat
 completion".
+
 Unknown fields, such as vLLM's ``top_k`` or ``chat_template_kwargs``, are kept on the way to chat,
 whose servers accept them. They are left out on the way to Messages, since Anthropic's API refuses
 unknown fields.
@@ -87,7 +88,7 @@ def request_from_messages(request: Json) -> Json:
     """Return a Messages request as a chat request.
 
     Raises:
-        CodecError: It uses a tool that runs at Anthropic, or content without an equivalent in chat.
+        CodecError: The request uses a tool that runs at Anthropic, or content without equivalent.
     """
     for key in _ANTHROPIC_ONLY:
         if request.get(key):
@@ -233,7 +234,7 @@ def request_to_messages(request: Json) -> Json:
     """Return a chat request as a Messages request.
 
     Raises:
-        CodecError: It asks for several choices, or has content without an equivalent in Messages.
+        CodecError: The request asks for several choices, or has content without an equivalent.
     """
     if (request.get("n") or 1) != 1:
         raise CodecError("Messages gives one answer per call: n must be 1")

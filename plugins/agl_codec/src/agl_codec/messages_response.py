@@ -144,7 +144,7 @@ def response_from_messages(message: Json) -> Json:
         elif kind == "tool_use":
             function = {"name": block["name"], "arguments": write_arguments(block.get("input"))}
             calls.append({"id": block["id"], "type": "function", "function": function})
-        # Other blocks are of Anthropic's own tools and not the model's output.
+        # Other blocks belong to Anthropic's own tools and are not the model's output.
     chat_message: Json = {"role": "assistant", "content": "".join(text) if text else None}
     if thoughts:
         chat_message["reasoning_content"] = "".join(thoughts)

@@ -87,9 +87,8 @@ def text_of(content: Any, what: str) -> str:
 def is_signed(block: Json) -> bool:
     """Return whether a block is reasoning that Anthropic signed or encrypted.
 
-    Anthropic wants such blocks back unchanged.
-
-    A chat message carries such blocks under ``thinking_blocks``, as in LiteLLM.
+    Anthropic requires such blocks back unchanged. A chat message has them under
+    ``thinking_blocks``, as in LiteLLM.
     """
     kind = block.get("type")
     return kind == "redacted_thinking" or (kind == "thinking" and bool(block.get("signature")))

@@ -76,9 +76,8 @@ def request_from_responses(request: Json) -> Json:
     """Return a Responses request as a chat request.
 
     Raises:
-        CodecError: It needs a stored conversation or a tool of the server, or has content without
-        an
-            equivalent in chat.
+        CodecError: The request needs a stored conversation or a tool of the server, or has content
+        without an equivalent in chat.
     """
     for key in _STATEFUL:
         if request.get(key):
@@ -148,7 +147,7 @@ def _add_item(messages: list[Json], item: Json) -> None:
         messages.append(answer)
     elif kind == "reasoning":
         thoughts = "".join(part.get("text", "") for part in _thoughts(item))
-        if thoughts:  # encrypted reasoning is readable only by OpenAI
+        if thoughts:  # only OpenAI can read encrypted reasoning
             messages.append({"role": "assistant", "content": None, "reasoning_content": thoughts})
     else:
         raise CodecError(f"chat has no form of an input item of type {kind!r}")
@@ -220,7 +219,7 @@ def request_to_responses(request: Json) -> Json:
     """Return a chat request as a Responses request.
 
     Raises:
-        CodecError: It asks for several choices, or has content that Responses has no form of.
+        CodecError: The request asks for several choices, or has content without an equivalent.
     """
     if (request.get("n") or 1) != 1:
         raise CodecError("Responses gives one answer per call: n must be 1")
@@ -232,7 +231,7 @@ def request_to_responses(request: Json) -> Json:
     for message in as_list(request.get("messages")):
         items += _items(message)
     made["input"] = items
-    made["store"] = False  # a chat call leaves nothing behind
+    made["store"] = False  # a chat call stores nothing at the server
     if request.get("tools"):
         made["tools"] = [_tool_from_chat(tool) for tool in request["tools"]]
     choice = request.get("tool_choice")

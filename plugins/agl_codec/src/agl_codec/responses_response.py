@@ -1,4 +1,4 @@
-"""Responses between OpenAI's Responses and chat."""
+"""Translation of responses between OpenAI's Responses and chat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FINISH: Final = {value: key for key, value in _INCOMPLETE.items()}
 
 
 def usage_to_responses(usage: Json | None) -> Json | None:
-    """Return Responses usage."""
+    """Return usage in the form of Responses."""
     if usage is None:
         return None
     prompt: Json = usage.get("prompt_tokens_details") or {}
@@ -38,7 +38,7 @@ def usage_to_responses(usage: Json | None) -> Json | None:
 
 
 def usage_from_responses(usage: Json | None) -> Json | None:
-    """Return chat usage."""
+    """Return usage in the form of chat."""
     if usage is None:
         return None
     made: Json = {
@@ -91,7 +91,7 @@ def response_to_responses(response: Json) -> Json:
 
 
 def output_items(response: Json, choice: Json) -> list[Json]:
-    """Return what a chat choice says as output items; their ids follow from the response's."""
+    """Return a chat choice as output items, with ids derived from the response's id."""
     message: Json = choice.get("message") or {}
     name = response.get("id")
     items: list[Json] = []
@@ -144,7 +144,7 @@ def output_items(response: Json, choice: Json) -> list[Json]:
 
 
 def finish_of(response: Json) -> str | None:
-    """Return the finish reason of a finished response; None for another."""
+    """Return the finish reason of a finished response; None if it is not finished."""
     if response.get("status") not in ("completed", "incomplete"):
         return None
     details: Json = response.get("incomplete_details") or {}
@@ -176,7 +176,7 @@ def response_from_responses(response: Json) -> Json:
         elif kind == "reasoning":
             parts = as_list(item.get("content")) or as_list(item.get("summary"))
             thoughts += [part.get("text", "") for part in parts]
-        # Other items are of OpenAI's own tools and not the model's output.
+        # Other items belong to OpenAI's own tools and are not the model's output.
     message: Json = {"role": "assistant", "content": "".join(text) if text else None}
     if refusals:
         message["refusal"] = "".join(refusals)

@@ -55,7 +55,7 @@ def check_format(path: Path) -> None:
 
 @contextmanager
 def writing_rows(path: Path) -> Generator[RowWriter]:
-    """Open a file for rows. It appears when the context ends without an exception.
+    """Open a file for rows. The file appears when the context ends without an exception.
 
     A file without rows is not written; an existing file of this name is then kept.
 

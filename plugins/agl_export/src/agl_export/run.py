@@ -177,7 +177,7 @@ async def read_samples(
                 for rollout_id in rollout_ids:
                     group.start_soon(_read_sample, store, rollout_id, task, samples, limit, report)
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # a failing store fails every read alike
+            raise errors.exceptions[0] from None  # every read failed in the same way
         yield task, [samples[key] for key in rollout_ids if key in samples]
 
 

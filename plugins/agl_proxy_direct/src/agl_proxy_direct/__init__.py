@@ -1,7 +1,7 @@
 """The direct LLM proxy: relays model calls to servers over HTTP and records each in a span.
 
-Besides the component, this package exports what a proxy for other backends is made of: a subclass
-of :class:`DirectProxy` with an :class:`UpstreamSpec` that reads its model list and makes its
+The package also exports the parts of a proxy for other backends. Such a proxy is a subclass of
+:class:`DirectProxy` with an :class:`UpstreamSpec`, which reads the model list and makes the
 :class:`Upstream`.
 """
 

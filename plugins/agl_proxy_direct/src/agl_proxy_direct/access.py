@@ -12,7 +12,7 @@ from agl_serving import BrowserGuard, Headers, Identity, TokenVerifier
 __all__ = ["AccessControl"]
 
 _ANONYMOUS: Final = Identity("admin")
-"""Every caller of a proxy without tokens: whoever reaches such a proxy may do everything."""
+"""Identity of every caller of a proxy without tokens; it may make every call."""
 
 
 class AccessControl:
@@ -25,7 +25,7 @@ class AccessControl:
 
     def __init__(self, auth_token: str | None, allowed_hosts: Sequence[str]) -> None:
         self._tokens = TokenVerifier(auth_token) if auth_token else None
-        # A token cannot be guessed by a web page, so only a proxy without one needs this check.
+        # A web page cannot guess a token, so only a proxy without tokens needs this check.
         self._guard = None if self._tokens else BrowserGuard(allowed_hosts)
 
     @property
@@ -34,10 +34,10 @@ class AccessControl:
         return self._tokens is not None
 
     def identify(self, headers: Headers) -> Identity:
-        """Return who calls.
+        """Return the identity and scope of the caller.
 
         Raises:
-            CallError: 401, there is no valid token.
+            CallError: 401, the request has no valid token.
             HTTPError: The Host or Origin header is one that only a malicious web page sends.
         """
         if self._guard is not None:
@@ -46,7 +46,7 @@ class AccessControl:
             return _ANONYMOUS
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() != b"bearer" or not token:
-            token = headers.get(b"x-api-key", b"")  # Anthropic's clients
+            token = headers.get(b"x-api-key", b"")  # from Anthropic's clients
         identity = self._tokens.identify(token.strip()) if token else None
         if identity is None:
             raise CallError(

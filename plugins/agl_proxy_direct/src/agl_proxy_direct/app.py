@@ -1,4 +1,4 @@
-"""The proxy's ASGI application: it routes each request to the code that answers it.
+"""The proxy's ASGI application: routes each request to the code that answers it.
 
 A path says which attempt a call belongs to and which protocol it speaks
 (:func:`~agl_core.genai.parse_path`):

@@ -42,13 +42,13 @@ _COMPATIBLE: Final = ProviderSpec(
 
 def providers() -> dict[str, ProviderSpec]:
     """Return the providers of this package and of all installed plugins, by name."""
-    # This package's own do not pass through the registry: an allow-list that names `proxy.direct`
-    # and not its providers still gets a proxy that works.
+    # This package's own providers do not pass through the registry, so the proxy also works with
+    # an allow-list that names `proxy.direct` and not its providers.
     found = [*agl_provider(), *(spec for _, spec in get_registry().extensions("provider"))]
     return {spec.name: spec for spec in found if isinstance(spec, ProviderSpec)}
 
 
-# Parameters that steer LiteLLM's router; they are not sent to a model.
+# Parameters of LiteLLM's router; they are not sent to a model.
 _ROUTER_ONLY: Final = frozenset(
     {
         "custom_llm_provider",
@@ -129,9 +129,9 @@ class Backend:
     defaults: tuple[tuple[str, Any], ...]
     version: str | None
     auth: Literal["bearer", "x-api-key"] = "bearer"
-    """How the key is sent, as :class:`agl_core.plugins.ProviderSpec` has it."""
+    """How the key is sent; see :class:`agl_core.plugins.ProviderSpec`."""
     provider_headers: tuple[tuple[str, str], ...] = ()
-    """Headers of the provider that an agent's own win over."""
+    """Headers of the provider; an agent's own headers take precedence."""
 
     def url(self, endpoint: str) -> str:
         """Return the URL of an endpoint, e.g. of ``/chat/completions``."""

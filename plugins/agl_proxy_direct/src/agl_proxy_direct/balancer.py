@@ -53,7 +53,7 @@ class _Pool:
         self.members: list[Member] = []
         self._turns: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._waiting = 0
-        """Calls that wait, and calls that were woken and have not run yet."""
+        """Number of calls that wait, or were woken and have not run yet."""
 
     def waiting(self) -> int:
         return self._waiting
@@ -275,7 +275,7 @@ class Balancer:
 
         Args:
             member: What :meth:`acquire` returned.
-            failed: Whether the backend was at fault; None if the call does not tell.
+            failed: Whether the backend was at fault; None if the call gives no evidence.
         """
         member.in_flight -= 1
         self._in_flight -= 1

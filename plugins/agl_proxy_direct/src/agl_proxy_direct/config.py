@@ -28,7 +28,7 @@ class DirectProxyConfig(ComponentConfig):
     host: str | None = Field(default=None, kw_only=False)
     """Interface to listen on; None is loopback. Any other needs ``auth_token`` or ``insecure``."""
     access_host: str | None = None
-    """Host under which agents reach the proxy; None is the bound one, "auto" the outbound one."""
+    """Host in the URL for agents; None is the bound host, "auto" the outbound address."""
     launch_mode: Literal["thread", "asyncio"] = "thread"
     """``thread``: a thread with an event loop of its own; ``asyncio``: a task of the loop that
     starts the proxy."""

@@ -3,7 +3,7 @@
 | call                          | does                                                             |
 |-------------------------------|------------------------------------------------------------------|
 | GET  /control/status          | returns backends, calls in flight, waiting spans                 |
-| POST /control/pause, /resume  | makes new calls wait; lets them go on                            |
+| POST /control/pause, /resume  | makes new calls wait; lets waiting calls continue                |
 | POST /control/drain           | ``{"deadline": s, "abort": bool}``: pauses, waits for the rest   |
 | POST /control/models          | ``{"model_list": [...]}``: replaces the backends                 |
 | POST /control/version         | ``{"version": v, "model": name?}``: sets the version of weights  |

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Exchange"]
 
 _CLIENT_CLOSED: Final = 499
-"""nginx's log status for a client that closed its connection. It is recorded and never sent."""
+"""nginx's status for a client that closed its connection; recorded in the span and never sent."""
 
 
 class Exchange(ABC):
@@ -72,7 +72,7 @@ class Exchange(ABC):
         """
 
     async def serve(self) -> None:
-        """Answer the request. However it ends, its span is submitted."""
+        """Answer the request, and submit its span on every outcome."""
         self._task = task = cast("asyncio.Task[Any]", asyncio.current_task())
         watch = asyncio.create_task(self._watch_disconnect())
         try:

@@ -1,8 +1,8 @@
 """Fields that the proxy requests from a backend in addition to what the agent requested.
 
 Token ids and log-probabilities cannot be obtained after a call, so the proxy requests them with
-every call that it records. An agent that did not request them gets the response that it would have
-got without the proxy: :meth:`ExtraFields.strip` removes them again.
+every call that it records. An agent that did not request them gets the same response as without the
+proxy: :meth:`ExtraFields.strip` removes them.
 """
 
 from __future__ import annotations

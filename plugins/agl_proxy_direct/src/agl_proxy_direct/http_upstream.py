@@ -51,7 +51,7 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
 # idle connections are dropped before.
 _KEEP_ALIVE: Final = 4.0
 _LARGE: Final = 2**20
-"""Bytes from which on a body is written in pieces."""
+"""Size in bytes from which a body is written in pieces."""
 
 
 class HttpUpstream(Upstream):

@@ -7,11 +7,12 @@
     span.submit(fields)                            # the call is over
     await spool.wait_stored(span, timeout)         # before the caller gets the last byte
 
-Sequence ids are drawn and spans are stored in batches: a batch is whatever arrived while the last
-one was under way. A lone call waits for one round trip to the store; a thousand calls share a few.
+Sequence ids are drawn and spans are stored in batches: a batch holds the spans that arrived while
+the previous batch was sent. A single call waits for one round trip to the store; a thousand calls
+share a few round trips.
 
-No span is dropped. While the store fails, the spool keeps its spans and tries again, and is full at
-a limit; the proxy then refuses new calls. A span that the store will never take, since its attempt
+No span is dropped. While the store fails, the spool keeps its spans and retries. When it is full,
+the proxy refuses new calls. A span that the store will never take, since its attempt
 does not exist, is logged and counted.
 """
 
@@ -111,7 +112,7 @@ class Spool:
 
     Attributes:
         store: Where spans go; may be replaced.
-        stored_spans: Number of spans that the store took.
+        stored_spans: Number of spans that the store accepted.
         refused_spans: Number of spans that the store refused for good.
     """
 
@@ -149,7 +150,7 @@ class Spool:
 
     @property
     def store_error(self) -> str | None:
-        """The store's last error; None once it took spans again."""
+        """The store's last error; None after the store has accepted spans again."""
         return self._store_error
 
     def failing_for(self) -> float:

@@ -1,4 +1,4 @@
-"""The contract between the proxy and whatever sends requests to backends."""
+"""The interface between the proxy and the code that sends requests to backends."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class UpstreamResponse(ABC):
 
     @abstractmethod
     def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield the body as it comes.
+        """Yield the body's pieces when they arrive.
 
         Raises:
             UpstreamError: The connection broke before the end.

@@ -1,4 +1,4 @@
-"""Which upstream a proxy uses, and how it reads its model list."""
+"""The choice of a proxy's upstream and of the reader of its model list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["UpstreamSpec"]
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSpec:
-    """How a proxy reads its model list, and what sends its requests."""
+    """Reader of a proxy's model list, and maker of its upstream."""
 
     parse: Callable[[Sequence[Mapping[str, Any]]], tuple[Backend, ...]] = parse_model_list
     """Returns the backends of a model list; raises ConfigError."""

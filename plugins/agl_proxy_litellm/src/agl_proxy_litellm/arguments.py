@@ -1,6 +1,6 @@
 """An agent's request as keyword arguments of LiteLLM's functions.
 
-These functions also take hundreds of arguments that steer LiteLLM itself: the URL, the API key,
+These functions also take hundreds of arguments that control LiteLLM itself: the URL, the API key,
 mock responses. An agent must not choose those, so only known parameters of models become arguments.
 """
 

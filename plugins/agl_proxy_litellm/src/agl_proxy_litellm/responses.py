@@ -212,7 +212,7 @@ def _where(backend: LiteLLMBackend) -> str:
 
 
 def _message(error: Exception) -> str:
-    # The text after this mark describes the router's group, which is always one backend here.
+    # The text after this mark describes the router's group, which always has one backend here.
     message, _, _ = str(getattr(error, "message", None) or error).partition(
         "\n\nLiteLLM: model group"
     )

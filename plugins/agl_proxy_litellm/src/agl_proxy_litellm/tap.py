@@ -91,7 +91,7 @@ _current: ContextVar[Tap | None] = ContextVar("agl_proxy_litellm_tap", default=N
 
 
 class _Tee(httpx.AsyncByteStream):
-    """What LiteLLM reads. When it stops, the rest can still be read from the tap."""
+    """The stream that LiteLLM reads. When LiteLLM stops, the tap can read the rest."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
@@ -105,7 +105,7 @@ class _Tee(httpx.AsyncByteStream):
 
 
 class TapTransport(httpx.AsyncBaseTransport):
-    """Sends requests through another transport, and shows what comes back to the call's tap."""
+    """Sends requests through another transport, and attaches responses to the call's tap."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
         self._inner = inner

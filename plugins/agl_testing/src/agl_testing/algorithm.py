@@ -172,5 +172,5 @@ class AlgorithmSuite(Suite):
         trainer.fit(agent, train_dataset, val_dataset=val_dataset)
         latest = asyncio.run(algorithm_store.get_latest_resources())
         assert latest is not None
-        # It may add other resources that agents need, such as the model that it trains.
+        # An algorithm may add other resources that agents need, such as the model that it trains.
         assert set(initial_resources) <= set(latest.resources)

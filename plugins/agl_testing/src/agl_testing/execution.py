@@ -26,7 +26,7 @@ __all__ = ["ExecutionSuite"]
 
 
 class DoTasks:
-    """A runner bundle that does what is in the queue until it is told to stop."""
+    """A runner bundle that runs queued tasks until the stop event."""
 
     async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
         while not event.is_set():
@@ -38,7 +38,7 @@ class DoTasks:
 
 
 class GiveTasks:
-    """An algorithm bundle that gives out tasks and waits for them."""
+    """An algorithm bundle that enqueues tasks and waits for their results."""
 
     def __init__(self, tasks: int) -> None:
         self.tasks = tasks
@@ -64,14 +64,14 @@ class FailingRunner:
 
 
 class WaitForTheEnd:
-    """An algorithm bundle that runs until it is told to stop."""
+    """An algorithm bundle that runs until the stop event."""
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         await event.wait_async()
 
 
 class DeafRunner:
-    """A runner bundle that claims a task and then neither hears the event nor heeds it."""
+    """A runner bundle that claims a task and then ignores the stop event."""
 
     async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
         await store.dequeue_rollout(f"Worker-{worker_id}", wait=30)
@@ -79,11 +79,11 @@ class DeafRunner:
 
 
 class UntilClaimed:
-    """An algorithm bundle that gives out one task and returns once somebody has it."""
+    """An algorithm bundle that enqueues one task and returns when it is claimed."""
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         rollout = await store.enqueue_rollout("x")
-        # The bare contract has no event for a claim.
+        # Stores without the flag `events` have no event for a claim.
         while await store.get_latest_attempt(rollout.rollout_id) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -157,7 +157,7 @@ class LLMServerSuite(Suite):
 
 
 async def chat(server: LLMServer, **body: Any) -> dict[str, Any]:
-    """Ask the same question, greedily, and return the reply."""
+    """Return the model's reply to a fixed question, sampled greedily."""
     body = {
         "model": server.model,
         "messages": [{"role": "user", "content": "How are you?"}],

@@ -67,10 +67,10 @@ _guard = _Guard()
 
 @contextmanager
 def loopback_only() -> Generator[list[str]]:
-    """Refuse this process everything but loopback, names included, for a ``with`` block.
+    """Allow this process only loopback connections in a ``with`` block; refuse name lookups too.
 
-    For programs that tests start; their own children are not covered. Do not nest it. Yields the
-    list of attempts, which a test that expects some may clear.
+    For programs that tests start; their child processes are not covered. Do not nest it. Yields
+    the list of attempts, which a test that expects attempts may clear.
 
     Raises:
         AssertionError: At the end, if there were attempts, because libraries may swallow the error.
@@ -86,7 +86,7 @@ def loopback_only() -> Generator[list[str]]:
 
 @pytest.fixture
 def agl_loopback_only() -> Iterator[list[str]]:
-    """Fail the test if this process tries to reach anything but loopback, names included.
+    """Fail the test if this process connects to, or looks up, any host but loopback.
 
     The attempt itself fails too; see :func:`loopback_only`.
     """

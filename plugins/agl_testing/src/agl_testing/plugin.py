@@ -1,7 +1,7 @@
-"""The pytest plugin: holds suites to their word and provides the helpers as fixtures.
+"""The pytest plugin: enforces the rules of suites and provides the helpers as fixtures.
 
-Loaded by pytest through its entry point wherever ``agl-testing`` is installed; it touches nothing
-but tests of :class:`agl_testing.suite.Suite` subclasses and the fixtures it names.
+Pytest loads it through its entry point wherever ``agl-testing`` is installed. It changes only tests
+of :class:`agl_testing.suite.Suite` subclasses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A registry that knows the core's components and those a test adds, and discovers nothing.
+"""A registry of the core's components and those that a test adds, without discovery.
 
 ::
 
@@ -65,7 +65,7 @@ class Plugins:
 
     @staticmethod
     def listen(listener: object) -> str:
-        """Add a listener to the life-cycle events; it is removed when the test ends."""
+        """Add a listener to the events of a run; it is removed when the test ends."""
         return add_listener(listener)
 
 

@@ -4,7 +4,7 @@ Put it between a client and a server under test::
 
     async with FaultyRelay(target_port=server.port) as relay:
         client = Client(f"http://127.0.0.1:{relay.port}")
-        relay.cut_replies(after_bytes=10)     # the reply is lost, the request was done
+        relay.cut_replies(after_bytes=10)     # the request is executed, the reply is lost
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FaultyRelay:
         self.delay = 0.0
         """Seconds that each chunk waits, in both directions."""
         self.refuse = False
-        """Close new connections at once."""
+        """Whether new connections are closed at once."""
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._request_bytes_left: int | None = None
@@ -76,7 +76,7 @@ class FaultyRelay:
     def cut_replies(self, *, after_bytes: int) -> None:
         """Cut the next connection whose replies have passed this many more bytes; once.
 
-        With 0 the request is done and its whole reply is lost.
+        With 0 the request is executed and its whole reply is lost.
         """
         self._reply_bytes_left = after_bytes
 
@@ -85,7 +85,7 @@ class FaultyRelay:
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Let held bytes pass."""
+        """Release held bytes."""
         self._flowing.set()
 
     # -- relaying --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Ready-made values for tests of anything that handles spans, rollouts and resources."""
+"""Sample values for tests of code that handles spans, rollouts and resources."""
 
 from __future__ import annotations
 

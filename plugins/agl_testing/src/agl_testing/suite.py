@@ -28,9 +28,9 @@ class Suite:
     Attributes:
         suite_name: The kind the suite is for, as reports name it; None for abstract bases.
         flags: Claims beyond the bare contract; see each suite's ``FLAGS``.
-        expected_failures: Suite tests that are known to fail, with the reason; they are run, and
-            one that passes after all fails the run.
-        FLAGS: Every flag the suite knows, with what claiming it means.
+        expected_failures: Suite tests that are known to fail, with the reason. They are run, and
+            a pass fails the run.
+        FLAGS: Every flag of the suite, with the meaning of its claim.
     """
 
     suite_name: ClassVar[str | None] = None
@@ -41,7 +41,7 @@ class Suite:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, test in vars(cls).items():
-            # On the function, which is inherited: a mark of the kit's modules would be left behind.
+            # Mark the function, since subclasses do not inherit a module's mark.
             inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
             if name.startswith("test") and inspect.iscoroutinefunction(inner):
                 pytest.mark.asyncio(test)
@@ -54,7 +54,7 @@ class Suite:
 
 
 def requires(*flags: str) -> Callable[[F], F]:
-    """Mark a suite test as meant for components that claim these flags."""
+    """Mark a suite test as a test of components that claim these flags."""
 
     def mark(test: F) -> F:
         return pytest.mark.agl_requires(*flags)(test)

@@ -1,8 +1,9 @@
 """A language model small enough to build in a test, with a tokenizer and a chat template.
 
-A Qwen2 of some hundred thousand parameters that real engines (Transformers, vLLM, TRL, verl) load
-from a folder as they load any other. Nothing is downloaded. Its weights are random; :func:`teach`
-makes it memorise a few conversations, which is enough to end answers and to call a tool.
+The model is a Qwen2 of some hundred thousand parameters. Real engines (Transformers, vLLM, TRL,
+verl) load it from a folder like any other model. Nothing is downloaded. The weights are random;
+:func:`teach` makes the model memorise a few conversations, so that it ends its answers and calls a
+tool.
 
 Importing this file needs only the standard library; building needs torch, transformers and
 tokenizers. So the interpreter of another environment, where the engine is installed, can run it::
@@ -64,7 +65,7 @@ CHAT_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- "<|im_start|>assistant\\n" }}{%- endif %}
 """
-"""ChatML, with tools as the Hermes models have them (vLLM: ``--tool-call-parser hermes``)."""
+"""ChatML with the tool format of Hermes models (vLLM: ``--tool-call-parser hermes``)."""
 
 WEATHER_TOOL: dict[str, Any] = {
     "type": "function",
@@ -112,7 +113,7 @@ CONVERSATIONS: list[dict[str, Any]] = [
         "tools": [WEATHER_TOOL],
     },
 ]
-"""What :func:`teach` teaches by default: ``messages``, and ``tools`` if there are any."""
+"""Default conversations of :func:`teach`: ``messages``, and optionally ``tools``."""
 
 VLLM_CPU_ARGS: dict[str, Any] = {
     "max_model_len": 1024,
@@ -130,10 +131,10 @@ VLLM_CPU_ENV: dict[str, str] = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "OMP_NUM_THREADS": "1",
-    # Otherwise the first call with log-probabilities compiles for 15 seconds.
+    # Without this option the first call with log-probabilities compiles for 15 seconds.
     "TORCHDYNAMO_DISABLE": "1",
 }
-"""And the environment to go with them."""
+"""Environment variables for a vLLM server with these options."""
 
 _WORDS = """\
 The quick brown fox jumps over the lazy dog. One, two, three, four, five, six, seven, eight, nine.
@@ -146,8 +147,9 @@ def build_tokenizer(texts: Iterable[str] = (), *, vocab_size: int = 640) -> Any:
     """Return a byte-level BPE tokenizer that encodes any text.
 
     Args:
-        texts: Training texts of its merges, besides its chat template and a few words.
-        vocab_size: Upper bound of its tokens; at least 264, the bytes and the special tokens.
+        texts: Training texts of the merges, besides the chat template and a few words.
+        vocab_size: Upper bound of the number of tokens; at least 264, for the bytes and the special
+            tokens.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -164,7 +166,7 @@ def build_tokenizer(texts: Iterable[str] = (), *, vocab_size: int = 640) -> Any:
     )
     learned = [_WORDS, CHAT_TEMPLATE, json.dumps(CONVERSATIONS, ensure_ascii=False), *texts]
     bpe.train_from_iterator(learned * 3, trainer)
-    # Not special, so that a server's tool parser finds them in the text.
+    # Not special tokens, so that a server's tool parser finds them in the text.
     marks = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
     bpe.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(
@@ -190,7 +192,7 @@ def build_model(
 
     Args:
         tokenizer: The tokenizer of the model.
-        seed: Of the weights.
+        seed: Seed of the weights.
         hidden_size: Width; a multiple of ``16 * heads``.
         layers: Decoder layers.
         heads: Attention heads; one key-value head.
@@ -229,16 +231,16 @@ def teach(
 
     Args:
         model: Trained in place, with AdamW on all conversations at once.
-        tokenizer: The model's.
+        tokenizer: The model's tokenizer.
         conversations: See :data:`CONVERSATIONS`; each message of the assistant is an answer.
-        max_steps: When to give up.
-        learning_rate: AdamW's.
+        max_steps: Largest number of steps.
+        learning_rate: Learning rate of AdamW.
 
     Returns:
-        How many steps it took.
+        The number of steps.
 
     Raises:
-        RuntimeError: It has not learned them by ``max_steps``.
+        RuntimeError: The model has not memorised the answers after ``max_steps``.
     """
     import torch
 
@@ -257,7 +259,7 @@ def teach(
     model.train()
     for step in range(max_steps):
         logits = model(input_ids=ids).logits[:, :-1]
-        # With a margin, so that the rounding of another engine does not change a greedy answer.
+        # The margin keeps greedy answers the same under another engine's rounding errors.
         sure = logits.softmax(-1).gather(-1, target.clamp(min=0)[..., None])[..., 0][counted]
         if bool((sure > 0.9).all()):
             model.eval()
@@ -290,14 +292,14 @@ def _answers(tokenizer: Any, conversation: dict[str, Any]) -> list[tuple[list[in
 def build_adapter(
     folder: str | Path, model: Any, *, seed: int = 0, rank: int = 4, scale: float = 1.0
 ) -> None:
-    """Write a LoRA adapter (PEFT's format) that makes a model answer otherwise.
+    """Write a LoRA adapter (PEFT's format) that changes a model's answers.
 
     Args:
-        folder: Where to; it is made if need be.
-        model: What it is for.
-        seed: Of its weights.
-        rank: Of its matrices.
-        scale: Standard deviation of the entries of B; 0 is an adapter that changes nothing.
+        folder: Folder of the adapter; created if missing.
+        model: Model of the adapter.
+        seed: Seed of the weights.
+        rank: Rank of the matrices.
+        scale: Standard deviation of the entries of B; an adapter with 0 changes nothing.
     """
     import torch
     from safetensors.torch import save_file
@@ -343,28 +345,28 @@ def make_tiny_model(
     """Build a tiny model with the interpreter of any environment that has torch and transformers.
 
     Args:
-        folder: Where to save the model and its tokenizer.
+        folder: Folder of the model and its tokenizer.
         python: The interpreter.
-        seed: Of the weights.
-        taught: Whether to :func:`teach` it :data:`CONVERSATIONS` (some seconds).
+        seed: Seed of the weights.
+        taught: Whether to :func:`teach` it :data:`CONVERSATIONS` (takes some seconds).
         tied: See :func:`build_model`.
         hidden_size: See :func:`build_model`.
         layers: See :func:`build_model`.
-        adapters: Folders of LoRA adapters to write too, each of another seed.
+        adapters: Folders of LoRA adapters to write, each with another seed.
 
     Returns:
         The folder.
 
     Raises:
-        RuntimeError: It failed; the message holds the last output of the interpreter.
+        RuntimeError: The build failed; the message holds the last output of the interpreter.
     """
     arguments = [str(folder), "--seed", str(seed), "--hidden-size", str(hidden_size)]
     arguments += ["--layers", str(layers)]
     arguments += ["--teach"] * taught + ["--tied"] * tied
     for adapter in adapters:
         arguments += ["--adapter", str(adapter)]
-    # Isolated (-I): modules in this file's folder would hide others of the same name.
-    done = subprocess.run(  # noqa: S603 -- the caller's interpreter, this very file
+    # Isolated (-I), so that modules in this file's folder do not hide others of the same name.
+    done = subprocess.run(  # noqa: S603 -- the caller's interpreter runs this file
         [str(python), "-I", __file__, *arguments], capture_output=True, text=True, check=False
     )
     if done.returncode:

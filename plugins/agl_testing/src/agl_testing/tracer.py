@@ -38,8 +38,8 @@ class BrokenStore(InMemoryLightningStore):
 class TracerSuite(Suite):
     """Everything a tracer must do.
 
-    The author supplies a fixture ``tracer``: a tracer that was not initialised yet, and that does
-    not wait for long (a second or less) for a store that is down.
+    The author supplies a fixture ``tracer``: a tracer that is not initialised yet, and that waits
+    at most a second for a store that is down.
     """
 
     suite_name = "tracer"
@@ -59,7 +59,7 @@ class TracerSuite(Suite):
     async def traced(
         self, tracer: Tracer, store: LightningStore, work: Callable[[], Any]
     ) -> tuple[AttemptedRollout, list[Span]]:
-        """Run ``work`` in a trace context of a new rollout; return what the store then has."""
+        """Run ``work`` in a trace context of a new rollout; return the stored spans."""
         rollout = await store.start_rollout("task")
         ids: dict[str, Any] = {
             "rollout_id": rollout.rollout_id,
@@ -171,7 +171,7 @@ class TracerSuite(Suite):
         with tracer.lifespan(tracer_store):
             halves: list[dict[str, Any]] = [{"rollout_id": "r"}, {"attempt_id": "a"}]
             for ids in halves:
-                with pytest.raises(ValueError):  # noqa: PT011 -- the words are the tracer's
+                with pytest.raises(ValueError):  # noqa: PT011 -- the message is the tracer's choice
                     async with tracer.trace_context(**ids):
                         pytest.fail("the context opened")
 

@@ -1,4 +1,4 @@
-"""Traces of agents as tracers write them: nested and flat, with calls, tools and rewards."""
+"""Sample traces in the form of tracers: nested and flat, with calls, tools and rewards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _span(
 
 
 def call_span(number: int, turn: int, parent: int | None, start: float) -> Span:
-    """Return one model call with its token ids; everything in it follows from ``turn``."""
+    """Return one model call with its token ids; ``turn`` determines all values."""
     attributes: dict[str, AttributeValue] = {
         "gen_ai.response.id": f"response-{turn}",
         "gen_ai.request.model": "m",

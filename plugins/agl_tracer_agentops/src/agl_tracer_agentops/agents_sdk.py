@@ -1,4 +1,4 @@
-"""The AgentOps instrumentor of the OpenAI Agents SDK, with spans nested as the agent ran.
+"""The AgentOps instrumentor of the OpenAI Agents SDK, with correctly nested spans.
 
 AgentOps turns the framework's traces into spans that are never the current span, so the spans of
 model calls are not below the agent that made them. Here each of these spans is the current one

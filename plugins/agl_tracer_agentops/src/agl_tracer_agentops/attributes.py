@@ -1,4 +1,4 @@
-"""Span attributes of a model call in AgentOps' vocabulary, made from request and response.
+"""Builds the span attributes of a model call in AgentOps' vocabulary from request and response.
 
 AgentOps' own extraction flattens conversations (with Anthropic's client a tool result becomes the
 text ``[Tool Result: ...]``) and leaves out token ids. Here requests and responses of every protocol

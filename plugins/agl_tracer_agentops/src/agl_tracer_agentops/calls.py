@@ -1,7 +1,8 @@
 """Wrappers of model clients' methods: one span per call, streams included.
 
-They replace AgentOps' own wrappers, which record the same spans but break streams: those replace a
-stream by an object of another type, and read an Anthropic stream to its end before the agent does.
+They replace AgentOps' own wrappers, which record the same spans but break streams: AgentOps
+replaces a stream by an object of another type, and reads an Anthropic stream to its end before the
+agent does.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["wrap_calls"]
 _logger = logging.getLogger(__name__)
 
 _RAW_HEADER: Final = "X-Stainless-Raw-Response"
-"""Header by which the clients mark a call whose caller wants the raw response."""
+"""Header with which the clients mark a call that returns the raw response."""
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -133,12 +134,12 @@ class _Call:
             with _logging_errors("the response"):
                 self.answered(response_to_jsonable(result))
             return result
-        if hasattr(result, "parse"):  # `with_raw_response`, as LangChain calls
+        if hasattr(result, "parse"):  # from `with_raw_response`, which LangChain uses
             if self._lazy:
                 self._streaming = True
                 return _RawResponse(result, self)
             with _logging_errors("the response"):
-                # The client caches the parsed response, so the agent's own parse() costs nothing.
+                # The client caches the parsed response, so the agent's own parse() does no work.
                 self.answered(response_to_jsonable(result.parse()))
         elif hasattr(result, "__enter__") or hasattr(result, "__aenter__"):
             self._streaming = True

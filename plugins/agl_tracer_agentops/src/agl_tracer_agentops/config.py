@@ -12,7 +12,7 @@ class AgentOpsTracerConfig(OtelTracerConfig):
 
     agentops_managed: bool = True
     """Set the SDK up, without its service. False: the application calls ``agentops.init()`` before
-    this tracer is initialised, with its own key and service, and the tracer records beside it."""
+    this tracer is initialised, with its own key, and both the service and the tracer record."""
     instrument_managed: bool = True
     """Instrument model clients and frameworks when they are imported. False: the application does
     it."""

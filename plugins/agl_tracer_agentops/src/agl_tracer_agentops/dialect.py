@@ -1,4 +1,4 @@
-"""What AgentOps' instrumentation writes besides the GenAI conventions, which the core reads."""
+"""The dialect of AgentOps: keys in addition to the GenAI conventions, which the core reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ AGENTOPS: Final = Dialect(
     name="agentops",
     agents=(
         AgentName("operation.name", where=_AGENT),
-        AgentName("agent.role", where=_AGENT),  # CrewAI's agents
-        AgentName("recipient_agent_type"),  # AutoGen's
+        AgentName("agent.role", where=_AGENT),  # CrewAI
+        AgentName("recipient_agent_type"),  # AutoGen
         AgentName("langchain.chain.type"),
-        AgentName("executor.id"),  # of Microsoft's agent framework
+        AgentName("executor.id"),  # Microsoft's agent framework
     ),
 )
-"""Agents."""
+"""Dialect of spans of agents."""

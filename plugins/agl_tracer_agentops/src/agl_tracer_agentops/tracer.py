@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class AgentOpsTracer(OtelTracer):
-    """Records what AgentOps' instrumentation sees of an agent, and sends it only to the store.
+    """Records an agent with AgentOps' instrumentation, and sends the spans only to the store.
 
     Model clients and agent frameworks that AgentOps knows are instrumented when they are imported,
     from the first ``init_worker`` to the last ``teardown_worker``, which restores them. Spans of
@@ -65,7 +65,7 @@ class AgentOpsTracer(OtelTracer):
                 if self._config.instrument_managed:
                     self._reports.append(stack.enter_context(instrumented_on_import(provider)))
                     stack.callback(self._reports.pop)
-                # Released before the resources of the base class.
+                # These are released before the resources of the base class.
                 self._workers[-1].push(stack.pop_all())
         except BaseException:
             super().teardown_worker(worker_id)

@@ -1,4 +1,4 @@
-"""Span attributes of Weave's calls."""
+"""Builds the span attributes of Weave's calls."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def output_attributes(op: str, output: Any) -> Json:
 
     Args:
         op: Short name of the op.
-        output: Its output, from :func:`own_output`; None for none.
+        output: Its output, from :func:`own_output`; None if there is none.
     """
     if output is None:
         return {}
@@ -106,7 +106,7 @@ def _as_chat(translate: Callable[[Protocol, Protocol, Json], Json], op: str, val
 
 
 def nested_attributes(values: Json) -> Json:
-    """Return JSON as attributes. A list of several types becomes text: attributes have one type."""
+    """Return JSON as attributes; a list of mixed types, which they cannot hold, becomes text."""
     return flatten_attributes(_one_type(values))
 
 

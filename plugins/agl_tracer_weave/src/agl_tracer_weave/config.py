@@ -16,7 +16,7 @@ class WeaveTracerConfig(OtelTracerConfig):
     project_name: str | None = None
     """Name of the project in Weave; None makes a random one."""
     weave_user_settings: Mapping[str, Any] | None = None
-    """Settings of the SDK, as ``weave.init(settings=...)`` takes them."""
+    """Settings of the SDK; see the parameter ``settings`` of ``weave.init``."""
     instrument_managed: bool = True
     """Have Weave patch the libraries that it knows when they are imported. False: only
     ``@weave.op`` functions are traced, and what the application has patched."""

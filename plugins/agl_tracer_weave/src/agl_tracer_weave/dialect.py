@@ -1,4 +1,4 @@
-"""What Weave's integrations write besides calls, whose keys are those of the core's operations."""
+"""The dialect of Weave's integrations; calls themselves use the keys of the core's operations."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ WEAVE: Final = Dialect(
         AgentName("lc_name", span_name="langchain.Chain."),
     ),
 )
-"""Agents."""
+"""Dialect of spans of agents."""

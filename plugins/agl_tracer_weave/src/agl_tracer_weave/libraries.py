@@ -1,7 +1,8 @@
-"""Lets Weave patch the libraries that it knows, and undoes all of it.
+"""Lets Weave patch the libraries that it knows, and undoes the patches.
 
-Weave patches for good. It does not keep what it patched, sets inherited methods on the subclass,
-and leaves its LangChain hook registered. So each patch is recorded here and undone at the end.
+Weave cannot undo its patches: it does not keep the originals, sets inherited methods on the
+subclass, and leaves its LangChain hook registered. So this module records each patch and undoes it
+at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _STREAMS: Final = {
     "openai": "weave.integrations.openai.openai_sdk",
     "anthropic": "weave.integrations.anthropic.anthropic_sdk",
 }
-"""Libraries whose streams are assembled here, and Weave's modules that would do it."""
+"""Libraries whose streams this module assembles, and the modules of Weave that it replaces."""
 _ABSENT: Final = object()
 
 _lock = threading.RLock()

@@ -24,7 +24,7 @@ __all__ = ["WeaveTracer"]
 
 
 class WeaveTracer(OtelTracer):
-    """Records what the Weave SDK sees of an agent, and sends it only to the store.
+    """Records an agent with the Weave SDK's instrumentation, and sends the spans only to the store.
 
     From the first ``init_worker`` to the last ``teardown_worker`` Weave uses a local client:
     ``@weave.op`` functions are traced, and so are the libraries that Weave patches when they are
@@ -60,7 +60,7 @@ class WeaveTracer(OtelTracer):
                 )
                 if self._config.instrument_managed:
                     stack.enter_context(patched_on_import())
-                # Released before the resources of the base class.
+                # These are released before the resources of the base class.
                 self._workers[-1].push(stack.pop_all())
         except BaseException:
             super().teardown_worker(worker_id)

@@ -1,4 +1,4 @@
-"""The crash test of durable stores: a run that is killed and resumed, and loses nothing.
+"""The crash test of durable stores: a run that is killed and resumed loses no write.
 
 Not part of :class:`agl_testing.StoreSuite`, because it takes minutes: a store's own tests call
 :func:`survive_kills`, marked slow.

@@ -78,7 +78,7 @@ async def climb(store: agl.LightningStore, run: Run, train_dataset: list[int]) -
 
 def train(url: str, acknowledged: str) -> None:
     note_acknowledgements(acknowledged)
-    Run.look_seconds = 0.2  # an orphan must be found before this test gives up
+    Run.look_seconds = 0.2  # an orphaned rollout must be found before this test times out
     trainer = agl.Trainer(
         algorithm=climb,
         store=LightningStoreClient(url),
@@ -106,7 +106,7 @@ def note_acknowledgements(path: str) -> None:
 
 
 def main() -> None:
-    # Goes to the driver's actors.log.
+    # The output goes to the driver's actors.log.
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
     )

@@ -1,4 +1,4 @@
-"""A run that is killed and resumed ends like an undisturbed run.
+"""Checks that a run that is killed and resumed ends like an undisturbed run.
 
 A driver kills the store's process, the algorithm's, a runner's, or all of them with SIGKILL at
 random points of a small run, restarts them, and at the end compares the content of the store with
@@ -115,7 +115,7 @@ class World:
         raise AssertionError("\n".join(["the store does not serve", *said]))
 
     def kill(self, victim: str, rng: random.Random) -> bool:
-        """Kill a process; return whether there was one to kill."""
+        """Kill a process; return whether it was running."""
         victims: list[int] = []
         if victim in ("store", "all"):
             victims.append(self._store)
@@ -152,7 +152,7 @@ class World:
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
-        time.sleep(1.0)  # there is no event for the end of their writing
+        time.sleep(1.0)  # no event reports that the stacks are written
 
     def close(self) -> None:
         for group in {self._training, *self._orphans} - {0}:
@@ -201,7 +201,7 @@ async def outcome_of(spec: StoreSpec) -> dict[str, Any]:
 
 
 async def check_acknowledged(spec: StoreSpec, folder: Path) -> int:
-    """Check that every acknowledged write is in the store; return their number."""
+    """Check that every acknowledged write is in the store; return the number of writes."""
     store = spec.make()
     try:
         lines = (folder / "acknowledged.jsonl").read_text().splitlines()
@@ -241,16 +241,16 @@ class Report(NamedTuple):
     """Result of :func:`survive_kills`."""
 
     kills: Counter[str]
-    """By what was killed."""
+    """Number of kills by kind of process."""
     text: str
-    """The counts, in a line."""
+    """The counts as one line of text."""
 
 
 def survive_kills(folder: Path, make_spec: Callable[[Path], StoreSpec], kills: int) -> Report:
     """Kill processes of runs, restart them, and compare the results with an undisturbed run.
 
     Args:
-        folder: Where runs and logs may be kept.
+        folder: Folder for runs and logs.
         make_spec: Returns the store of one run, given a folder of the run's own.
         kills: Number of kills.
 

@@ -1,4 +1,4 @@
-"""Replies in OpenAI's chat and completion formats, with vLLM's token ids where asked for.
+"""Replies in OpenAI's chat and completion formats, with vLLM's token ids on request.
 
 Formats: OpenAI API reference, "Chat" and "Completions"; vLLM's ``return_token_ids``: for chat
 ``prompt_token_ids`` on the top level (in a stream: on the first chunk) and ``token_ids`` on each

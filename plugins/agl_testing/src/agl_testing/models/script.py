@@ -50,7 +50,7 @@ class Reply:
     Attributes:
         text: Its text; may be empty if there are tool calls.
         tool_calls: Its tool calls.
-        finish_reason: OpenAI's word; None means ``tool_calls`` or ``stop``, whichever fits.
+        finish_reason: OpenAI's value; None means ``tool_calls`` with tool calls, else ``stop``.
         error_status: HTTP status of an error to answer with instead; 0 for none.
         error_message: The error's message.
         headers: Further HTTP headers of the reply, e.g. ``retry-after``.
@@ -74,7 +74,7 @@ class Reply:
 
     @property
     def tokens(self) -> list[Token]:
-        """Everything the model generated, tool calls included."""
+        """All tokens that the model generated, tool calls included."""
         calls = [{"name": c.name, "arguments": dict(c.arguments)} for c in self.tool_calls]
         written = "".join(f" <tool_call>{json.dumps(call)}</tool_call>" for call in calls)
         return tokenize(self.text + written)

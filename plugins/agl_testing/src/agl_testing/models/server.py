@@ -7,9 +7,9 @@
         ...
         assert models.requests[0].body["messages"][-1]["content"] == "Hi"
 
-It does not imitate a model: its answers come from the script. It follows the protocols exactly, so
-that official SDKs, proxies and adapters can be tested against it. That includes streams, tools,
-token ids, log-probabilities, errors and delays.
+The server does not imitate a model: its answers come from the script. It follows the protocols
+exactly, so that official SDKs, proxies and adapters can be tested with it. That includes streams,
+tools, token ids, log-probabilities, errors and delays.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class _Cut(Exception):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Tell whether uvicorn should log this record; a cut that the script orders is not logged."""
+    """Return whether uvicorn should log this record; a cut from the script is not logged."""
     return not (record.exc_info and record.exc_info[0] is _Cut)
 
 
 class ScriptedModels:
-    """The server; a context manager. Runs in a thread of its own, on a free port of loopback.
+    """The scripted server; a context manager. Runs in its own thread, on a free loopback port.
 
     Thread-safe: ``requests`` only grows, and ``script`` may be replaced at any time.
 
@@ -94,12 +94,12 @@ class ScriptedModels:
 
     @property
     def url(self) -> str:
-        """Root of the server, as Anthropic's client takes it."""
+        """Root URL of the server, for Anthropic's client."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def base_url(self) -> str:
-        """Base URL as OpenAI's client takes it."""
+        """Base URL for OpenAI's client."""
         return self.url + "/v1"
 
     def __enter__(self) -> ScriptedModels:
@@ -126,7 +126,7 @@ class ScriptedModels:
             with contextlib.closing(listener):
                 asyncio.run(main(self._server))
 
-        # The socket listens from here on, so that early clients wait in its backlog.
+        # The socket listens from now on, so that early clients wait in its backlog.
         listener.listen(2048)
         self._thread = threading.Thread(target=serve, name="scripted-models", daemon=True)
         self._thread.start()
@@ -240,7 +240,7 @@ class ScriptedModels:
 
 def _cut(send: Send) -> None:
     """Cut the connection. ASGI has no call for that, and uvicorn answers an error with a 500."""
-    cycle: Any = getattr(send, "__self__")  # noqa: B009 -- of a function it is not declared
+    cycle: Any = getattr(send, "__self__")  # noqa: B009 -- functions do not declare it
     cycle.transport.abort()
 
 

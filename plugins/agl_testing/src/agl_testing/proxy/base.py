@@ -73,7 +73,7 @@ class ProxyTests(Suite):
 
 
 def backend(models: ScriptedModels, name: str = "m", **params: Any) -> dict[str, Any]:
-    """Return an entry of a model list that leads to a scripted server."""
+    """Return an entry of a model list for a scripted server."""
     where = {"model": f"hosted_vllm/{name}", "api_base": models.base_url}
     return {"model_name": name, "litellm_params": {**where, **params}}
 
@@ -90,7 +90,7 @@ async def running(proxy: LLMProxy) -> AsyncIterator[LLMProxy]:
 async def attempt_of(
     proxy: LLMProxy, store: InMemoryLightningStore
 ) -> tuple[AttemptedRollout, LLM]:
-    """Start an attempt; return it and the model as its agent sees it."""
+    """Start an attempt; return it and the resource that its agent gets."""
     rollout = await store.start_rollout("task")
     return rollout, proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
 
@@ -134,7 +134,7 @@ async def chat(base_url: str, *, stream: bool = False, **body: Any) -> str:
 
 
 async def soon(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
-    """Wait until a condition on the backend holds; return whether it did in time."""
+    """Wait until a condition on the backend holds; return False after the timeout."""
     deadline = asyncio.get_running_loop().time() + timeout
     # The scripted server runs in a thread and has no event to wait for.
     while not condition() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110

@@ -41,7 +41,7 @@ class CallTests(ProxyTests):
         async with running(proxy):
             rollout, llm = await attempt_of(proxy, proxy_store)
             assert await chat(llm.endpoint, stream=stream, temperature=0.5) == ANSWER.text
-            # No flush: an agent may end its attempt as soon as it has the answer.
+            # There is no flush, because an agent may end its attempt as soon as it has the answer.
             (span,) = await spans_of(proxy_store, rollout)
         assert models.requests[0].body["messages"] == MESSAGES
         assert models.requests[0].body["temperature"] == 0.5

@@ -207,7 +207,7 @@ class StoreFaultTests(ProxyTests):
             proxy_store.gone = True
             call = asyncio.ensure_future(chat(llm.endpoint))
             assert await soon(lambda: bool(models.requests))
-            await asyncio.wait({call}, timeout=0.5)  # the answer may wait for its span, or not
+            await asyncio.wait({call}, timeout=0.5)  # a proxy may or may not wait for the span
             proxy_store.gone = False
             assert await asyncio.wait_for(call, BOUND) == ANSWER.text
             await proxy.flush()
@@ -217,7 +217,7 @@ class StoreFaultTests(ProxyTests):
 async def failure(proxy: LLMProxy, store: TroubledStore, **body: Any) -> int:
     """Make a call that must fail; return its HTTP status.
 
-    It must end in time, as an error of OpenAI's shape, and leave a span that says so.
+    The call must end in time with an error in OpenAI's form, and its span must record the error.
     """
     async with running(proxy):
         rollout, llm = await attempt_of(proxy, store)

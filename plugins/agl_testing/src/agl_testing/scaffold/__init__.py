@@ -1,8 +1,8 @@
 """Create a new plugin package; the code behind ``agl plugins new``.
 
-Each folder of ``templates`` holds the files of one kind, ``common`` those of all; a kind's file
-replaces a common one of the same path. They are the files of a working plugin, in which
-``$name`` and similar placeholders are filled in (:class:`PluginName`).
+Each folder of ``templates`` holds the files of one kind, and ``common`` those of all kinds; a
+kind's file replaces the common file of the same path. The templates are the files of a working
+plugin with placeholders such as ``$name`` (:class:`PluginName`).
 """
 
 from agl_testing.scaffold.create import create_plugin

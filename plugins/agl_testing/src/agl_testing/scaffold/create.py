@@ -25,7 +25,7 @@ _REQUIRES = {
     "proxy": ("agl-proxy-direct",),
 }
 """Distributions that a package of a kind needs beside the core."""
-_PACKAGE = "PACKAGE"  # stands in a template's path for the name of the package
+_PACKAGE = "PACKAGE"  # placeholder for the package's name in a template's path
 
 
 def create_plugin(name: PluginName, parent: Path) -> Path:
@@ -33,7 +33,7 @@ def create_plugin(name: PluginName, parent: Path) -> Path:
 
     Args:
         name: Kind and name of the plugin.
-        parent: Folder to make the package's folder in; it is made if need be.
+        parent: Folder in which the package's folder is created; created if missing.
 
     Returns:
         The package's folder.
@@ -47,7 +47,7 @@ def create_plugin(name: PluginName, parent: Path) -> Path:
     values = _values(name)
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        # Next to the target, so that the last step is a rename.
+        # In the target's parent folder, so that the last step is a rename.
         draft = Path(tempfile.mkdtemp(prefix=f".{name.distribution}-", dir=parent))
         try:
             for path, text in _templates(name.kind):
@@ -81,7 +81,7 @@ def _values(name: PluginName) -> dict[str, str]:
 
 
 def _templates(kind: str) -> Iterator[tuple[str, str]]:
-    """Yield path and text of each file of a kind; its own files win over the common ones."""
+    """Yield path and text of each file of a kind; its own files replace common ones."""
     root = files("agl_testing.scaffold") / "templates"
     found: dict[str, Traversable] = {}
     for folder in ("common", kind):

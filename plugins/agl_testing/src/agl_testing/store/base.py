@@ -1,4 +1,4 @@
-"""Shared by all parts of the store suite: the fixture, the flags, and small steps."""
+"""Base of the parts of the store suite: the fixture, the flags, and helpers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StoreTests(Suite):
         )
 
     async def reopen(self, store: LightningStore) -> LightningStore:
-        """Return a new store over the data of ``store``, which was or was not closed before."""
+        """Return a new store over the data of ``store``, which may or may not be closed."""
         raise NotImplementedError(f"{type(self).__name__} claims `durable`: override `reopen`")
 
     def connection(self, store: LightningStore) -> Callable[[], LightningStore]:

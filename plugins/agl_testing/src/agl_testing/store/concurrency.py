@@ -1,4 +1,4 @@
-"""Many callers at once: tasks, threads, processes."""
+"""Concurrent callers: tasks, threads, processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASKS = 200
 
 
 class ConcurrencyTests(StoreTests):
-    """Each call is atomic, whoever else calls."""
+    """Each call is atomic under concurrent calls."""
 
     async def test_tasks_never_claim_the_same_rollout(self, store: LightningStore):
         ids = {(await store.enqueue_rollout(i)).rollout_id for i in range(TASKS)}

@@ -1,4 +1,4 @@
-"""Durable stores: reopening, and being killed."""
+"""Durable stores: reopening, and kills."""
 
 from __future__ import annotations
 

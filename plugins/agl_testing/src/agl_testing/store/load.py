@@ -1,4 +1,4 @@
-"""A small load, whose figures are printed and whose results are checked."""
+"""A small load test: prints figures and checks results."""
 
 from __future__ import annotations
 

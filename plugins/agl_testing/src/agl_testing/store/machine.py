@@ -1,9 +1,9 @@
-"""Random histories: the store must do, step by step, what the pure lifecycle says.
+"""Random histories: after each step the store must agree with the pure lifecycle.
 
-The model is a handful of dictionaries on which :mod:`agl_core.lifecycle` acts; it has no indexes,
-no locks and no I/O. After each step of a history that hypothesis made up, statuses, end times,
-attempts and workers must agree; at the end how many rollouts have each status, and the whole
-queue. Ids are the store's.
+The model is a few dictionaries that :mod:`agl_core.lifecycle` changes; it has no indexes, no locks
+and no I/O. Hypothesis generates histories. After each step statuses, end times, attempts and
+workers must agree; at the end also the number of rollouts per status and the whole queue. The model
+uses the store's ids.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Model:
 
 
 class History:
-    """One history, done to the store and to the model side by side."""
+    """One history, applied to the store and to the model in parallel."""
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
@@ -237,7 +237,7 @@ class History:
             )
 
     async def totals(self) -> Counter[str]:
-        """Return how many rollouts the store says it has, by status."""
+        """Return the store's count of rollouts by status."""
         pages = {
             status: await self.store.query_rollouts(status_in=[status], limit=0)
             for status in get_args(RolloutStatus)
@@ -245,7 +245,7 @@ class History:
         return Counter({status: page.total for status, page in pages.items()})
 
     async def drain(self) -> None:
-        """Empty the queue, which must hold just what the model's holds, in its order."""
+        """Empty the queue, which must hold the same rollouts as the model's queue, in order."""
         claimed = await self.store.dequeue_many_rollouts(limit=1000)
         assert [rollout.rollout_id for rollout in claimed] == self.model.queue
         for rollout in claimed:
@@ -265,7 +265,7 @@ def _shape(attempt: Attempt) -> tuple[Any, ...]:
 
 
 class MachineTests(StoreTests):
-    """The store against the lifecycle."""
+    """Compares the store with the lifecycle."""
 
     @settings(
         max_examples=60,
@@ -273,7 +273,7 @@ class MachineTests(StoreTests):
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,
             HealthCheck.too_slow,
-            # Every suite of a project inherits this test, each with a store of its own.
+            # Every suite of a project inherits this test, each with its own store.
             HealthCheck.differing_executors,
         ],
     )

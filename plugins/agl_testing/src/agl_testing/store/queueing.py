@@ -260,8 +260,8 @@ class ClaimTests(StoreTests):
         assert again.rollout_id == first.rollout_id
         assert again.attempt.sequence_id == 2
         assert await statuses(store, ids[0]) == ("preparing", ["unresponsive", "preparing"])
-        assert not ended.done()  # it never looked failed
-        await store.return_claim(*ids)  # of an attempt that is over: nothing
+        assert not ended.done()  # the rollout never appeared as failed
+        await store.return_claim(*ids)  # no effect on an ended attempt
         assert await statuses(store, ids[0]) == ("preparing", ["unresponsive", "preparing"])
         await store.update_attempt(ids[0], "latest", status="succeeded")
         assert [rollout.status for rollout in await asyncio.wait_for(ended, 10)] == ["succeeded"]

@@ -1,4 +1,4 @@
-"""Spans: storing, ordering, duplicates, what their arrival means, sequence ids."""
+"""Spans: storage, order, duplicates, effects of their arrival, sequence ids."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class SpanArrivalTests(StoreTests):
         assert attempt.last_heartbeat_time is not None
 
     async def test_a_span_keeps_a_silent_attempt_alive(self, store: LightningStore):
-        # Much longer than a disk takes that others keep busy.
+        # Much longer than a write takes on a busy disk.
         claimed = await claim(store, unresponsive_seconds=1.0)
         for index in range(1, 5):
             await asyncio.sleep(0.3)

@@ -1,4 +1,4 @@
-"""Updates of rollouts, attempts and workers, and what follows from them."""
+"""Updates of rollouts, attempts and workers, and their effects."""
 
 from __future__ import annotations
 

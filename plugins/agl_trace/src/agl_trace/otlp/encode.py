@@ -1,8 +1,8 @@
-"""Spans as an OTLP export request: what any OpenTelemetry backend takes in.
+"""Encodes spans as an OTLP export request, which any OpenTelemetry backend accepts.
 
-Format: opentelemetry.io/docs/specs/otlp and opentelemetry-proto, ``trace/v1/trace.proto``. What our
-model has beyond it travels as attributes that the store server reads back: rollout and attempt on
-the resource, the sequence id on the span.
+Format: opentelemetry.io/docs/specs/otlp and opentelemetry-proto, ``trace/v1/trace.proto``. OTLP has
+no fields for rollout, attempt and sequence id, so they are sent as attributes, which the store
+server reads: rollout and attempt on the resource, the sequence id on the span.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ def to_export_request(
 ) -> ExportTraceServiceRequest:
     """Encode spans, grouped by the resource and the scope that they came from.
 
-    Ids that are not OpenTelemetry's (16 bytes of a trace, 8 of a span, not all zero) are replaced
-    by a hash of themselves, the same in every request, so that parents are still found. A span that
-    knows only one of its times has both there; one that knows none has 0, which means unknown.
+    An id that is not an OpenTelemetry id (a trace id of 16 bytes, a span id of 8, not all zero) is
+    replaced by its hash. The hash is the same in every request, so children still refer to their
+    parents. A span with only one of its two times gets that time for both; a span without times
+    gets 0, which means unknown.
 
     Args:
         spans: The spans; not changed.
-        routing: Name rollout and attempt on the resource.
-        numbered: Put each span's sequence id among its attributes.
+        routing: Add the ids of rollout and attempt to the resource.
+        numbered: Add each span's sequence id to its attributes.
     """
     request: Any = ExportTraceServiceRequest()
     resources: dict[Any, Any] = {}
@@ -109,7 +110,7 @@ def _encode_link(link: Link, target: Any) -> None:
 
 
 def _id(text: str, size: int) -> bytes:
-    """The bytes of an id; those of its hash if it is not one of OpenTelemetry's."""
+    """Return the bytes of an id, or of its hash if it is not an OpenTelemetry id."""
     if len(text) == 2 * size and _HEX.issuperset(text):
         raw = bytes.fromhex(text)
         if any(raw):
@@ -118,9 +119,9 @@ def _id(text: str, size: int) -> bytes:
 
 
 def _nanos(seconds: float | None) -> int:
-    if seconds is None or not 0 < seconds < _MAX_SECONDS:  # NaN is neither
+    if seconds is None or not 0 < seconds < _MAX_SECONDS:  # false for NaN too
         return 0
-    whole = int(seconds)  # apart: as one product, a time of today would be off by up to 128 ns
+    whole = int(seconds)  # two products: a single float product would be off by up to 128 ns
     return whole * _NANOS_PER_SECOND + round((seconds - whole) * _NANOS_PER_SECOND)
 
 

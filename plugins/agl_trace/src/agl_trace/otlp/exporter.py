@@ -1,4 +1,4 @@
-"""An OpenTelemetry exporter that a store can be switched into."""
+"""An OpenTelemetry exporter that can be switched to a store."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _DEFAULT: Final = "http://localhost:4318"
 
 
 class LightningStoreOTLPExporter(SpanExporter):
-    """Sends spans over OTLP/HTTP to a store while it is told which attempt they belong to.
+    """Sends spans over OTLP/HTTP to a store during an attempt.
 
     In *store mode*, between :meth:`enable_store_otlp` and :meth:`disable_store_otlp`, each span's
-    resource gets the attempt's routing attributes and the spans go to the store. Outside of it they
-    go nowhere, and the export counts as done, unless a subclass's :meth:`should_bypass` says
-    otherwise: then they go to ``endpoint`` unchanged.
+    resource gets the ids of the attempt, and the spans go to the store. Outside of store mode spans
+    are dropped and the export reports success. A subclass whose :meth:`should_bypass` returns False
+    sends them to ``endpoint`` unchanged instead.
 
     Thread-safe. A failed export is logged and returned as failed, never raised.
 
     Args:
-        endpoint: Where spans go that are not bypassed outside store mode; by default where
-            OpenTelemetry's variables say, or else ``http://localhost:4318``.
-        headers: Sent there; by default those of OpenTelemetry's variables.
+        endpoint: Backend of spans that are sent outside of store mode; by default the one in
+            OpenTelemetry's variables, or else ``http://localhost:4318``.
+        headers: Headers for that backend; by default those in OpenTelemetry's variables.
         token: Access token of the store; by default ``AGL_AUTH_TOKEN``.
-        timeout: Seconds for one request.
-        tries: How often a request is sent before it is given up.
+        timeout: Timeout of one request, in seconds.
+        tries: Number of times a request is sent before it fails.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class LightningStoreOTLPExporter(SpanExporter):
 
     @property
     def endpoint(self) -> str:
-        """Where spans go at the moment, if they go anywhere."""
+        """The URL that spans are sent to now, unless they are dropped."""
         store = self._store
         return self._endpoint if store is None else store[0].url
 
     def enable_store_otlp(self, endpoint: str, rollout_id: str, attempt_id: str) -> None:
-        """Send spans to a store from now on, as those of one attempt.
+        """Send spans to a store from now on, as spans of one attempt.
 
         Args:
             endpoint: The store's :meth:`~agl_core.store.LightningStore.otlp_traces_endpoint`.
@@ -84,7 +84,7 @@ class LightningStoreOTLPExporter(SpanExporter):
             attempt_id: Attempt that the spans belong to.
 
         Raises:
-            ConfigError: ``endpoint`` is no HTTP URL.
+            ConfigError: ``endpoint`` is not an HTTP URL.
         """
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         sender = OtlpSender(endpoint, headers, timeout=self._timeout, tries=self._tries)
@@ -97,11 +97,11 @@ class LightningStoreOTLPExporter(SpanExporter):
             self._store = None
 
     def should_bypass(self) -> bool:
-        """Tell whether spans outside store mode are dropped; for subclasses to override."""
+        """Return whether spans outside of store mode are dropped; subclasses may override it."""
         return True
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans; blocks until they have arrived, were given up, or were bypassed."""
+        """Send spans; block until they are stored, have failed, or are dropped."""
         with self._lock:
             store = self._store
         if self._closed:
@@ -140,12 +140,12 @@ class LightningStoreOTLPExporter(SpanExporter):
             return self._elsewhere
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True: nothing is held back."""
+        """Return True: the exporter has no buffer."""
         del timeout_millis
         return True
 
     def shutdown(self) -> None:
-        """Give up what is being tried again, and export nothing more."""
+        """Stop retries and refuse further exports."""
         self._closed = True
         with self._lock:
             store = self._store

@@ -1,7 +1,8 @@
-"""Sending spans to an OpenTelemetry backend: OTLP over HTTP, protobuf, gzipped.
+"""Sends spans to an OpenTelemetry backend: OTLP over HTTP, protobuf, gzipped.
 
-Protocol: opentelemetry.io/docs/specs/otlp, "OTLP/HTTP". Written on the standard library, because an
-exporter runs on whatever thread ends a span, where there is no event loop to lean on.
+Protocol: opentelemetry.io/docs/specs/otlp, "OTLP/HTTP". The sender uses the standard library's
+blocking client, because an exporter runs in the thread that ends a span, which may have no event
+loop.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from agl_trace.otlp.encode import to_export_request
 __all__ = ["OtlpSender", "SendOutcome", "headers_from_environment", "traces_url"]
 
 _PATH: Final = "/v1/traces"
-_BATCH: Final = 512  # spans in a request
-_MAX_BYTES: Final = 4 * 1024 * 1024  # of a request before compression; collectors take 20 MiB
+_BATCH: Final = 512  # spans per request
+_MAX_BYTES: Final = 4 * 1024 * 1024  # per request before compression; collectors accept 20 MiB
 _RETRIED: Final = frozenset({429, 502, 503, 504})
-_FIRST_DELAY: Final = 0.5  # seconds; doubled each time
+_FIRST_DELAY: Final = 0.5  # seconds; doubles with each retry
 _MAX_DELAY: Final = 30.0
-_SHOWN: Final = 200  # characters of a backend's complaint
+_SHOWN: Final = 200  # characters of a backend's error message
 
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """The backend's result for the spans it was sent.
+    """The backend's result for the spans that were sent.
 
     Attributes:
-        sent: How many it was sent.
-        rejected: How many of them it dropped.
-        message: Why, in the backend's words.
+        sent: Number of spans sent.
+        rejected: Number of spans that the backend dropped.
+        message: The backend's reason.
     """
 
     sent: int
@@ -59,13 +60,13 @@ class SendOutcome:
 
 
 def traces_url(url: str) -> str:
-    """Return the URL that takes traces: ``url`` itself if its path ends in ``/traces``.
+    """Return the URL that accepts traces: ``url`` itself if its path ends in ``/traces``.
 
-    Otherwise it is a backend's base URL, and ``/v1/traces`` is appended, as exporters do with
-    ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+    Any other ``url`` is a backend's base URL, and ``/v1/traces`` is appended, as OpenTelemetry's
+    exporters do with ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 
     Raises:
-        ConfigError: It is no HTTP URL.
+        ConfigError: ``url`` is not an HTTP URL.
     """
     parts = urllib.parse.urlsplit(url)
     try:
@@ -79,10 +80,10 @@ def traces_url(url: str) -> str:
 
 
 def headers_from_environment() -> dict[str, str]:
-    """Return the headers that OpenTelemetry's variables name, those for traces before the others.
+    """Return the headers in OpenTelemetry's variables; those for traces take precedence.
 
-    Their form is ``key=value,key=value`` with values percent-encoded (opentelemetry.io/docs/specs/
-    otel/protocol/exporter).
+    The form of the variables is ``key=value,key=value`` with values percent-encoded
+    (opentelemetry.io/docs/specs/otel/protocol/exporter).
     """
     said = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get(
         "OTEL_EXPORTER_OTLP_HEADERS", ""
@@ -96,7 +97,7 @@ def headers_from_environment() -> dict[str, str]:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Redirects are errors: followed as most clients do, a POST becomes a GET without its spans."""
+    """Treats redirects as errors: most clients would turn the POST into a GET without spans."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
@@ -107,12 +108,12 @@ class OtlpSender:
 
     Args:
         url: The backend; see :func:`traces_url`.
-        headers: Sent with every request, an API key for instance.
-        timeout: Seconds for one request.
-        tries: How often a request is sent before it is given up, where trying again may help.
+        headers: Headers of every request, for example an API key.
+        timeout: Timeout of one request, in seconds.
+        tries: Number of times a request is sent before it fails, if a retry may help.
 
     Raises:
-        ConfigError: ``url`` is no HTTP URL.
+        ConfigError: ``url`` is not an HTTP URL.
     """
 
     def __init__(
@@ -141,11 +142,11 @@ class OtlpSender:
     def send(
         self, spans: Sequence[Span], *, routing: bool = True, numbered: bool = True
     ) -> SendOutcome:
-        """Send spans, as many requests as it takes; the flags are those of the encoding.
+        """Send spans in one or more requests; the flags are those of :func:`to_export_request`.
 
         Raises:
-            TraceExportError: The backend refused a request or could not be reached; spans of
-                earlier requests have arrived.
+            TraceExportError: The backend refused a request or could not be reached; the spans of
+                earlier requests have been sent.
         """
         outcome = SendOutcome(0)
         for start in range(0, len(spans), _BATCH):
@@ -153,7 +154,7 @@ class OtlpSender:
         return outcome
 
     def close(self) -> None:
-        """Give up what waits to be tried again, now and from now on."""
+        """End waiting retries, and never retry again."""
         self._closed.set()
 
     def _send(self, spans: Sequence[Span], routing: bool, numbered: bool) -> SendOutcome:
@@ -169,7 +170,7 @@ class OtlpSender:
         return SendOutcome(len(spans), rejected, message)
 
     def _post(self, body: bytes, *, splittable: bool) -> bytes | None:
-        """Post a body; return the answer, or None if it is too large and can be split."""
+        """Post a body; return the response, or None if the body is too large and can be split."""
         complaint = "nothing was tried"
         for number in range(1, self._tries + 1):
             request = urllib.request.Request(self.url, body, self._headers, method="POST")  # noqa: S310 -- checked to be HTTP
@@ -215,7 +216,7 @@ def _partial_success(answer: bytes) -> tuple[int, str]:
     try:
         partial = ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:
-        return 0, ""  # a 200 is a success, whatever a backend that answers in JSON says with it
+        return 0, ""  # the body is not protobuf; status 200 is still a success
     return partial.rejected_spans, partial.error_message
 
 
@@ -234,7 +235,7 @@ def _complaint(error: urllib.error.HTTPError) -> str:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds to wait, from either form of the header (RFC 9110, 10.2.3)."""
+    """Return the seconds to wait, from either form of the header (RFC 9110, section 10.2.3)."""
     if value is None:
         return None
     if value.strip().isdecimal():

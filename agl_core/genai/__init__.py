@@ -1,6 +1,6 @@
 """The wire vocabulary of model APIs, shared by tracers, adapters, proxies and model servers.
 
-This package knows HTTP bodies and paths, and nothing of stores, tracers or spans of OpenTelemetry:
+This package handles HTTP bodies and paths; it does not use stores, tracers or OpenTelemetry spans:
 
 * protocols: which API a path belongs to (:data:`Protocol`, :func:`parse_path`);
 * wire format: JSON and server-sent events as bytes (:func:`loads`, :func:`dumps`,

@@ -1,4 +1,4 @@
-"""Requests and responses as span attributes of OpenTelemetry's GenAI conventions.
+"""Converts requests and responses to span attributes of OpenTelemetry's GenAI conventions.
 
 Shapes: opentelemetry.io/docs/specs/semconv/gen-ai, "gen-ai-input-messages.json" and
 "gen-ai-output-messages.json". The functions take requests and responses of OpenAI's chat

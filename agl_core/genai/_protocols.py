@@ -1,4 +1,4 @@
-"""Protocols of model APIs, and which one a path belongs to."""
+"""Protocols of model APIs, and the mapping from paths to protocols."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def loads(body: bytes) -> Any:
     try:
         return from_json(body)
     except ValueError:
-        # The fast parser refuses lone surrogates, which JSON allows and models that stop inside a
-        # character produce.
+        # The fast parser rejects lone surrogates. JSON allows them, and a model that stops inside a
+        # character produces them.
         return json.loads(body)
 
 

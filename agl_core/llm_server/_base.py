@@ -1,4 +1,4 @@
-"""The contract of LLM servers: start, answer, take new weights, stop.
+"""The contract of LLM servers: start, answer calls, load new weights, stop.
 
 ::
 
@@ -10,11 +10,11 @@
 
 Rules that hold for every server:
 
-* **Ready means ready.** When :meth:`LLMServer.start` has returned, calls are answered.
-* **Nothing is left behind.** When :meth:`LLMServer.stop` has returned, every process it started has
-  ended and its port is free; also after a start that failed.
-* **New weights or the old ones.** :meth:`LLMServer.update_weights` either raises, and the old
-  weights serve on, or every call that begins afterwards is answered by the new ones.
+* **Start waits until ready.** When :meth:`LLMServer.start` has returned, calls are answered.
+* **Stop cleans up.** When :meth:`LLMServer.stop` has returned, every process that it started has
+  ended and its port is free, also after a failed start.
+* **Updates are atomic.** :meth:`LLMServer.update_weights` either raises, and the old weights stay
+  in use, or the new weights answer every call that begins afterwards.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["LLMServer"]
 
 
 class LLMServer(ABC):
-    """Serves one model in OpenAI's protocol. Methods are called from one place at a time."""
+    """Serves one model in OpenAI's protocol. Methods must not be called concurrently."""
 
     @property
     @abstractmethod
     def model(self) -> str:
-        """Name that calls ask for."""
+        """Model name in requests."""
 
     @property
     @abstractmethod
     def model_version(self) -> str:
-        """Version of the weights that answer: as given to :meth:`update_weights`; first ``"0"``."""
+        """Version of the current weights, as given to :meth:`update_weights`; at first ``"0"``."""
 
     @property
     @abstractmethod
@@ -54,8 +54,8 @@ class LLMServer(ABC):
         """Start and return when calls are answered.
 
         Raises:
-            LLMServerError: It runs already, or it does not become ready; the message holds what
-                the server said last.
+            LLMServerError: It runs already, or it does not become ready; the message contains the
+                end of the server's output.
         """
 
     @abstractmethod
@@ -64,18 +64,19 @@ class LLMServer(ABC):
 
     @abstractmethod
     def is_running(self) -> bool:
-        """Tell whether the server was started and has neither been stopped nor died."""
+        """Tell whether the server was started and has neither been stopped nor crashed."""
 
     @abstractmethod
     async def update_weights(self, path: str | Path, *, version: str) -> None:
-        """Answer with other weights from now on.
+        """Load other weights; they answer all later calls.
 
         Args:
-            path: Where they are, on the server's machine.
-            version: What :attr:`model_version` says from then on.
+            path: Path of the weights on the server's machine.
+            version: New value of :attr:`model_version`.
 
         Raises:
-            LLMServerError: They cannot be used, or the server does not run; the old ones serve on.
+            LLMServerError: The weights cannot be used, or the server does not run; the old weights
+                stay in use.
         """
 
     def model_list(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Putting an LLM server behind a proxy."""
+"""Connects an LLM server to a proxy as its backend."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["put_behind", "serving_behind"]
 
 
 def put_behind(proxy: LLMProxy, server: LLMServer) -> None:
-    """Let a proxy answer with what a server serves, and stamp its version on spans.
+    """Make a server a backend of a proxy, and set the model version that spans carry.
 
-    To be called again when the server serves other models, at another place or with other weights.
-    Backends of other models stay.
+    Call it again when the server's model, address or weights have changed. Backends of other models
+    stay.
 
     Raises:
         LLMServerError: The server does not run.
@@ -35,7 +35,7 @@ def put_behind(proxy: LLMProxy, server: LLMServer) -> None:
 async def serving_behind(proxy: LLMProxy | None, server: LLMServer | None) -> AsyncGenerator[None]:
     """Run a server, if there is one, behind a proxy, if there is one.
 
-    A proxy that does not run yet learns of it before its start.
+    A stopped proxy gets the new backend before its start.
 
     Raises:
         LLMServerError: The server does not become ready.

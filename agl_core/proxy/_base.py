@@ -13,31 +13,31 @@ __all__ = ["LLMProxy"]
 
 
 class LLMProxy(ABC):
-    """Serves models under URLs that name the attempt that calls.
+    """Serves models under URLs that name the calling attempt.
 
     A call to ``/rollout/<id>/attempt/<id>/v1/…`` becomes one span of that attempt, with the prompt,
-    the answer, token ids and log-probabilities. Every span of a call that an agent has the whole
-    answer of is in the store: it never comes after the end of the attempt.
+    the answer, token ids and log-probabilities. When an agent has received a complete answer, the
+    span of the call is in the store, so no span arrives after the end of its attempt.
 
-    Methods may be called from any loop and thread; start and stop it from one place. A proxy can be
-    pickled; the copy has the settings and does not run.
+    Methods may be called from any loop and thread, but :meth:`start` and :meth:`stop` not
+    concurrently. A proxy can be pickled; the copy has the same settings and is stopped.
     """
 
-    # -- where spans go --------------------------------------------------------------------------
+    # -- store -----------------------------------------------------------------------------------
 
     @abstractmethod
     def get_store(self) -> LightningStore | None:
-        """Return where spans go."""
+        """Return the store of the spans, or None."""
 
     @abstractmethod
     def set_store(self, store: LightningStore) -> None:
-        """Set where spans go, from now on."""
+        """Set the store of all later spans."""
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------------
 
     @abstractmethod
     async def start(self) -> None:
-        """Serve; return when ready.
+        """Start serving; return when ready.
 
         Raises:
             ValueError: There is no store.
@@ -46,20 +46,20 @@ class LLMProxy(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Let the calls in flight end for a few seconds, store their spans, and stop.
+        """Wait a few seconds for the calls in flight, store their spans, and stop.
 
-        A proxy that does not run only warns.
+        Logs a warning if the proxy does not run.
         """
 
     async def restart(self) -> None:
-        """Stop if it runs, and start."""
+        """Stop the proxy if it runs, and start it."""
         if self.is_running():
             await self.stop()
         await self.start()
 
     @abstractmethod
     def is_running(self) -> bool:
-        """Tell whether it serves."""
+        """Tell whether the proxy serves calls."""
 
     @property
     @abstractmethod
@@ -67,30 +67,30 @@ class LLMProxy(ABC):
         """Base URL for OpenAI clients; calls to it belong to no rollout.
 
         Raises:
-            LaunchError: The port is not known before the start.
+            LaunchError: The proxy has not started, so its port is unknown.
         """
 
     # -- models ----------------------------------------------------------------------------------
 
     @abstractmethod
     def get_model_list(self) -> Sequence[Mapping[str, Any]]:
-        """Return the backends as they were given."""
+        """Return the backends unchanged, as given to the proxy."""
 
     @abstractmethod
     def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the backends at once; calls in flight end on the backend that they are on.
+        """Replace the backends in one step; calls in flight finish on their old backend.
 
         Raises:
-            ConfigError: The list is wrong; nothing has changed then.
+            ConfigError: The list is invalid; the backends are unchanged.
         """
 
     @abstractmethod
     def set_model_version(self, version: str, model: str | None = None) -> None:
-        """Say which weights answer from now on; spans carry it.
+        """Set the version of the weights, which spans of later calls carry.
 
         Args:
-            version: Any word.
-            model: The model it is about; None is all of them.
+            version: Any text.
+            model: Name of the model; None means all models.
         """
 
     def as_resource(
@@ -100,19 +100,19 @@ class LLMProxy(ABC):
         model: str | None = None,
         sampling_parameters: Mapping[str, Any] | None = None,
     ) -> LLM:
-        """Return what an algorithm gives to agents.
+        """Return the LLM resource that an algorithm gives to agents.
 
         Args:
-            rollout_id: With ``attempt_id``: bake both into the URL.
+            rollout_id: With ``attempt_id``: put both into the URL.
             attempt_id: See ``rollout_id``.
-            model: Name of the model; None takes the only one there is.
+            model: Name of the model; None takes the only model of the proxy.
             sampling_parameters: Parameters that agents should pass with each call.
 
         Returns:
             A :class:`ProxyLLM`, or a plain :class:`LLM` for one attempt if the ids are given.
 
         Raises:
-            ValueError: Only one of the ids is given, or there are several models to choose from.
+            ValueError: Only one of the ids is given, or no model is named and there are several.
         """
         if (rollout_id is None) != (attempt_id is None):
             raise ValueError("as_resource takes both rollout_id and attempt_id, or neither")
@@ -132,7 +132,7 @@ class LLMProxy(ABC):
         )
 
     def api_key_for(self, rollout_id: str | None, attempt_id: str | None) -> str | None:
-        """Return the key that agents show; None if the proxy asks for none."""
+        """Return the API key for an agent's calls; None if the proxy requires no keys."""
         return None
 
     def _model_name(self, model: str | None) -> str:
@@ -148,7 +148,7 @@ class LLMProxy(ABC):
 
     @abstractmethod
     async def pause(self) -> None:
-        """Let new calls wait until :meth:`resume`; calls in flight go on."""
+        """Hold new calls until :meth:`resume`; calls in flight continue."""
 
     @abstractmethod
     async def drain(self, deadline: float = 60.0, *, abort: bool = False) -> int:
@@ -156,15 +156,15 @@ class LLMProxy(ABC):
 
         Args:
             deadline: Longest wait, in seconds.
-            abort: Then end what is left with an error.
+            abort: Whether to end the calls still in flight at the deadline with an error.
 
         Returns:
-            How many calls were in flight at the deadline; 0 if all have ended.
+            Number of calls in flight at the deadline; 0 if all have ended.
         """
 
     @abstractmethod
     async def resume(self) -> None:
-        """Let calls go on after :meth:`pause` or :meth:`drain`."""
+        """Accept calls again after :meth:`pause` or :meth:`drain`."""
 
     @abstractmethod
     async def flush(self, rollout_id: str | None = None, attempt_id: str | None = None) -> None:

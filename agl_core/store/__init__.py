@@ -1,8 +1,8 @@
 """The store: the only thing between algorithm and runners.
 
-* :class:`LightningStore` - the contract, for everybody who uses a store.
-* :class:`EngineStore` and :class:`StorageBackend` - how a store is written: the engine implements
-  the contract once, a backend keeps the data. The other names serve backends.
+* :class:`LightningStore` - the contract, for all users of a store.
+* :class:`EngineStore` and :class:`StorageBackend` - bases of a new store: the engine implements
+  the contract once, a backend keeps the data. The other names are for backends.
 * :class:`DelegatingStore`, :class:`BatchingStore` - bases of stores that keep no data themselves.
 
 The stores themselves are imported at first use.

@@ -1,7 +1,7 @@
 """Checks of the arguments of store calls, shared by all stores.
 
 Each function returns values that are valid and that the store owns (copies), or raises
-:class:`~agl_core.errors.InvalidArgumentError` before anything was changed.
+:class:`~agl_core.errors.InvalidArgumentError` before the store changes anything.
 """
 
 from __future__ import annotations

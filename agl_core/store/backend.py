@@ -1,9 +1,9 @@
-"""The port between the store engine and whatever keeps the data.
+"""The port between the store engine and the storage of the data.
 
 :class:`~agl_core.store.engine.EngineStore` implements :class:`~agl_core.store.LightningStore` once:
-it checks arguments, asks :mod:`agl_core.lifecycle` what changes, wakes waiting callers and passes
-events on. A :class:`StorageBackend` persists what was decided. It holds no rule of rollouts,
-attempts or workers.
+it checks arguments, calls :mod:`agl_core.lifecycle` to decide the change, wakes waiting callers and
+publishes events. A :class:`StorageBackend` persists the change. It contains no rules about
+rollouts, attempts or workers.
 
 ::
 
@@ -70,7 +70,7 @@ class RolloutState(NamedTuple):
 
     rollout: Rollout
     attempt_count: int
-    """How many attempts the rollout has."""
+    """Number of the rollout's attempts."""
     attempt: Attempt | None
     """The attempt that the decision is about; None if there is no such attempt."""
     worker: Worker | None
@@ -83,7 +83,7 @@ class RolloutState(NamedTuple):
 
 
 Decide = Callable[[RolloutState], Change | None]
-"""Maps a state to what changes; None or an empty change means nothing.
+"""Maps a state to a change; None or an empty change means that nothing changes.
 
 Pure, fast and never blocking, so a backend may call it inside a transaction, and again for a newer
 state after a lost race. It may raise an :class:`~agl_core.errors.AglError`: then nothing changes,
@@ -102,15 +102,15 @@ class ClaimRequest:
     """One claim from the queue.
 
     Attributes:
-        limit: How many rollouts to claim at most; 0 or less claims nothing.
-        begin: Says what a claim changes, for the state of a rollout at the head of the queue and
-            its place among the claimed ones (0, 1, ...). ``state.attempt`` is None;
+        limit: Largest number of rollouts to claim; 0 or less claims nothing.
+        begin: Decides the change of a claim, for the state of a rollout at the head of the queue
+            and its place among the claimed ones (0, 1, ...). ``state.attempt`` is None;
             ``state.worker`` is the record of ``worker_id``. The change always holds the rollout and
             a new attempt; of the rollout it changes only ``status`` and ``end_time``, and it
-            depends on nothing but ids and the number of attempts. So a backend may ask with any
+            depends only on ids and the number of attempts. So a backend may call it with any
             ``queuing`` rollout in order to claim with one conditional write.
         worker_id: Worker that claims; None for a claim without a worker.
-        idle: Says what becomes of the worker if there is nothing to claim; None: nothing.
+        idle: Decides the worker's next record if there is nothing to claim; None: unchanged.
         key: Idempotency key; None if the call has none.
     """
 
@@ -142,11 +142,11 @@ class BackendListener(Protocol):
     """The engine as a backend sees it; thread-safe, and never blocks or raises."""
 
     def changed(self, notices: Sequence[Notice]) -> None:
-        """Take note of committed changes, in the order in which they were committed."""
+        """Process committed changes, in the order in which they were committed."""
         ...
 
     def work_available(self, count: int) -> None:
-        """Wake up to ``count`` waiting claims, whatever was told before.
+        """Wake up to ``count`` waiting claims, regardless of earlier notices.
 
         For backends that may miss the notices of other processes and count the queue instead.
         """
@@ -154,11 +154,11 @@ class BackendListener(Protocol):
 
     @property
     def waiting_claims(self) -> int:
-        """How many claims wait for work: whether there is a reason to count the queue."""
+        """Number of claims that wait for work; with 0 there is no need to count the queue."""
         ...
 
     def look_again(self) -> None:
-        """Let calls that wait for rollouts read the statuses again; a notice may be lost."""
+        """Make calls that wait for rollouts read the statuses again, as a notice may be lost."""
         ...
 
 
@@ -179,8 +179,8 @@ class StorageBackend(ABC):
     **Threads.** With the capability ``thread_safe`` any thread with an event loop may call, several
     at a time. Nothing may be bound to one loop.
 
-    **Ownership.** Records and queries passed in belong to the backend and are never changed
-    afterwards by anybody. Records handed out must not be changed by the backend afterwards. If
+    **Ownership.** Records and queries passed in belong to the backend; neither side changes them
+    afterwards. The backend must not change records after it has returned them. If
     ``shares_records`` is True they may be the very objects that it keeps: the engine copies them.
     If it is False they belong to the caller.
 
@@ -188,29 +188,30 @@ class StorageBackend(ABC):
     :meth:`insert_rollouts` and :meth:`change` get no keys. :meth:`claim` and
     :meth:`put_resources` get the key: called again under the same key they change nothing and
     return what the first call returned. A backend whose data does not outlive its process may
-    ignore keys: the store server remembers replies as long as it lives.
+    ignore keys: the store server remembers replies while it runs.
 
-    **Cancellation.** A cancelled call has happened or has not. A cancelled :meth:`claim` must not
-    keep what its caller never learns of: the rollouts go back to the head of the queue, as if they
-    had not been claimed.
+    **Cancellation.** A cancelled call has taken effect completely or not at all. A cancelled
+    :meth:`claim` must not keep rollouts that its caller never receives: they go back to the head of
+    the queue, as if they had not been claimed.
 
     **Notices.** After each commit, also of a call whose caller is gone, the backend calls the
-    listener with the notices of what changed (:func:`notices_of`, :func:`worker_notice`, and one of
+    listener with the notices of the changes (:func:`notices_of`, :func:`worker_notice`, and one of
     kind ``resources`` per snapshot written).
 
     **Errors.** :class:`~agl_core.errors.RolloutNotFoundError` and
     :class:`~agl_core.errors.AttemptNotFoundError` where a method says so;
     :class:`~agl_core.errors.StoreUnavailableError` if the data cannot be reached;
-    :class:`~agl_core.errors.StoreDataError` if it cannot be used. No driver's error gets out.
+    :class:`~agl_core.errors.StoreDataError` if it is damaged. A driver's own errors must not get
+    out.
 
     Times are epoch seconds. Insertion order is the order in which calls inserted, and within a call
     the order given.
     """
 
     shares_records: ClassVar[bool] = True
-    """Whether records handed out may be the ones that the backend keeps."""
+    """Whether returned records may be the objects that the backend keeps."""
     keeps_models: ClassVar[bool] = False
-    """Whether spans are kept as objects. False: each span that comes in has its bytes already."""
+    """Whether spans are kept as objects. False: each span passed in has its bytes already."""
 
     @property
     @abstractmethod
@@ -226,7 +227,7 @@ class StorageBackend(ABC):
         self._listener = listener
 
     def remote_changes(self) -> AbstractAsyncContextManager[object]:
-        """Return a context in which the listener hears of other processes' changes as well.
+        """Return a context in which the listener also gets the changes of other processes.
 
         Once it is entered, no later change is missed. May be entered several times at once. The
         default is for data that only this process changes.
@@ -234,7 +235,7 @@ class StorageBackend(ABC):
         return nullcontext()
 
     async def close(self) -> None:  # noqa: B027 -- nothing to release is a valid answer
-        """Release connections and files. Idempotent; calls under way may fail."""
+        """Release connections and files. Idempotent; concurrent calls may fail."""
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -252,22 +253,22 @@ class StorageBackend(ABC):
 
         Args:
             rollouts: ``queuing`` rollouts.
-            begin: None appends them to the queue. Otherwise it is asked for each of them, with
-                ``attempt=None`` and the worker's record; what it says (a first attempt) is part of
+            begin: None appends them to the queue. Otherwise it is called for each of them, with
+                ``attempt=None`` and the worker's record; its change (a first attempt) is part of
                 the insertion, and the rollout does not enter the queue.
-            worker_id: Worker that ``begin`` is about.
+            worker_id: Worker that runs the first attempts.
 
         Returns:
-            The rollouts as stored. None if one of the ids is taken; then nothing was added, or (a
-            backend without transactions, a batch that an earlier call left half done) the missing
-            ones were.
+            The rollouts as stored. None if one of the ids exists already; then none was added, or
+            (a backend without transactions, a batch that an earlier call left incomplete) only the
+            missing ones.
         """
 
     @abstractmethod
     async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
-        """Claim rollouts from the head of the queue, or note that there was nothing to claim.
+        """Claim rollouts from the head of the queue; if it is empty, record the worker as idle.
 
-        The head of the queue is what entered it first. No rollout is claimed twice.
+        The head of the queue is the rollout that entered it first. No rollout is claimed twice.
 
         Returns:
             The claimed rollouts with their new attempts, in queue order.
@@ -283,9 +284,9 @@ class StorageBackend(ABC):
         worker_id: str | None = None,
         payload: bool = True,
     ) -> RolloutRecord:
-        """Read a rollout, ask ``decide``, persist what it says. The one way to change a rollout.
+        """Read a rollout, call ``decide``, persist its change. The one way to change a rollout.
 
-        ``Change.queue`` says ``append`` (at the tail) or ``remove``. The fields ``input``,
+        ``Change.queue`` is ``append`` (at the tail), ``remove`` or None. The fields ``input``,
         ``mode``, ``resources_id``, ``config`` and ``metadata`` of ``Change.rollout`` are the
         objects of the state unless they changed.
 
@@ -293,15 +294,15 @@ class StorageBackend(ABC):
             rollout_id: The rollout.
             decide: Called with the stored rollout, attempt and worker. A change's
                 attempt replaces the one with its id, or is new.
-            attempt_id: The attempt that it is about, or ``"latest"``. An attempt that does not
-                exist is None in the state; that is not an error.
-            worker_id: The worker that it is about; None means the attempt's.
-            payload: Whether ``decide`` and the caller look at the rollout's ``input`` and
+            attempt_id: The attempt to read into the state, or ``"latest"``. An attempt that does
+                not exist is None in the state; that is not an error.
+            worker_id: The worker to read into the state; None means the attempt's.
+            payload: Whether ``decide`` and the caller read the rollout's ``input`` and
                 ``metadata``. If False a backend may leave them None, and ``decide`` changes
                 neither.
 
         Returns:
-            The rollout and the attempt that it was about, after the change.
+            The rollout and the attempt after the change.
 
         Raises:
             RolloutNotFoundError: There is no such rollout (:func:`rollout_not_found`).
@@ -316,8 +317,8 @@ class StorageBackend(ABC):
         The key is ``(rollout_id, attempt_id, span_id)``; of two in one call the first is stored.
         Each rollout's counter (:meth:`draw_sequence_ids`) is raised to the highest sequence id of
         its spans, the skipped ones included. For each attempt that got a new span, ``arrived`` is
-        asked once, as in :meth:`change` with ``payload=False``; of the worker it only looks at the
-        one of an ``unresponsive`` attempt.
+        called once, as in :meth:`change` with ``payload=False``; it reads the worker only if the
+        attempt is ``unresponsive``.
 
         Returns:
             The very objects that were stored, in the order given.
@@ -331,7 +332,7 @@ class StorageBackend(ABC):
     async def draw_sequence_ids(self, rollout_ids: Sequence[str]) -> Sequence[int]:
         """Draw the next span sequence id (1, 2, 3, ...) of each rollout, in the order given.
 
-        An id may stand several times. An unknown rollout starts a counter.
+        An id may occur several times. An unknown rollout starts a counter.
         """
 
     def draw_sequence_id_now(self, rollout_id: str) -> int | None:
@@ -353,13 +354,13 @@ class StorageBackend(ABC):
         Args:
             resources_id: The snapshot.
             decide: Called with the stored snapshot.
-            becomes_latest: Whether it becomes the latest snapshot; False leaves the latest alone.
+            becomes_latest: Whether it becomes the latest snapshot; False keeps the current one.
             key: Idempotency key.
         """
 
     @abstractmethod
     async def change_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
-        """Replace a worker's record by what ``decide`` says; return it."""
+        """Replace a worker's record by the result of ``decide``; return it."""
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -412,14 +413,14 @@ class StorageBackend(ABC):
     # -- the watchdog ----------------------------------------------------------------------------
 
     def has_watched(self) -> bool:
-        """Tell, without I/O, whether there may be rollouts to watch; a guess of True is allowed."""
+        """Tell without I/O whether there may be rollouts to watch; True is allowed if unknown."""
         return True
 
     async def begin_scan(self, now: float, debounce: float) -> bool:
         """Tell whether this process may scan now; override it if several processes share the data.
 
-        True in one process at most within ``debounce`` seconds; the engine sees to that within a
-        process. A clock that was set back must not stop the scans.
+        True in at most one process within ``debounce`` seconds; within a process the engine
+        ensures that. A clock that was set back must not stop the scans.
         """
         del now, debounce
         return True
@@ -427,8 +428,8 @@ class StorageBackend(ABC):
     async def find_watched(self) -> Sequence[RolloutRecord]:
         """Return the rollouts for which :func:`agl_core.lifecycle.is_watched` holds.
 
-        The engine looks at config, status and attempt only. Costs should follow their number, not
-        the number of all rollouts.
+        The engine reads only config, status and attempt. The cost should grow with the number of
+        watched rollouts, not of all rollouts.
         """
         records, _ = await self.find_rollouts(RolloutQuery(status_in=sorted(RUNNING_STATUSES)))
         return [record for record in records if lifecycle.is_watched(record[0])]
@@ -438,7 +439,7 @@ class StorageBackend(ABC):
     _listener: BackendListener | None = None
 
     def publish(self, notices: Sequence[Notice]) -> None:
-        """Pass the notices of a commit on to the listener."""
+        """Pass the notices of a commit to the listener."""
         if self._listener is not None and notices:
             self._listener.changed(notices)
 

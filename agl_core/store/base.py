@@ -1,19 +1,19 @@
-"""The store contract: everything that algorithms, runners and servers may ask of a store.
+"""The store contract: all calls that algorithms, runners and servers make to a store.
 
 Rules that hold for every method:
 
 * **Atomic.** Each call happens as a whole or not at all, and calls appear in some serial order, for
   any number of tasks, threads, processes and machines that the store's capabilities admit.
-* **Copies.** Nothing that goes in or comes out is shared with the store: mutating it changes
-  nothing in the store.
-* **Durable on return**, for stores that claim ``durable``: what a returned call wrote survives the
-  process.
+* **Copies.** Arguments and results are not shared with the store: mutating them does not change
+  the store.
+* **Durable on return**, for stores with the capability ``durable``: the data of a returned call
+  survives the process.
 * Times are epoch seconds, durations are seconds, sizes are bytes.
 * Unknown ids: reads answer ``None`` or an empty page, writes raise
   :class:`~agl_core.errors.RolloutNotFoundError` or :class:`~agl_core.errors.AttemptNotFoundError`.
 * A bad argument raises :class:`~agl_core.errors.InvalidArgumentError` (a ``ValueError``). A store
-  that cannot be reached raises :class:`~agl_core.errors.StoreUnavailableError`; data that cannot be
-  used raises :class:`~agl_core.errors.StoreDataError`.
+  that cannot be reached raises :class:`~agl_core.errors.StoreUnavailableError`; damaged data raises
+  :class:`~agl_core.errors.StoreDataError`.
 
 Queries:
 
@@ -21,12 +21,12 @@ Queries:
 * An ``offset`` past the end: an empty page.
 * No ``sort_by``: insertion order. An unknown sort field is an
   :class:`~agl_core.errors.InvalidArgumentError` that names the allowed ones.
-* Filters and sort orders mean what :mod:`agl_core.store.filters` says.
+* :mod:`agl_core.store.filters` defines the meaning of filters and sort orders.
 
 :mod:`agl_core.lifecycle` decides how a call changes statuses, never a store.
 
-The abstract methods are those of version 0.3; all others have a default on top of them. A store
-that keeps data of its own is best written as an :class:`~agl_core.store.EngineStore` on a
+The abstract methods are those of version 0.3; all others have a default on top of them. Write a
+store that keeps its own data as an :class:`~agl_core.store.EngineStore` on a
 :class:`~agl_core.store.StorageBackend`.
 """
 
@@ -78,7 +78,7 @@ class LightningStore(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # A store written for version 0.3 knows no `wait`, and may return plain sequences.
+        # A store written for version 0.3 has no `wait`, and may return plain sequences.
         adapt_methods(cls)
 
     # -- about the store -------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class LightningStore(ABC):
         return LightningStoreStatistics(name=type(self).__name__)
 
     def otlp_traces_endpoint(self) -> str:
-        """Return the URL that takes OTLP/HTTP traces, ending in ``/v1/traces``.
+        """Return the URL that accepts OTLP/HTTP traces; it ends in ``/v1/traces``.
 
         Raises:
             NotImplementedError: The store has no such endpoint (capability ``otlp_traces``).
@@ -172,9 +172,9 @@ class LightningStore(ABC):
 
         Args:
             worker_id: Worker that claims; it becomes ``busy``, or ``idle`` if there is no work.
-            wait: How long to wait for work, in seconds; 0 answers at once. Waiting costs nothing
-                and ends within milliseconds of an enqueue. Waiting calls are served in order of
-                arrival. An implementation without this parameter is called again and again.
+            wait: Longest wait for work, in seconds; 0 returns at once. Waiting uses no CPU and ends
+                within milliseconds of an enqueue. Waiting calls are served in order of arrival. An
+                implementation without this parameter is polled.
 
         Returns:
             The rollout with its new attempt, or None if there was no work in time.
@@ -202,7 +202,7 @@ class LightningStore(ABC):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None
     ) -> AttemptedRollout:
-        """Start another attempt outside the queue, whatever the rollout's status and limits.
+        """Start another attempt outside the queue, regardless of the rollout's status and limits.
 
         The rollout becomes ``preparing``, leaves the queue if it was in it, and its end time is
         cleared.
@@ -214,8 +214,9 @@ class LightningStore(ABC):
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
         """Take back an undelivered claim; see :func:`agl_core.lifecycle.return_claim`.
 
-        For servers, which notice that a client is gone. One atomic step; nothing changes once the
-        attempt was acted on. The default takes several steps and does not end the attempt.
+        For servers, which notice that a client has disconnected. One atomic step; an attempt that
+        has been used since does not change. The default takes several steps and does not end the
+        attempt.
 
         Raises:
             RolloutNotFoundError: No such rollout.
@@ -255,7 +256,7 @@ class LightningStore(ABC):
             status_in: Keep these statuses; ``[]`` keeps none.
             rollout_id_in: Keep these ids.
             rollout_id_contains: Keep ids with this substring (case-sensitive).
-            filter_logic: How the filters given combine; without any, everything matches.
+            filter_logic: How the given filters combine; without filters every rollout matches.
             sort_by: A field of :class:`Rollout`.
             sort_order: Direction.
             limit: Page size.
@@ -346,9 +347,9 @@ class LightningStore(ABC):
         """Return the spans of a rollout, or of one of its attempts.
 
         Args:
-            rollout_id: Rollout whose spans are meant; always holds.
+            rollout_id: Rollout of the spans; always applies.
             attempt_id: None for all attempts, ``"latest"`` for the one with the highest sequence
-                id, or an id; always holds.
+                id, or an id; always applies.
             trace_id: Keep spans of this trace (and so on for the filters below).
             trace_id_contains: Substring of the trace id.
             span_id: Span id.
@@ -357,8 +358,8 @@ class LightningStore(ABC):
             parent_id_contains: Substring of the parent span id.
             name: Span name.
             name_contains: Substring of the span name.
-            filter_logic: How the optional filters combine; without any, everything in scope
-                matches.
+            filter_logic: How the optional filters combine; without any, every span of the rollout
+                or attempt matches.
             limit: Page size.
             offset: Matches to skip.
             sort_by: One of sequence_id, start_time, end_time, name, span_id, trace_id, parent_id,
@@ -377,7 +378,7 @@ class LightningStore(ABC):
     ) -> PaginatedResult[EncodedSpan]:
         """Like :meth:`query_spans`, with the same parameters, for spans as bytes.
 
-        Servers send what this returns. The default encodes what :meth:`query_spans` returns.
+        Servers send the bytes unchanged. The default encodes the spans of :meth:`query_spans`.
         """
         page = await self.query_spans(rollout_id, attempt_id, **filters)
         return evolve(page, {"items": [encode_span(span) for span in page.items]})  # pyright: ignore[reportReturnType]
@@ -388,7 +389,7 @@ class LightningStore(ABC):
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         """Store a new snapshot under a new id, version 1.
 
-        It becomes the latest, unless all it holds are checkpoints
+        It becomes the latest, unless it holds only checkpoints
         (:func:`agl_core.types.becomes_latest`).
         """
 
@@ -398,7 +399,7 @@ class LightningStore(ABC):
     ) -> ResourcesUpdate:
         """Replace a snapshot (version + 1, create time kept), or create it at version 1.
 
-        Either way it becomes the latest, as :meth:`add_resources` says.
+        In both cases it becomes the latest, as in :meth:`add_resources`.
         """
 
     # -- spans -----------------------------------------------------------------------------------
@@ -427,7 +428,7 @@ class LightningStore(ABC):
         return [span for span in spans if await self.add_span(span) is not None]
 
     async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
-        """Like :meth:`add_many_spans`, for spans as bytes; returns the very objects stored.
+        """Like :meth:`add_many_spans`, for spans as bytes; returns the stored objects.
 
         The default decodes them.
         """
@@ -468,8 +469,8 @@ class LightningStore(ABC):
     def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
         """Draw the rollout's next span sequence id without waiting, if this store can.
 
-        A tracer that can number a span the moment it ends keeps the order of what happened, however
-        late the span is stored. Only for threads that may call the store at all.
+        A tracer that numbers a span when it ends preserves the order of events, even if the span is
+        stored later. Only for threads that may call the store.
 
         Returns:
             The id, or None if drawing one takes I/O.
@@ -496,7 +497,7 @@ class LightningStore(ABC):
         config: RolloutConfig | Unset = UNSET,
         metadata: dict[str, Any] | None | Unset = UNSET,
     ) -> Rollout:
-        """Change the fields given; what a status does: :func:`agl_core.lifecycle.update_rollout`.
+        """Change the given fields; a status has effects: :func:`agl_core.lifecycle.update_rollout`.
 
         Raises:
             RolloutNotFoundError: No such rollout.
@@ -513,7 +514,7 @@ class LightningStore(ABC):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | None | Unset = UNSET,
     ) -> Attempt:
-        """Change the fields given; what follows: :func:`agl_core.lifecycle.update_attempt`.
+        """Change the given fields; for the effects see :func:`agl_core.lifecycle.update_attempt`.
 
         Raises:
             RolloutNotFoundError: No such rollout.
@@ -525,10 +526,10 @@ class LightningStore(ABC):
     async def update_worker(
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
-        """Record a worker's heartbeat, creating the worker if need be.
+        """Record a worker's heartbeat; creates the worker if it does not exist.
 
-        The reply is also how a runner learns that its attempt was taken from it: the worker then
-        no longer holds the attempt's id.
+        The reply also shows a runner that it has lost its attempt: the returned worker then no
+        longer has the attempt's id.
 
         Raises:
             TypeError: ``heartbeat_stats`` is None.
@@ -544,10 +545,10 @@ class LightningStore(ABC):
 
         Args:
             rollout_ids: Rollouts to wait for; unknown ids are left out and not waited for.
-            timeout: Seconds; None waits as long as it takes, 0 or less looks once.
+            timeout: Seconds; None waits without a limit, 0 or less checks once.
 
         Returns:
-            The finished ones among them, in the order given.
+            The finished rollouts among them, in the order given.
         """
 
     def events(self) -> AsyncIterator[StoreEvent]:
@@ -562,12 +563,12 @@ class LightningStore(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no events")
 
     async def run_watchdog(self) -> int:
-        """Look for attempts past their timeout or silent for too long, and end them.
+        """End attempts that exceeded their timeout or were silent for too long.
 
         Stores debounce it; servers and managed stores call it periodically. The default is for
-        stores that look during other calls, as version 0.3 does.
+        stores that check during other calls, as in version 0.3.
 
         Returns:
-            How many attempts were ended.
+            Number of ended attempts.
         """
         return 0

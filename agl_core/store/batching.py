@@ -24,7 +24,7 @@ __all__ = ["BatchingStore"]
 
 
 class BatchingStore(LightningStore):
-    """Base of stores that implement the batches and get the single calls from here."""
+    """Base of stores that implement the batch calls; it implements the single calls."""
 
     async def enqueue_rollout(
         self,
@@ -56,7 +56,7 @@ class BatchingStore(LightningStore):
     ) -> Sequence[AttemptedRollout]: ...
 
     def encode(self, span: Span) -> EncodedSpan:
-        """Encode a span that comes in; what is returned shares nothing with it."""
+        """Encode a span that was passed in; the result shares no mutable state with it."""
         return encode_span(span)
 
     async def add_span(self, span: Span) -> Span | None:

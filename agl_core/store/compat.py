@@ -1,8 +1,8 @@
-"""Stores that implement only the methods of version 0.3.
+"""Adapts stores that implement only the methods of version 0.3.
 
-Two things changed since: claims may wait for work, and queries return a
-:class:`~agl_core.types.PaginatedResult`. A class that has neither is adapted when it is defined, so
-callers need not tell the difference.
+Since then claims may wait for work, and queries return a
+:class:`~agl_core.types.PaginatedResult`. A class without these is adapted when it is defined, so
+callers need not distinguish the two.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _QUERIES: Final = (
 )
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-"""Seconds between two claims of a call that waits at a store that cannot wake it."""
+"""Seconds between two claims of a waiting call if the store cannot wake it."""
 
 Method = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def adapt_methods(cls: type[Any]) -> None:
-    """Replace those methods of a store class that have the form of version 0.3."""
+    """Replace the methods of a store class that have the signature of version 0.3."""
     for name in _CLAIMS:
         method = vars(cls).get(name)
         if inspect.iscoroutinefunction(method) and not _accepts(method, "wait"):
@@ -52,7 +52,7 @@ def _accepts(method: Method, name: str) -> bool:
 
 
 def _returns_page(method: Method) -> bool:
-    # Only the annotation tells before the first call; 0.3's contract says a sequence.
+    # Before the first call only the annotation shows the type; 0.3's contract is a sequence.
     return "PaginatedResult" in str(method.__annotations__.get("return", ""))
 
 

@@ -1,4 +1,4 @@
-"""Which store is used when none is named, and the line that says which one it is."""
+"""Chooses the default store, and describes stores for the log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def default_store(directory: str | Path) -> dict[str, Any]:
     """Return the spec of the store that is used when none is named.
 
     Args:
-        directory: Where its file goes: ``agl.db`` of the plugin ``sqlite``, where that is
-            installed; else the store is in memory.
+        directory: Directory of its file: ``agl.db`` of the plugin ``sqlite`` if that is installed;
+            else the store is in memory.
     """
     if any(record.name == _DURABLE for record in get_registry().usable("store")):
         return {"type": _DURABLE, "path": str(Path(directory).absolute() / DEFAULT_FILE)}
@@ -27,11 +27,11 @@ def default_store(directory: str | Path) -> dict[str, Any]:
 
 
 def describe_store(store: LightningStore, name: str = "") -> str:
-    """Return a line that says which store this is, where it is, and whether it keeps anything.
+    """Return a line with the kind of a store, its location, and whether its data is durable.
 
     Args:
         store: The store.
-        name: What it was asked for as; its class's name if that is not known.
+        name: Name under which it was configured; by default the name of its class.
     """
     name = name or type(store).__name__
     for attribute in ("path", "server_address", "endpoint"):

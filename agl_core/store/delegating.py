@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 def _delegated(method: F) -> F:
     name = method.__name__
 
-    # Without the __dict__, in which an abstract method is marked as one.
+    # Not the __dict__: there, abstract methods have the mark that makes a class abstract.
     @functools.wraps(method, updated=())
     async def call(self: DelegatingStore, *args: Any, **kwargs: Any) -> Any:
         return await self.delegate(name, *args, **kwargs)
@@ -26,17 +26,17 @@ def _delegated(method: F) -> F:
 
 
 class DelegatingStore(LightningStore):
-    """Base of stores that hand each call to the store that :meth:`target` returns.
+    """Base of stores that pass each call to the store that :meth:`target` returns.
 
-    The whole contract is delegated; a subclass overrides what it does differently.
+    The whole contract is delegated; a subclass overrides single methods.
     """
 
     def target(self) -> LightningStore:
-        """Return the store that calls go to now."""
+        """Return the store that gets the next call."""
         raise NotImplementedError
 
     async def delegate(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the target; every async method of the contract comes through here."""
+        """Call a method of the target; every async method of the contract calls this."""
         return await getattr(self.target(), name)(*args, **kwargs)
 
     @property
@@ -55,7 +55,7 @@ class DelegatingStore(LightningStore):
     def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
         return self.target().draw_span_sequence_id(rollout_id, attempt_id)
 
-    # A loop would be shorter, but type checkers would take the class for abstract.
+    # A loop would be shorter, but type checkers would consider the class abstract.
     statistics = _delegated(LightningStore.statistics)
     start_rollout = _delegated(LightningStore.start_rollout)
     enqueue_rollout = _delegated(LightningStore.enqueue_rollout)

@@ -1,9 +1,9 @@
-"""Spans as bytes: encoded when they enter a store or at the first time that bytes are needed.
+"""Spans as bytes: encoded when they enter a store or when their bytes are first needed.
 
-A span is written once and mostly read by other machines, so stores keep it as the JSON that it
-travels as: the server stores what it received and sends what it stored. A span that was added as an
-object in this process is kept as an object, and encoded only if somebody asks for its bytes. The
-fields that stores index and sort by are attributes.
+A span is written once and mostly read by other machines, so stores keep its JSON: the server stores
+the bytes that it received and sends the bytes that it stored. A span that was added as an object in
+this process is kept as an object, and encoded only when its bytes are needed. The fields that
+stores index and sort by are attributes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _KINDS: Final = _SCALARS | {list}
 
 
 class SpanParts(NamedTuple):
-    """A plain span's content that stores do not look at.
+    """The content of a plain span that stores do not read.
 
-    Takes a fraction of the objects that a :class:`Span` is made of: less memory, and less work for
-    the garbage collector. Of a span context: the values of its fields in their order.
+    Consists of far fewer objects than a :class:`Span`: less memory, and less work for the garbage
+    collector. A span context is stored as the values of its fields, in order.
     """
 
     status_code: StatusCode
@@ -43,7 +43,7 @@ class SpanParts(NamedTuple):
 
 
 class EncodedSpan:
-    """A span's JSON and the fields that stores look at.
+    """A span's JSON and the fields that stores read.
 
     Immutable by convention: stores share instances instead of copying them.
     """
@@ -177,7 +177,7 @@ def encode_span(span: Span) -> EncodedSpan:
 
 
 def hold_span(span: Span) -> EncodedSpan:
-    """Copy a span, to be encoded when its bytes are asked for; the result shares no mutable state.
+    """Copy a span, to be encoded when its bytes are needed; the result shares no mutable state.
 
     Costs less than :func:`encode_span`, and reading the span back costs a copy. A span with events,
     links, extra keys or nested values is encoded at once.
@@ -247,7 +247,7 @@ def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> Encoded
 
 
 def decode_spans(spans: Iterable[EncodedSpan]) -> Sequence[Span]:
-    """Decode many spans; those held as bytes in one pass of the parser."""
+    """Decode many spans; one pass of the parser decodes all those held as bytes."""
     spans = list(spans)
     if all(span.parts is None for span in spans):
         return _span_list.validate_json(b"[" + b",".join(span.payload for span in spans) + b"]")

@@ -1,7 +1,7 @@
 """The store engine: the store contract, once, on top of a storage backend.
 
-Every changing call does the same: check the arguments, let the backend read, ask
-:mod:`agl_core.lifecycle`, let the backend persist. The backend's notices then wake waiting callers.
+Every changing call has the same steps: check the arguments, read from the backend, call
+:mod:`agl_core.lifecycle`, persist in the backend. The backend's notices then wake waiting callers.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LONGEST_SLICE: Final = 10.0
-"""Seconds after which a waiting call looks again although nothing woke it: a notice of another
-process may be lost."""
+"""Seconds after which a waiting call checks again without being woken: a notice of another process
+may be lost."""
 
 
 class EngineStore(BatchingStore):
-    """A store on a storage backend; subclasses are constructors that make their backend.
+    """A store on a storage backend; a subclass only adds a constructor that creates the backend.
 
     As thread-safe as its backend; usable from several event loops. After a fork the child has no
     waiting callers.
@@ -102,7 +102,7 @@ class EngineStore(BatchingStore):
     Args:
         backend: Keeps the data; belongs to the store, which closes it.
         scan_debounce_seconds: Shortest time between two scans of the watchdog, in seconds; 0 scans
-            at every call that may show its verdicts.
+            at every call whose result it may change.
     """
 
     def __init__(self, backend: StorageBackend, *, scan_debounce_seconds: float = 10.0) -> None:
@@ -115,7 +115,7 @@ class EngineStore(BatchingStore):
         _stores.add(self)
 
     def _forget_waiters(self) -> None:
-        """Drop the waiting callers of the parent process, whose locks may be held for ever."""
+        """Drop the waiting callers of the parent process, whose locks may never be released."""
         self._watchdog = self._watchdog.renewed()
         self._waiters = Waiters()
         self._backend.subscribe(self._waiters)
@@ -212,7 +212,7 @@ class EngineStore(BatchingStore):
             if stored is not None:
                 return stored
             if key is not None:
-                # An earlier call of the same key has inserted them.
+                # An earlier call with the same key has inserted them.
                 ids = [rollout.rollout_id for rollout in rollouts]
                 known, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ids))
                 by_id = {record[0].rollout_id: record for record in known}
@@ -277,7 +277,7 @@ class EngineStore(BatchingStore):
 
         def decide(state: RolloutState) -> Change | None:
             if state.attempt is not None:
-                return None  # begun by an earlier call of the same key
+                return None  # begun by an earlier call with the same key
             return _begin(state, attempt_id, worker_id, now)
 
         record = await self._backend.change(
@@ -604,7 +604,7 @@ class EngineStore(BatchingStore):
         return await self._watchdog.scan()
 
     def _slice(self, remaining: float | None) -> float:
-        """Return how many seconds a waiting call may sleep before it must look again."""
+        """Return the number of seconds that a waiting call may sleep until its next check."""
         period = min(self._watchdog.period, _LONGEST_SLICE)
         return period if remaining is None else max(min(period, remaining), 0.0)
 

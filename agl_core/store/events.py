@@ -1,4 +1,4 @@
-"""Passing events on to listeners without ever waiting for them."""
+"""Passes events to listeners without waiting for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_core.store.wakeup import Wakeup
 __all__ = ["EventBus", "Subscription"]
 
 _BUFFER: Final = 4096
-"""Events kept for a listener that does not keep up; it loses older ones."""
+"""Number of events kept for a slow listener; it loses older ones."""
 
 
 class Subscription:
@@ -31,7 +31,7 @@ class Subscription:
             self.wakeup.set()
 
     def take(self) -> list[StoreEvent]:
-        """Return what is buffered and empty the buffer."""
+        """Return the buffered events and empty the buffer."""
         events = list(self._events)
         self._events.clear()
         self.wakeup.clear()
@@ -39,7 +39,7 @@ class Subscription:
 
 
 class EventBus:
-    """Numbers the changes of a store and hands them to its listeners. Not thread-safe."""
+    """Numbers the changes of a store and passes them to its listeners. Not thread-safe."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -55,9 +55,9 @@ class EventBus:
         self._subscriptions.discard(subscription)
 
     def publish(self, notices: Sequence[Notice]) -> None:
-        """Hand changes to all listeners."""
+        """Pass changes to all listeners."""
         first = self._number + 1
-        # Numbers go on without listeners: one that reconnects sees that it missed some.
+        # Count also without listeners: a listener that reconnects sees that it missed events.
         self._number += len(notices)
         if not self._subscriptions:
             return
@@ -67,7 +67,7 @@ class EventBus:
                 subscription.put(event)
 
     def close(self) -> None:
-        """End every listener's stream after what it has buffered."""
+        """End every listener's stream after its buffered events."""
         self.closed = True
         for subscription in self._subscriptions:
             subscription.wakeup.set()

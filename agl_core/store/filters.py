@@ -1,4 +1,4 @@
-"""What filters, sort orders and pages mean, for every store.
+"""Defines filters, sort orders and pages for every store.
 
 A query's arguments become :class:`~agl_core.types.FilterOptions` here. Backends in memory run them
 with :func:`agl_core.store.queries.run_query`; databases translate them and are tested against it.
@@ -53,7 +53,7 @@ SPAN_SORT_FIELDS: Final[Mapping[str, Any]] = types.MappingProxyType(
         "attempt_id": "",
     }
 )
-"""Fields that spans can be sorted by, and what a missing value sorts as."""
+"""Fields that spans can be sorted by, and the sort value of a missing field."""
 
 _OPERATORS: Final = ("exact", "within", "contains")
 
@@ -68,8 +68,8 @@ def filter_options(
 
     Args:
         logic: How the conditions combine.
-        must: Exact values that always hold.
-        **conditions: ``field``, ``field_in`` or ``field_contains``; None means not asked for.
+        must: Exact values that always apply.
+        **conditions: ``field``, ``field_in`` or ``field_contains``; None means no condition.
 
     Raises:
         InvalidArgumentError: ``logic`` is neither ``and`` nor ``or``.
@@ -91,7 +91,7 @@ def filter_options(
 
 
 def renamed_filter(new: str, value: T | None, old: str, old_value: T | None) -> T | None:
-    """Return the value of a filter that still has an old name, warning whoever uses that.
+    """Return the value of a renamed filter; the old name causes a deprecation warning.
 
     The new name wins when both are given.
     """
@@ -139,7 +139,7 @@ def compile_filter(options: FilterOptions | None) -> Predicate | None:
     Raises:
         InvalidArgumentError: An unknown operator or aggregate, or one operator twice on a field in
             ``_must``.
-        TypeError: A filter that is no mapping.
+        TypeError: A filter is not a mapping.
     """
     if not options:
         return None
@@ -226,7 +226,7 @@ def _contains(held: Any, part: Any) -> bool:
 
 @cache
 def sortable_fields(model: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the fields a model's records can be sorted by, and what a missing value sorts as."""
+    """Return the sortable fields of a model, and the sort value of a missing field."""
     if model is Span:
         return SPAN_SORT_FIELDS
     fields: dict[str, Any] = {}
@@ -244,7 +244,7 @@ def sortable_fields(model: type[BaseModel]) -> Mapping[str, Any]:
 
 
 def _scalar_kinds(annotation: Any) -> Iterable[Any]:
-    """The types a field's value may have, None aside; a Literal counts as its values' types."""
+    """Yield the types of a field's value except None; for a Literal, those of its values."""
     origin = get_origin(annotation)
     if origin is Literal:
         return [type(value) for value in get_args(annotation)]
@@ -255,7 +255,7 @@ def _scalar_kinds(annotation: Any) -> Iterable[Any]:
 
 
 def sort_key(model: type[BaseModel], field: str) -> Callable[[Any], Any]:
-    """Return the function that maps a record to what it is sorted by.
+    """Return the function that maps a record to its sort key.
 
     Raises:
         InvalidArgumentError: The model cannot be sorted by this field; the message names the

@@ -15,7 +15,7 @@ __all__ = ["CrossLoopLock"]
 class CrossLoopLock:
     """A fair, non-re-entrant lock that is awaited and never blocks a thread.
 
-    Use as ``async with lock``. Coroutines of one loop and of different loops queue up alike.
+    Use as ``async with lock``. Coroutines of one loop and of different loops share one queue.
     """
 
     def __init__(self) -> None:

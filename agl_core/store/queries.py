@@ -1,8 +1,7 @@
-"""Queries as values: what the engine hands to a storage backend.
+"""Queries as values, which the engine passes to a storage backend.
 
-Each value is frozen and was checked when it was made: the limit, the offset, the direction, the
-sort field and the filter logic are valid. The meaning of filters and
-orders is in :mod:`agl_core.store.filters`.
+Each value is frozen and checked by its constructor: the limit, the offset, the direction, the sort
+field and the filter logic are valid. :mod:`agl_core.store.filters` defines filters and orders.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Query:
         filter_logic: How the optional filters that are set combine: ``and`` or ``or``.
         sort_by: A sortable field of the model; None means insertion order.
         sort_order: ``asc`` or ``desc``; equal keys keep insertion order in both.
-        limit: Page size; -1 means all, 0 means that only the total is wanted.
+        limit: Page size; -1 means all, 0 returns only the total.
         offset: Matches to skip.
 
     Raises:
@@ -134,9 +133,9 @@ class SpanQuery(Query):
     """The spans of one rollout; see :meth:`LightningStore.query_spans`.
 
     Attributes:
-        rollout_id: The rollout; always holds.
-        attempt_id: One of its attempts, or None for all; always holds. Never ``"latest"``: the
-            engine has looked that up.
+        rollout_id: The rollout; always applies.
+        attempt_id: One of its attempts, or None for all; always applies. Never ``"latest"``: the
+            engine has replaced it by an id.
     """
 
     model: ClassVar[type[BaseModel]] = Span
@@ -164,7 +163,7 @@ class SpanQuery(Query):
 
 
 def run_query(records: Iterable[T], query: Query) -> tuple[Sequence[T], int]:
-    """Filter, sort and page records that come in insertion order; the reference for all stores.
+    """Filter, sort and page records given in insertion order; the reference for all stores.
 
     Args:
         records: Records in the scope of the query, in insertion order.

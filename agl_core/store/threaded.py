@@ -1,4 +1,4 @@
-"""Any store, usable from several threads."""
+"""A wrapper that makes any store usable from several threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from agl_core.types import AttemptedRollout, Rollout
 __all__ = ["LightningStoreThreaded"]
 
 _LOOK_AGAIN: Final = 1.0
-"""Seconds after which a waiting call looks again although no call came through this store: the
-inner store's watchdog may have changed something."""
+"""Seconds after which a waiting call checks again although no other call was made: the inner
+store's watchdog may have changed a rollout."""
 _READS: Final = ("query_", "get_rollout", "get_latest", "get_resources", "get_worker", "statistics")
 _LOOKS: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts")
 
@@ -26,8 +26,8 @@ _LOOKS: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts"
 class LightningStoreThreaded(DelegatingStore):
     """Makes a store usable from several threads, each with its own event loop.
 
-    A store that is thread-safe itself is called directly. For any other, calls are made one at a
-    time, without blocking a thread; a call that waits for something lets the others through.
+    A store that is thread-safe itself is called directly. Any other gets one call at a time,
+    without blocking a thread; a call that waits for work or rollouts does not block the others.
 
     Args:
         store: The store to call.
@@ -55,7 +55,8 @@ class LightningStoreThreaded(DelegatingStore):
             return await getattr(self.store, name)(*args, **kwargs)
         async with self._lock:
             result = await getattr(self.store, name)(*args, **kwargs)
-        # A waiting call that looks wakes no other, or two of them would keep each other awake.
+        # The check of a waiting call wakes no other; otherwise two waiting calls wake each other
+        # without end.
         if not name.startswith(_READS) and name not in _LOOKS:
             with self._guard:
                 for wakeup in self._waiting:
@@ -100,7 +101,7 @@ class LightningStoreThreaded(DelegatingStore):
     async def _until(
         self, look: Callable[[], Coroutine[Any, Any, tuple[Any, bool]]], timeout: float | None
     ) -> Any:
-        """Look until it is enough, or until the timeout; return what was seen last."""
+        """Repeat a check until it is satisfied or until the timeout; return its last result."""
         deadline = None if timeout is None else time.monotonic() + timeout
         wakeup = Wakeup()
         with self._guard:

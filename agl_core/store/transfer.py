@@ -1,8 +1,8 @@
-"""Everything in a store, as records that another store can take in: export and import.
+"""Export and import: the whole content of a store as records for another store.
 
-A record is a kind and the JSON of one model. They come in an order in which they can be taken in:
-resources and workers, then each rollout with its attempts and their spans. As a file that is a line
-of JSON each (``.jsonl``), or the two columns of a Parquet file (``.parquet``, with pyarrow).
+A record is a kind and the JSON of one model. Records are in an order in which they can be imported:
+resources and workers, then each rollout with its attempts and their spans. A file has one line of
+JSON per record (``.jsonl``), or is a Parquet file with two columns (``.parquet``, with pyarrow).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BATCH: Final = 1000
 
 
 class Record(NamedTuple):
-    """One thing in a store: what it is, and its JSON."""
+    """One record of a store: its kind and its JSON."""
 
     kind: Kind
     json: bytes
@@ -45,13 +45,13 @@ class Record(NamedTuple):
 
 @runtime_checkable
 class Restorable(Protocol):
-    """A store that takes records in as they were, ids and times included.
+    """A store that imports records unchanged, ids and times included.
 
-    What waits in the queue takes the order of the rollouts.
+    Queued rollouts enter the queue in the order of the records.
     """
 
     async def restore(self, records: Iterable[Record]) -> int:
-        """Store what is not there yet, atomically; return how many records that were."""
+        """Store the missing records atomically; return their number."""
         ...
 
 
@@ -59,7 +59,7 @@ class Restorable(Protocol):
 
 
 async def export_records(store: LightningStore) -> AsyncIterator[Record]:
-    """Yield everything in a store, a page at a time; it may be in use."""
+    """Yield all records of a store, read page by page; the store may be in use."""
     async for snapshot in _pages(store.query_resources):
         yield Record("resources", _json(snapshot))
     async for worker in _pages(store.query_workers):
@@ -86,18 +86,18 @@ async def _pages(query: Any) -> AsyncIterator[Any]:
 
 
 async def import_records(store: LightningStore, records: Iterable[Record]) -> int:
-    """Take records in.
+    """Import records into a store.
 
-    A :class:`Restorable` store has them as they were, and skips what it has already. Any other
-    gets what the contract can express: snapshots under their ids, finished rollouts with their
-    attempts and spans under new ids and with new times. What is unfinished is left out there: a
-    runner may still be at it.
+    A :class:`Restorable` store gets them unchanged and skips those that it already has. Any other
+    store gets what the contract can express: snapshots under their ids, finished rollouts with
+    their attempts and spans under new ids and with new times. Unfinished rollouts are left out in
+    that case: a runner may still work on them.
 
     Returns:
-        How many were taken in.
+        Number of imported records.
 
     Raises:
-        InvalidArgumentError: A record is malformed, or belongs to one that is missing.
+        InvalidArgumentError: A record is malformed, or belongs to a missing record.
     """
     taken = 0
     if isinstance(store, Restorable):
@@ -123,7 +123,7 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 class _Replay:
-    """Does to a store what was done to another one."""
+    """Repeats the calls on a store that lead to the records of another store."""
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
@@ -167,7 +167,7 @@ class _Replay:
         self._attempts[attempt.attempt_id] = (started.attempt.attempt_id, attempt)
 
     async def finish(self) -> None:
-        """Write what came of the rollout that was taken in last."""
+        """Write the final status of the rollout that was imported last."""
         source = self._source
         if source is not None and self._attempts:
             if self._spans:
@@ -184,14 +184,14 @@ class _Replay:
 
 
 class RecordWriter(Protocol):
-    """Takes the records of a file, one after the other."""
+    """Writes records to a file, one after the other."""
 
     def __call__(self, record: Record) -> None: ...
 
 
 @contextmanager
 def writing(path: Path) -> Generator[RecordWriter]:
-    """Open a file for records, by its suffix; it is there once the context has ended well."""
+    """Open a file for records; its suffix sets the format. An error in the context discards it."""
     unfinished = path.with_name(path.name + ".part")
     with _open(unfinished, path.suffix) as write:
         yield write
@@ -232,7 +232,7 @@ def read_records(path: Path) -> Iterator[Record]:
     """Yield the records of a file.
 
     Raises:
-        InvalidArgumentError: A line is no record; the message names it.
+        InvalidArgumentError: A line is not a record; the message has its number.
     """
     if path.suffix == ".parquet":
         _, parquet = load_parquet()

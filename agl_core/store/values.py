@@ -40,7 +40,7 @@ class Unset:
 
 
 UNSET: Final = Unset()
-"""Default of every optional update: leave the field alone. ``None`` is a value and overwrites."""
+"""Default of every optional update: keep the field. ``None`` is a value and overwrites."""
 
 
 class LightningStoreCapabilities(TypedDict, total=False):
@@ -53,7 +53,7 @@ class LightningStoreCapabilities(TypedDict, total=False):
     zero_copy: bool
     """May be handed to another process (fork or pickle), and all see the same data."""
     otlp_traces: bool
-    """Takes spans over OTLP/HTTP at :meth:`LightningStore.otlp_traces_endpoint`."""
+    """Accepts spans over OTLP/HTTP at :meth:`LightningStore.otlp_traces_endpoint`."""
     durable: bool
     """Data survives the process once the call that wrote it has returned."""
     events: bool

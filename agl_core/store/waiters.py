@@ -1,4 +1,4 @@
-"""The callers of one process that wait: for work, for rollouts to finish, for events.
+"""The waiting callers of one process: for work, for finished rollouts, for events.
 
 :class:`Waiters` is thread-safe. The classes below it are not; its lock guards them.
 """
@@ -27,7 +27,7 @@ class WaitingClaim:
         self.number = number
         self.wakeup = Wakeup()
         self.awake = False
-        """Whether it was woken and has not looked for work since."""
+        """Whether it was woken and has not checked for work since."""
 
     def __lt__(self, other: WaitingClaim) -> bool:
         return self.number < other.number
@@ -49,8 +49,8 @@ class Waiters:
     """The listener of a backend: wakes waiting callers and passes events on. Thread-safe."""
 
     def __init__(self) -> None:
-        # Re-entrant: a coroutine that is garbage-collected leaves its place, and that may happen
-        # at any point of a thread, also while it holds the lock.
+        # Re-entrant: the garbage collector may close a waiting coroutine at any point, also on a
+        # thread that holds the lock; the coroutine then leaves the wait queue.
         self._lock = threading.RLock()
         self._last_number = 0
         self._asleep: list[WaitingClaim] = []
@@ -58,7 +58,7 @@ class Waiters:
         self._finish_waits: dict[str, dict[FinishWait, None]] = {}
         self._bus = EventBus()
 
-    # -- what the backend tells ------------------------------------------------------------------
+    # -- calls of the backend --------------------------------------------------------------------
 
     def changed(self, notices: Sequence[Notice]) -> None:
         """See :meth:`agl_core.store.backend.BackendListener.changed`."""
@@ -99,25 +99,25 @@ class Waiters:
 
     @property
     def waiting_claims(self) -> int:
-        """How many claims wait for work."""
+        """Number of claims that wait for work."""
         return len(self._claims)
 
     @contextmanager
     def waiting_claim(self) -> Generator[WaitingClaim]:
-        """Wait in the queue of claims: each piece of new work wakes the first one that sleeps.
+        """Wait in the queue of claims: each new rollout in the store wakes the first sleeping one.
 
-        To be woken is a chance and no claim. The woken caller calls :meth:`look` and claims for
-        itself. One that leaves without having used its chance passes it on.
+        Being woken is only a hint. The woken caller calls :meth:`look` and then claims. A caller
+        that was woken and leaves without a check wakes the next one instead.
         """
         with self._lock:
             self._last_number += 1
             claim = WaitingClaim(self._last_number)
-            claim.awake = True  # until its first look
+            claim.awake = True  # until its first check
             self._claims.add(claim)
         try:
             yield claim
         except BaseException:
-            claim.awake = True  # cancelled perhaps between look and claim
+            claim.awake = True  # it may have been cancelled between check and claim
             raise
         finally:
             with self._lock:
@@ -128,7 +128,7 @@ class Waiters:
                     del self._asleep[bisect_left(self._asleep, claim)]
 
     def look(self, claim: WaitingClaim) -> None:
-        """Go to sleep at the old place. Call it before each claim: then no new work is missed."""
+        """Sleep again at the old place. Call it before each claim, so that no work is missed."""
         with self._lock:
             claim.wakeup.clear()
             if claim.awake:
@@ -141,7 +141,7 @@ class Waiters:
             claim.awake = True
             if claim.wakeup.set():
                 return
-            self._claims.discard(claim)  # its event loop is closed, and so the caller is gone
+            self._claims.discard(claim)  # its event loop is closed, so the caller is gone
 
     # -- finished rollouts -----------------------------------------------------------------------
 
@@ -163,13 +163,13 @@ class Waiters:
                         del self._finish_waits[rollout_id]
 
     def reset(self, wait: FinishWait) -> None:
-        """Take all rollouts of a wait for pending; call it before their statuses are read."""
+        """Mark all rollouts of a wait as pending; call it before their statuses are read."""
         with self._lock:
             wait.pending.update(wait.rollout_ids)
             wait.wakeup.clear()
 
     def settle(self, wait: FinishWait, finished: Collection[str]) -> None:
-        """Strike out of a wait what was read as finished after :meth:`reset`."""
+        """Remove the rollouts from a wait that were read as finished after :meth:`reset`."""
         with self._lock:
             wait.pending.difference_update(finished)
             if not wait.pending:
@@ -177,7 +177,7 @@ class Waiters:
 
     @property
     def awaited_rollouts(self) -> Collection[str]:
-        """Rollouts that somebody waits for."""
+        """Rollouts that at least one caller waits for."""
         return self._finish_waits.keys()
 
     # -- events ----------------------------------------------------------------------------------
@@ -196,9 +196,9 @@ class Waiters:
             return subscription.take(), not self._bus.closed
 
     def close(self) -> None:
-        """End every listener's stream after what it has buffered, and wake all waiting calls.
+        """End every listener's stream after its buffered events, and wake all waiting calls.
 
-        A waiting call then asks the backend, which says that it is closed.
+        A woken call then calls the backend, which raises because it is closed.
         """
         with self._lock:
             self._bus.close()

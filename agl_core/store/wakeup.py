@@ -1,4 +1,4 @@
-"""Waking a coroutine from any thread."""
+"""Wakes a coroutine from any thread."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["Wakeup"]
 class Wakeup:
     """An event that one coroutine waits for and that any thread sets.
 
-    Belongs to the event loop that was running when it was made: only that loop's coroutines may
-    call :meth:`wait` and :meth:`clear`. Calls of :meth:`set` and :meth:`clear` must hold one lock;
-    otherwise a setting may be lost.
+    Belongs to the event loop that was running when it was created: only coroutines of that loop may
+    call :meth:`wait` and :meth:`clear`. Calls of :meth:`set` and :meth:`clear` must hold the same
+    lock; otherwise a wakeup may be lost.
     """
 
     __slots__ = ("_future", "_loop")
@@ -38,7 +38,7 @@ class Wakeup:
         return True
 
     def clear(self) -> None:
-        """Forget that it was set."""
+        """Reset the flag."""
         if self._future.done():
             self._future = self._loop.create_future()
 
@@ -50,7 +50,7 @@ class Wakeup:
         """Wait until it is set.
 
         Args:
-            timeout: Seconds; None waits as long as it takes.
+            timeout: Seconds; None waits without a limit.
 
         Returns:
             Whether it was set in time.

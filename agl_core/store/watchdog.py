@@ -33,10 +33,10 @@ class Watchdog:
         self._last_scan: float | None = None
         self._lock = threading.Lock()
         self.period = max(debounce, _SHORTEST_PERIOD)
-        """Seconds that a waiting call may sleep until the next scan is due."""
+        """Longest sleep of a waiting call until the next scan is due, in seconds."""
 
     def renewed(self) -> Watchdog:
-        """Return a watchdog for a forked child, with a lock that is free."""
+        """Return a watchdog for a forked child, with an unlocked lock."""
         twin = Watchdog(self._backend, self._debounce)
         twin._last_scan = self._last_scan
         return twin
@@ -49,7 +49,7 @@ class Watchdog:
         ) and self._backend.has_watched()
 
     async def scan(self) -> int:
-        """Scan, unless that was done a moment ago; return how many attempts were ended."""
+        """Scan, unless the last scan is too recent; return the number of ended attempts."""
         with self._lock:
             if not self.is_due():
                 return 0
@@ -74,7 +74,7 @@ class Watchdog:
             rollout, _, attempt, worker = state
             status = None if attempt is None else lifecycle.verdict(rollout, attempt, now=now)
             if attempt is None or status is None:
-                return None  # it sent a span, or ended, since it was found
+                return None  # since the scan it has sent a span or ended
             ended = 1
             changes = {"status": status}
             return lifecycle.update_attempt(

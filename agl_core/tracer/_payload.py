@@ -92,7 +92,7 @@ def _text(logprobs: BaseModel, part: str) -> str:
     entries: list[Any] = getattr(logprobs, part)
     try:
         # Faster than the model's own serializer. It fails for alternative tokens (models nested in
-        # the entries) and for entries of another shape, which clients leave as they came.
+        # the entries) and for entries of another shape, which clients do not turn into models.
         return to_json([_fields(entry) for entry in entries], inf_nan_mode="null").decode()
     except (PydanticSerializationError, AttributeError):
         text = logprobs.model_dump_json(include={part}, warnings=False)

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Entry:
-    """One rollout and what belongs to it. The records are never changed, only replaced."""
+    """One rollout with its attempts and spans. Records are never changed, only replaced."""
 
     __slots__ = ("attempts", "evicted", "latest", "ordinal", "rollout", "spans")
 
@@ -74,10 +74,10 @@ class _Entry:
 class MemoryBackend(StorageBackend):
     """Keeps everything in this process. Safe for any number of threads and event loops.
 
-    Nothing is awaited, so a call is one critical section. Spans added as objects stay objects.
+    A call awaits nothing, so it is one critical section. Spans added as objects stay objects.
 
     Args:
-        budget: How much memory spans may take.
+        budget: Limit of the memory that spans take.
         thread_safe: Value of the capability ``thread_safe``; the backend is thread-safe anyway.
     """
 
@@ -86,8 +86,8 @@ class MemoryBackend(StorageBackend):
 
     def __init__(self, budget: MemoryBudget, *, thread_safe: bool = True) -> None:
         self.budget = budget
-        # Re-entrant: a coroutine that is garbage-collected may end a call at any point of a
-        # thread, also while that thread is in a call.
+        # Re-entrant: the garbage collector may close a coroutine at any point, and so end its call
+        # on a thread that is inside another call.
         self._lock = threading.RLock()
         self._thread_safe = thread_safe
         self._entries: dict[str, _Entry] = {}
@@ -293,7 +293,7 @@ class MemoryBackend(StorageBackend):
             return stored
 
     def _evict(self) -> None:
-        """Drop the spans of whole rollouts until they fit: finished ones first, oldest first."""
+        """Drop the spans of whole rollouts until the rest fits: finished first, oldest first."""
         before, rollouts, spans = self._span_bytes, 0, 0
         for entry in self._by_worth():
             if self._span_bytes <= self.budget.safe:

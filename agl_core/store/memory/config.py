@@ -1,4 +1,4 @@
-"""Configuration of the memory store, as train files and dicts write it."""
+"""Configuration of the memory store in train files and dicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory spans may take."""
+"""Limits and estimates of the memory that spans take."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _EVICTION_RATIO: Final = 0.7
 _SAFE_RATIO: Final = 0.8
 
 _SPAN_OVERHEAD: Final = 800
-"""Bytes a stored span takes beside its JSON: the object, its ids, its places in the indexes."""
+"""Bytes of a stored span besides its JSON: the object, its ids, its entries in the indexes."""
 _PARTS_OVERHEAD: Final = 1000
-"""Bytes a span held as an object takes beside its attributes."""
+"""Bytes of a span held as an object, besides its attributes."""
 _ATTRIBUTE_OVERHEAD: Final = 110
-"""Bytes an attribute takes beside its text: its place in the dict, the headers of two objects."""
+"""Bytes of an attribute besides its text: its dict entry, the headers of two objects."""
 
 
 def memory_capacity() -> int:
-    """Return the machine's memory in bytes, or 8 GiB if the platform does not say."""
+    """Return the machine's memory in bytes, or 8 GiB if the platform does not report it."""
     import psutil
 
     try:
@@ -39,7 +39,7 @@ def memory_capacity() -> int:
 
 
 def span_bytes(span: EncodedSpan) -> int:
-    """Return about how much memory a stored span takes, in bytes."""
+    """Return an estimate of the memory of a stored span, in bytes."""
     parts = span.parts
     if parts is None:
         return len(span.payload) + _SPAN_OVERHEAD
@@ -59,7 +59,7 @@ class MemoryBudget:
     Args:
         eviction: Evict when spans take more than this: a ratio of the capacity (a float) or bytes
             (an int); None means 70 % of the capacity.
-        safe: Evict down to this, likewise; None means 80 % of the eviction threshold.
+        safe: Evict down to this, a ratio or bytes; None means 80 % of the eviction threshold.
         estimator: Size of a span in bytes; None estimates it from its text.
         capacity: Bytes of memory that ratios refer to.
 
@@ -97,7 +97,7 @@ class MemoryBudget:
         self._estimator = estimator
 
     def size_of(self, span: EncodedSpan) -> int:
-        """Return what a span counts, in bytes, at least 0."""
+        """Return the size of a span in bytes, at least 0."""
         if self._estimator is None:
             return span_bytes(span)
         return max(int(self._estimator(span.decode())), 0)

@@ -1,4 +1,4 @@
-"""Sorted views of the rollouts, so that a page of a query costs what the page holds."""
+"""Sorted views of the rollouts; with them a query costs as much as its page is long."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _Entry(Protocol):
 class _Index:
     """All rollouts by status, each status in one order.
 
-    Items are ``(key, ordinal, entry)``. Read backwards, an index would turn the insertion order of
-    equal keys round, so a descending one counts ordinals downwards.
+    Items are ``(key, ordinal, entry)``. Reading an index backwards reverses the insertion order of
+    equal keys, so a descending index counts ordinals downwards.
     """
 
     def __init__(self, key: Callable[[Any], Any], descending: bool, entries: Iterable[Any]) -> None:
@@ -72,7 +72,7 @@ class _Index:
 
 
 class RolloutIndexes:
-    """The orders that queries have asked for: built at the first such query, then maintained.
+    """An index per sort order: built at the first query with this order, then maintained.
 
     Not thread-safe; the store's lock guards it.
     """
@@ -81,7 +81,7 @@ class RolloutIndexes:
         self._indexes: dict[tuple[str | None, str], _Index] = {}
 
     def replace(self, entry: _Entry, old: Rollout | None, new: Rollout) -> None:
-        """Note that an entry's rollout changed; ``old`` is None for a new entry."""
+        """Update the indexes after an entry's rollout changed; ``old`` is None for a new entry."""
         for index in self._indexes.values():
             index.replace(entry, old, new)
 
@@ -101,12 +101,12 @@ class RolloutIndexes:
             entries: All entries, in insertion order; read only to build an index.
             statuses: Statuses to keep.
             sort_by: A sortable field of :class:`Rollout`, or None for insertion order.
-            sort_order: Direction; without ``sort_by`` it means nothing.
+            sort_order: Direction; ignored without ``sort_by``.
             limit: Page size, -1 for all.
             offset: Entries to skip.
         """
         name = (sort_by, "asc" if sort_by is None else sort_order)
-        # Taken out and put back, so that the index used least recently is the first to go.
+        # Removed and added again, so that the least recently used index is evicted first.
         index = self._indexes.pop(name, None)
         if index is None:
             key = _no_key if sort_by is None else sort_key(Rollout, sort_by)

@@ -14,7 +14,7 @@ _CHUNK: Final = 512
 
 
 class SortedList(Generic[T]):
-    """Items in ascending order, in chunks: adding and removing move one chunk, not everything.
+    """Items in ascending order, in chunks: adding and removing move one chunk, not the whole list.
 
     Items must be comparable with each other and all different.
     """

@@ -16,7 +16,7 @@ _sequence_id = attrgetter("sequence_id")
 
 
 class _Series:
-    """Spans in the order they came, and by sequence id (stable).
+    """Spans in insertion order, and by sequence id (stable).
 
     Spans nearly always arrive in sequence order; until one does not, both are one list.
     """
@@ -58,7 +58,7 @@ class SpanLog:
         self._attempts: dict[str, _Series] = {}
         self._ids: dict[str, dict[str, EncodedSpan]] = {}
         self.size = 0
-        """Bytes accounted to these spans."""
+        """Estimated size of these spans, in bytes."""
 
     def __len__(self) -> int:
         return 0 if self._all is None else len(self._all.arrived)

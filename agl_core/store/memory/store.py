@@ -13,10 +13,10 @@ __all__ = ["InMemoryLightningStore"]
 
 
 class InMemoryLightningStore(EngineStore):
-    """Keeps everything in this process's memory; nothing survives it.
+    """Keeps all data in this process's memory; the data ends with the process.
 
     Safe for any number of threads, each with its own event loop, and for several loops in
-    succession. No call blocks longer than the bookkeeping of another call takes.
+    succession. A call blocks at most while another call is in its critical section.
 
     When spans take more memory than ``eviction_memory_threshold``, those of whole rollouts are
     dropped, finished ones first and oldest first, until they take
@@ -26,12 +26,12 @@ class InMemoryLightningStore(EngineStore):
         thread_safe: Value of the capability ``thread_safe``; the store is thread-safe anyway.
         eviction_memory_threshold: A ratio of the machine's memory (a float in (0, 1]) or bytes (an
             int); None means 0.7.
-        safe_memory_threshold: Likewise, a float in [0, 1] or bytes; None means 80 % of the
+        safe_memory_threshold: A ratio (a float in [0, 1]) or bytes; None means 80 % of the
             eviction threshold.
-        span_size_estimator: Returns a span's size in bytes; None estimates it from its text. A
-            function given here makes every span that came in as bytes be decoded once more.
+        span_size_estimator: Returns a span's size in bytes; None estimates it from its text. With
+            a function, every span that was added as bytes is decoded once more.
         scan_debounce_seconds: Shortest time between two scans of the watchdog; 0 scans at every
-            call that may show its verdicts.
+            call whose result it may change.
 
     Raises:
         InvalidArgumentError: A threshold is out of range, or safe is not below eviction.

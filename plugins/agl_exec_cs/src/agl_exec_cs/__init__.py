@@ -1,4 +1,4 @@
-"""``cs``: the algorithm and the runners in processes of their own, around a store server."""
+"""``cs``: the algorithm and the runners in separate processes, around a store server."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Job(Protocol):
 
     @property
     def report(self) -> Connection[str, Any]:
-        """The pipe that takes the reason of a failure."""
+        """The pipe for the reason of a failure."""
         ...
 
     def run(self) -> None:
@@ -81,10 +81,10 @@ class RunnerJob:
     """Runs one runner in a child process.
 
     Attributes:
-        bundle: The runner's side of the run.
+        bundle: The runner bundle of the run.
         worker_id: Number of the worker.
         stop: The stop event of the run.
-        report: The pipe that takes the reason of a failure.
+        report: The pipe for the reason of a failure.
         access: How the runner reaches the store.
         grace: Seconds between the stop event and the cancellation.
     """
@@ -100,7 +100,7 @@ class RunnerJob:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        stop = ThreadingEvent()  # for this runner alone
+        stop = ThreadingEvent()  # for this runner only: a lost server must not stop the others
         watching = [
             asyncio.ensure_future(_forward(self.stop, stop)),
             asyncio.ensure_future(_stop_when_orphaned(stop)),
@@ -125,10 +125,10 @@ async def run_runner(
     """Run a runner bundle until it ends.
 
     Args:
-        bundle: The runner's side of the run.
+        bundle: The runner bundle of the run.
         worker_id: Number of the worker.
-        stop: Ends it; also set here when the run has ended or the server is lost.
-        access: How it reaches the store.
+        stop: Ends the bundle; also set here when the run has ended or the server is lost.
+        access: How the runner reaches the store.
         siblings: The stop event of the other runners of this machine; set when the run has ended.
 
     Raises:

@@ -68,7 +68,7 @@ class Children:
     (killed, out of memory, a crash in native code) is replaced, up to a limit.
 
     Args:
-        context: Where processes come from (``multiprocessing.get_context``).
+        context: Starts the processes (``multiprocessing.get_context``).
         stop: The stop event of the run.
         graceful_timeout: Longest wait for children after the stop event, in seconds.
         terminate_timeout: Longest wait after each further step (interrupt, terminate, kill), in
@@ -113,11 +113,11 @@ class Children:
         """Start one process per job, and watch them.
 
         Args:
-            jobs: By name; each takes the pipe for reports and makes the job. It is called again
-                for a replacement.
+            jobs: Functions by name; each takes the pipe for reports and creates the job. It is
+                called again for a replacement.
 
         Raises:
-            LaunchError: A job cannot be pickled; children that started before it run on.
+            LaunchError: A job cannot be pickled; children that started before it keep running.
         """
         for name, make_job in jobs.items():
             child = _Child(name, make_job)
@@ -175,7 +175,7 @@ class Children:
             self._on_end()
 
     def _handle_exit(self, child: _Child) -> None:
-        """Replace a child that died, or note that it has ended."""
+        """Replace a child that died, or record that it has ended."""
         child.process.join()
         code = child.process.exitcode
         failure = child.failure()

@@ -27,7 +27,7 @@ _NOT_FOR_RUNNERS: Final = (
     "llm_server",
     "resources",
 )
-"""Keys that runners do not use; they may name things that the runner's machine does not have."""
+"""Keys that runners do not use; they may name files or packages that their machine lacks."""
 
 
 @click.command(epilog="Example: agl runner train.toml --server trainer.local -n 8")

@@ -58,7 +58,7 @@ _DEFAULT_PORT = 4747
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
-    """Run each runner in a process of its own, around one store server.
+    """Run each runner in its own process, around one store server.
 
     Options: :class:`ClientServerConfig`.
 
@@ -121,7 +121,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         """Serve the store, run the algorithm, and end the run, all in this thread.
 
         Args:
-            algorithm: The algorithm's side of the run.
+            algorithm: The algorithm bundle of the run.
             store: The store.
             stop: Ends the algorithm; set here when the algorithm has ended.
             publish: Called with the URL of the server when it is ready; ``""`` without a server.
@@ -129,7 +129,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         Raises:
             LaunchError: The server does not start.
-            Exception: What the algorithm raised.
+            Exception: The error of the algorithm.
         """
         error: BaseException | None = None
         with self._serve(store) as run:
@@ -223,7 +223,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         children = self._children(context, stop, on_death, on_end=stop.set)
         children.start({name: partial(make_job, i) for name, i in workers.items()})
         try:
-            # One runner learns of the end of the run. The others may hang; they are ended below.
+            # One runner notices the end of the run. The others may hang; they are ended below.
             stop.wait()
         except KeyboardInterrupt:
             self.interrupted = True
@@ -277,7 +277,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         """Return how runners reach a store for which no server is started; None if one is needed.
 
         Raises:
-            ConfigError: No server is wanted, and processes cannot share the store.
+            ConfigError: The server is switched off, and processes cannot share the store.
         """
         from agl_store_http import LightningStoreClient
 
@@ -344,12 +344,12 @@ class AlgorithmJob:
     """Runs the algorithm and the store server in a child process.
 
     Attributes:
-        algorithm: The algorithm's side of the run.
+        algorithm: The algorithm bundle of the run.
         store: The store.
         strategy: The parent's strategy.
         stop: The stop event of the run.
-        url: The pipe that takes the URL of the server.
-        report: The pipe that takes the reason of a failure.
+        url: The pipe for the URL of the server.
+        report: The pipe for the reason of a failure.
     """
 
     algorithm: CloudPickled

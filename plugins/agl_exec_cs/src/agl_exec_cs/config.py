@@ -20,7 +20,7 @@ class ClientServerConfig(ComponentConfig):
     injects: ClassVar[frozenset[str]] = frozenset({"n_runners", "server_port"})
 
     role: Role | None = Field(default=None, kw_only=False)
-    """The part that this process plays. None reads ``AGL_CURRENT_ROLE``, else ``both``."""
+    """The role of this process. None reads ``AGL_CURRENT_ROLE``, else ``both``."""
     server_host: str | None = Field(default=None, kw_only=False)
     """The interface that the store server listens on; for runners its host name or URL. None reads
     ``AGL_SERVER_HOST``, else this machine only."""
@@ -30,16 +30,17 @@ class ClientServerConfig(ComponentConfig):
     n_runners: int = Field(default=1, ge=1)
     """Number of runner processes started here."""
     graceful_timeout: float = Field(default=10.0, ge=0)
-    """Longest wait for everything to end after the stop event, in seconds."""
+    """Longest wait for algorithm and runners to end after the stop event, in seconds."""
     terminate_timeout: float = Field(default=10.0, ge=0)
     """Longest wait for a process after each further step (interrupt, terminate, kill), in
     seconds."""
     main_process: Literal["algorithm", "runner"] = "algorithm"
-    """The side that this process runs in the role ``both``. ``runner`` is for debugging agents: it
-    needs ``n_runners=1`` and leaves the store and the algorithm of this process unchanged."""
+    """The bundle that this process runs in the role ``both``. ``runner`` is for debugging agents:
+    it needs ``n_runners=1`` and leaves the store and the algorithm of this process unchanged."""
     managed_store: bool | None = None
-    """Whether to serve the store, and for runners to use a client. False hands the store itself to
-    both sides, which must be able to share it. None reads ``AGL_MANAGED_STORE``, else true."""
+    """Whether to serve the store; runners then use a client. False gives the store itself to
+    algorithm and runners, which must be able to share it. None reads ``AGL_MANAGED_STORE``, else
+    true."""
     allowed_exit_codes: Sequence[int] = (0, -15)
     """Exit codes of processes that are not failures."""
     start_method: Literal["fork", "forkserver", "spawn"] | None = None

@@ -1,4 +1,4 @@
-"""Failing the attempt of a runner that died, in a store elsewhere."""
+"""Fails the attempt of a dead runner in the run's store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _TIMEOUT = 5.0  # seconds; the store may be gone too
 def fail_attempt_of(access: StoreAccess, worker_id: str, reason: str) -> None:
     """Fail the attempt that a dead worker was running.
 
-    Blocks for seconds at most; errors are logged. Not for a thread with a running loop.
+    Blocks for a few seconds at most; errors are logged. Must not be called in a thread with a
+    running event loop.
 
     Args:
         access: How the worker reached the store.

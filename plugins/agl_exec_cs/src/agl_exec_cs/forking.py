@@ -1,4 +1,4 @@
-"""Forking while other threads import modules.
+"""Safe forks while other threads import modules.
 
 A thread that imports a module holds the lock of that module. A child forked at that moment inherits
 the locked lock without the thread, so its own import of the module blocks forever. Python resets
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 __all__ = ["between_imports"]
 
-_LONGEST_WAIT: Final = 2.0  # seconds; a main thread may spend its whole life in an import
+_LONGEST_WAIT: Final = 2.0  # seconds; a program may run its whole main() inside an import
 
 _thread = threading.local()
 

@@ -1,4 +1,4 @@
-"""How runners on other machines learn that a run has ended.
+"""Notifies runners on other machines of the end of a run.
 
 They share no stop event with the algorithm, but every runner claims work. :class:`RunStore`, on the
 server, refuses claims after the end of the run with :class:`~agl_core.errors.RunEndedError`;
@@ -31,7 +31,7 @@ _PROBE_INTERVAL: Final = 1.0  # seconds between later probes
 
 
 class RunStore(ClaimTracker):
-    """A store that hands out work until the run ends, and knows which workers have learned of it.
+    """A store that hands out work until the run ends, and tracks which workers know of the end.
 
     Thread-safe.
 
@@ -47,16 +47,16 @@ class RunStore(ClaimTracker):
         """Workers that will claim again, with the monotonic time of their last claim."""
 
     def end_run(self) -> None:
-        """Hand out no more work, and refuse the claims that are waiting."""
+        """Hand out no more work, and refuse the waiting claims."""
         oldest = time.monotonic() - _CLAIM_INTERVAL
         for worker_id, claimed in list(self._last_claims.items()):
             if claimed < oldest and not self.has_claims(worker_id):
-                self._last_claims.pop(worker_id, None)  # it is gone
+                self._last_claims.pop(worker_id, None)  # the worker has left
         self._ended.set()
         self._check_done()
 
     def release(self, worker_id: str, reason: str) -> None:
-        """Stop waiting for a worker that is gone, and fail what it was running.
+        """Stop waiting for a worker that is gone, and fail its open attempts.
 
         Args:
             worker_id: The worker.
@@ -67,7 +67,7 @@ class RunStore(ClaimTracker):
         self._check_done()
 
     async def wait_for_workers(self, timeout: float) -> None:
-        """Wait until every worker has finished its attempt and learned of the end of the run.
+        """Wait until every worker has finished its attempt and was notified of the end of the run.
 
         Args:
             timeout: Seconds.
@@ -135,8 +135,8 @@ class RunStore(ClaimTracker):
 class RunnerClient(LightningStoreClient):
     """A runner's client of the store server; it sets the stop event when the run has ended.
 
-    It also does if the server was lost and has not come back in time. Until then calls wait for the
-    server.
+    It also sets the event if the server was lost and has not come back in time. Until then calls
+    wait for the server.
 
     Args:
         server_address: URL of the server.

@@ -1,4 +1,4 @@
-"""The store server of one run: it stops after every runner has learned that the run ended."""
+"""The store server of one run: it stops after every runner was notified of the run's end."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class ServedRun:
     served: RunStore | None
 
     def end(self) -> None:
-        """Hand out no more work, so that runners everywhere learn of the end."""
+        """Hand out no more work; this notifies all runners of the end."""
         if self.served is not None:
             self.served.end_run()
 
     def wait_for_runners(self, timeout: float) -> None:
-        """Wait until runners elsewhere have finished their attempts and learned of the end.
+        """Wait until runners elsewhere have finished their attempts and were notified of the end.
 
         Args:
             timeout: Seconds; attempts that are open then are failed.
@@ -55,13 +55,13 @@ class ServedRun:
 def serve_run(
     store: RunStore, host: str | None, port: int, *, any_port: bool
 ) -> Generator[ServedRun]:
-    """Serve the store of a run for a ``with`` block. Not for a thread with a running loop.
+    """Serve the store of a run for a ``with`` block. Not in a thread with a running event loop.
 
     Args:
         store: The store.
         host: Interface; None is loopback.
         port: Port; 0 takes a free one.
-        any_port: Whether a free port will do if that one is taken.
+        any_port: Whether to use a free port if that one is taken.
 
     Raises:
         LaunchError: The server does not start.

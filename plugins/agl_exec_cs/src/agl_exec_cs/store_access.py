@@ -1,4 +1,4 @@
-"""How runners reach the store."""
+"""The ways in which runners reach the store."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class StoreAccess:
 
 
 class UrlPublisher:
-    """Makes the access of runners that may start before the store server does.
+    """Creates the access of runners that may start before the store server does.
 
     Args:
-        context: Where processes come from (``multiprocessing.get_context``).
+        context: Starts the processes (``multiprocessing.get_context``).
         known: The access of all runners, if no server has to start first.
         reconnect_timeout: Longest wait of a runner for a lost server, in seconds.
     """

@@ -1,9 +1,9 @@
-"""Keeps web pages away from a server that asks for no token.
+"""Protects a server without tokens from requests of foreign web pages.
 
-A server on loopback trusts whoever reaches it, and every page the user opens can send requests to
-loopback. Two checks stop them: the Host header must name this machine, or a page could point its
-own domain here (DNS rebinding) and read the answers; and a request that says it comes from a page
-must come from a page of this server or of an origin that was allowed.
+A server on loopback trusts all local clients, and every page that the user opens can send requests
+to loopback. Two checks refuse such requests. The Host header must name this machine; otherwise a
+page could point its own domain here (DNS rebinding) and read the replies. A request whose headers
+name a page must come from a page of this server or of an allowed origin.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class BrowserGuard:
     """Refuses requests that a foreign page could have made.
 
     Args:
-        hosts: Names that the Host header may carry besides ``localhost`` and IP addresses (an
+        hosts: Names that the Host header may contain besides ``localhost`` and IP addresses (an
             address cannot be rebound); ``"*"`` allows all.
-        origins: Origins whose pages may call; ``"*"`` allows all.
+        origins: Origins whose pages may send requests; ``"*"`` allows all.
     """
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
@@ -35,7 +35,7 @@ class BrowserGuard:
         self._seen: set[bytes] = set()
 
     def check(self, headers: dict[bytes, bytes]) -> None:
-        """Pass or raise.
+        """Raise for a request that a foreign page may have sent.
 
         Raises:
             HTTPError: 421 for a foreign Host, 403 for a foreign page.
@@ -54,7 +54,7 @@ class BrowserGuard:
             return
         origin = headers.get(b"origin")
         if origin is None:
-            # A page's plain GET carries no Origin, but says whose page it is.
+            # A page's plain GET has no Origin header, but Sec-Fetch-Site classifies the page.
             if headers.get(b"sec-fetch-site", b"none") in (b"cross-site", b"same-site"):
                 raise _foreign_page()
         elif origin not in self._origins and origin not in (b"http://" + host, b"https://" + host):

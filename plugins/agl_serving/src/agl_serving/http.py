@@ -54,13 +54,13 @@ class HTTPError(Exception):
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its answer was ready; there is nobody to answer."""
+    """The client closed the connection before its reply was ready; no reply can be sent."""
 
 
 class Stream:
-    """An answer whose body comes in pieces until they end, the client leaves or the server stops.
+    """A reply whose body is sent in chunks until they end, the client leaves or the server stops.
 
-    ``chunks`` is closed in either case.
+    ``chunks`` is closed in each of these cases.
     """
 
     __slots__ = ("chunks", "headers", "status")
@@ -79,7 +79,7 @@ class Stream:
 async def send_stream(
     stream: Stream, send: Send, receive: Receive, stopping: asyncio.Future[None]
 ) -> None:
-    """Send a stream; returns when it has ended."""
+    """Send a stream; return when it has ended."""
 
     async def send_all() -> None:
         async for chunk in stream.chunks:
@@ -108,14 +108,14 @@ async def send_response(
     await send({"type": "http.response.body", "body": body})
 
 
-# -- bodies in -------------------------------------------------------------------------------------
+# -- request bodies --------------------------------------------------------------------------------
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     """Return the whole body.
 
     Raises:
-        HTTPError: 413, as soon as more than ``limit`` bytes are announced or have come.
+        HTTPError: 413, as soon as more than ``limit`` bytes are announced or received.
         ClientGone: The connection closed before the end of the body.
     """
     announced = headers.get(b"content-length")
@@ -146,23 +146,23 @@ def _too_large(limit: int) -> HTTPError:
     return HTTPError(413, f"the body is larger than the {limit} bytes this server takes")
 
 
-# What a number past the largest double, 1.8e308, looks like: a large exponent, or many digits.
+# Signs of a number beyond the largest double, 1.8e308: a large exponent, or many digits.
 _EXPONENTS: Final = (re.compile(rb"e\+?[0-9]{3}"), re.compile(rb"E\+?[0-9]{3}"))
 _MANY_DIGITS: Final = re.compile(rb"[0-9]{309}")
 
 
 def reject_non_finite(body: bytes, *, overflow: bool) -> None:
-    """Refuse JSON numbers that JSON has no notation for, which the parser would let through.
+    """Refuse NaN and infinities, which the parser accepts although they are not valid JSON.
 
     Args:
-        body: A JSON document that has parsed.
-        overflow: Also refuse numbers that are written out but past the largest double.
+        body: A JSON document that the parser has accepted.
+        overflow: Also refuse numbers in valid notation beyond the largest double.
 
     Raises:
         HTTPError: 422.
     """
-    # Searching the bytes costs little next to parsing them (and least for a single letter), where
-    # walking what was parsed would cost as much again. What is found may stand inside a string.
+    # Searching the bytes (fastest for a single letter) costs little compared to parsing them, while
+    # walking the parsed values costs as much again. A match may be inside a string.
     if (
         (b"N" in body and b"NaN" in body)
         or (b"I" in body and b"Infinity" in body)
@@ -196,7 +196,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def error_details(error: ValidationError, where: str) -> list[dict[str, Any]]:
-    """Return which fields are wrong, in FastAPI's shape; ``where`` is ``body`` or ``query``."""
+    """Return the invalid fields in FastAPI's format; ``where`` is ``body`` or ``query``."""
     return [
         {"type": item["type"], "loc": [where, *item["loc"]], "msg": item["msg"]}
         for item in error.errors(include_url=False, include_context=False, include_input=False)
@@ -209,11 +209,11 @@ def error_details(error: ValidationError, where: str) -> list[dict[str, Any]]:
 async def while_connected(
     work: Coroutine[Any, Any, T], receive: Receive, stopping: asyncio.Future[None]
 ) -> tuple[T | None, bool]:
-    """Run long work for as long as its client listens and the server runs.
+    """Run long work while its client is connected and the server runs.
 
     Args:
-        work: What to do; when it is cancelled it must have done nothing, or return what it did.
-        receive: The request's; what is left of its body is dropped.
+        work: The work; if it is cancelled it must either have no effect or return its result.
+        receive: The request's ``receive``; the rest of its body is dropped.
         stopping: Done when the server shuts down.
 
     Returns:

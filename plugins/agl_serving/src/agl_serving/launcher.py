@@ -1,4 +1,4 @@
-"""Run an ASGI app in this loop, in a thread, or in processes, and know when it serves.
+"""Runs an ASGI app in this loop, in a thread, or in processes, and detects when it is ready.
 
 ::
 
@@ -7,7 +7,7 @@
     ...                             # launcher.access_endpoint
     await launcher.stop()
 
-Used by the store server and by the LLM proxy; it knows neither.
+The store server and the LLM proxies use it.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ LaunchMode = Literal["asyncio", "thread", "mp"]
 
 @dataclass(frozen=True)
 class PythonServerLauncherArgs:
-    """How an app is served. Durations are seconds."""
+    """Options for serving an app. Durations are in seconds."""
 
     port: int | None = None
-    """None takes a free one."""
+    """Port to bind; None takes a free one."""
     host: str | None = None
     """Interface to bind; None is loopback, ``0.0.0.0`` every one."""
     access_host: str | None = None
-    """Host that others reach the server at; None is the bound host (loopback for a wildcard),
-    ``"auto"`` the machine's outbound address."""
+    """Host in URLs for clients; None is the bound host (loopback for a wildcard), ``"auto"`` the
+    machine's outbound address."""
     launch_mode: LaunchMode = "asyncio"
-    """``asyncio``: a task of the calling loop; ``thread``: a daemon thread with a loop of its own;
+    """``asyncio``: a task of the calling loop; ``thread``: a daemon thread with its own loop;
     ``mp``: processes."""
     n_workers: int = 1
     """Processes that share the port (mode ``mp``)."""
     healthcheck_url: str | None = None
-    """Path that must answer 200 before the start counts as done; None trusts the app's start-up."""
+    """Path that must answer 200 before the start is complete; None checks only the app's own
+    start-up."""
     log_level: int = logging.INFO
     access_log: bool = False
     startup_timeout: float = 60.0
@@ -60,23 +61,25 @@ class PythonServerLauncherArgs:
     thread_join_timeout: float = 10.0
     process_join_timeout: float = 10.0
     timeout_keep_alive: int = 30
-    """How long an idle connection is kept."""
+    """Time after which an idle connection is closed."""
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     start_method: Literal["fork", "forkserver", "spawn"] | None = None
-    """How processes start; None is the platform's default. All but fork need a picklable app."""
+    """Start method of processes; None is the platform's default. All but fork need a picklable
+    app."""
 
 
 class PythonServerLauncher:
     """One app and its server.
 
-    Not thread-safe: one owner starts and stops it. Picklable while or before it runs; the copy
-    knows the address and can neither stop nor start the original's server.
+    Not thread-safe: one owner starts and stops it. Picklable before and while it runs; the copy has
+    the address but can neither stop nor start the original's server.
 
     Args:
         app: The ASGI app, or with ``factory`` a callable that returns it.
-        args: How to serve it.
-        factory: Call ``app`` to make the app where it will run, e.g. in the child process.
+        args: Options for serving it.
+        factory: Whether ``app`` must be called to create the app where it runs, such as in a child
+            process.
     """
 
     def __init__(
@@ -101,12 +104,12 @@ class PythonServerLauncher:
 
     @property
     def endpoint(self) -> str:
-        """URL by the bound host; the port is known from the start on, or if one was given."""
+        """URL with the bound host; the port is known after the start, or if one was given."""
         return self._url(self._host)
 
     @property
     def access_endpoint(self) -> str:
-        """URL that others reach the server at."""
+        """URL for clients."""
         return self._url(self.access_host)
 
     @property
@@ -120,7 +123,7 @@ class PythonServerLauncher:
 
     @property
     def health_url(self) -> str | None:
-        """URL probed by the start."""
+        """URL that :meth:`start` probes."""
         path = self.args.healthcheck_url
         if path is None:
             return None
@@ -129,7 +132,7 @@ class PythonServerLauncher:
 
     @property
     def port(self) -> int:
-        """The port served; LaunchError before the start if none was given."""
+        """The bound port; LaunchError before the start if none was given."""
         if self._port is None:
             raise LaunchError("the port is not known before the server has started")
         return self._port
@@ -138,7 +141,7 @@ class PythonServerLauncher:
         scheme = "https" if self.args.ssl_certfile else "http"
         return f"{scheme}://{url_host(host)}:{self.port}"
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------------
 
     def is_running(self) -> bool:
         return self._serving is not None and self._serving.is_alive()
@@ -148,7 +151,7 @@ class PythonServerLauncher:
 
         Raises:
             LaunchError: It runs already, the port is taken, or the app did not start or did not
-                become healthy within ``startup_timeout``; nothing is left running then.
+                become healthy within ``startup_timeout``; then the server is stopped again.
         """
         if self.is_running():
             raise LaunchError(f"the server at {self.endpoint} runs already")
@@ -187,7 +190,7 @@ class PythonServerLauncher:
             raise
 
     async def stop(self) -> None:
-        """Stop gracefully, then by force; returns when the port is free. Idempotent.
+        """Stop gracefully, then by force; return when the port is free. Idempotent.
 
         Raises:
             LaunchError: A thread or process did not end in time.

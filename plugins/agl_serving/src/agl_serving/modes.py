@@ -1,4 +1,4 @@
-"""The three places a server can run in: this loop, a thread, processes."""
+"""Servers in the running loop, in a thread, or in processes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class LoopServing(Serving):
 
 
 class ThreadServing(Serving):
-    """A daemon thread with a loop of its own."""
+    """A daemon thread with its own loop."""
 
     _thread: threading.Thread | None = None
     _server: SocketServer | None = None
@@ -111,7 +111,7 @@ class ThreadServing(Serving):
                 ready.set_exception(error)
 
         def tell(error: BaseException | None) -> None:
-            # The starter's loop may be gone when a server ends much later.
+            # The starter's loop may already be closed when the server ends.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, error)
 
@@ -190,8 +190,8 @@ class ProcessServing(Serving):
                 there.close()
             self._processes.append(process)
             pipes.append(here)
-        # Only the children accept: were the socket open here too, connections made after the last
-        # child died would hang instead of being refused.
+        # Only the children accept connections. If the socket stayed open here, connections made
+        # after the last child died would hang instead of being refused.
         self._listener.close()
         try:
             await asyncio.gather(*(asyncio.to_thread(self._hear, pipe) for pipe in pipes))
@@ -228,9 +228,9 @@ class ProcessServing(Serving):
         while not (
             ready := await asyncio.to_thread(multiprocessing.connection.wait, sentinels, 1.0)
         ):
-            continue  # in slices, so that a cancelled wait leaves no thread behind
+            continue  # wait in slices, so that the thread of a cancelled wait ends soon
         ended = [process for process in self._processes if process.sentinel in ready]
-        # A process closes its sentinel a moment before there is an exit code to ask for.
+        # A process closes its sentinel shortly before its exit code is available.
         await asyncio.to_thread(_join_all, ended, _KILL_SECONDS)
         codes = {process.name: process.exitcode for process in ended if process.exitcode}
         if codes:
@@ -266,7 +266,8 @@ def _process_main(
         _stop_with_parent(server)
         serving = asyncio.create_task(server.run_on(listener))
         await asyncio.shield(server.ready)
-        # What start-up made lives as long as the process: the collector need not walk it again.
+        # Objects created by the start-up live as long as the process; the collector need not scan
+        # them again.
         gc.collect()
         gc.freeze()
         starter.send("")
@@ -278,7 +279,7 @@ def _process_main(
     except Exception as error:
         if starter.closed:
             raise
-        # The starter raises it where somebody reads it.
+        # The starter raises the error in the parent process.
         logger.debug("the server process did not start", exc_info=error)
         starter.send(str(error) if isinstance(error, AglError) else repr(error))
         sys.exit(1)

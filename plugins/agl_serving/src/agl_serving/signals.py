@@ -1,4 +1,4 @@
-"""What commands that serve until Ctrl+C have in common."""
+"""Helpers of commands that serve until Ctrl+C."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["freeze_memory", "stop_signal"]
 
 
 def stop_signal() -> asyncio.Event:
-    """Return an event that Ctrl+C and SIGTERM set. Call it in the loop that serves."""
+    """Return an event that Ctrl+C and SIGTERM set. Call it in the server's loop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
             loop.add_signal_handler(number, stop.set)
         except NotImplementedError:
-            # Windows: Ctrl+C arrives as KeyboardInterrupt and cancels what serves instead.
+            # Windows: Ctrl+C raises KeyboardInterrupt instead and cancels the server.
             break
     return stop
 
 
 def freeze_memory() -> None:
-    """Spare the garbage collector what start-up made, which lives as long as the process."""
+    """Exclude the objects of the start-up from garbage collection; they live until the exit."""
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""Listening sockets and the addresses that lead to them.
+"""Listening sockets and their addresses.
 
-A server's socket is bound here before anything else starts and then handed over, so the port that
-was announced is the port that is served: no other process can take it in between.
+A server's socket is bound here before the server starts and then passed to it, so no other process
+can take the announced port in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BACKLOG: Final = 2048
 
 
 def bind_socket(host: str, port: int | None) -> socket.socket:
-    """Bind and listen.
+    """Return a socket that is bound and listens.
 
     Args:
         host: Address or name of the interface.
@@ -54,7 +54,7 @@ def bind_socket(host: str, port: int | None) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an interface of this name."""
+    """Tell whether a host is an interface that only this machine can reach."""
     if host == "localhost":
         return True
     try:
@@ -64,7 +64,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether the host means every interface."""
+    """Tell whether the host means every interface."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -72,9 +72,9 @@ def is_wildcard(host: str) -> bool:
 
 
 def outbound_address() -> str:
-    """Return the IPv4 address that this machine would reach others from; loopback if there is none.
+    """Return the IPv4 address of this machine's default route; loopback if there is none.
 
-    Nothing is sent: connecting a datagram socket only consults the routing table.
+    No packet is sent: connecting a datagram socket only reads the routing table.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -85,5 +85,5 @@ def outbound_address() -> str:
 
 
 def url_host(host: str) -> str:
-    """Return the host as a URL writes it: IPv6 addresses in brackets."""
+    """Return the host in URL notation: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""Access tokens: who may do what at a store server.
+"""Access tokens: the permissions of a server's clients.
 
 A server has one secret. The secret itself is a token with scope ``admin``; scoped tokens are JWTs
 (RFC 7519) signed with a key derived from it::
@@ -6,8 +6,8 @@ A server has one secret. The secret itself is a token with scope ``admin``; scop
     secret = "…"                                    # AGL_AUTH_TOKEN of the server
     token = mint_token(secret, "runner", lifetime=86_400)
 
-Every attempt gets a token of scope ``attempt`` with its claim, so that the code an agent runs can
-write its own spans and can neither read, reward nor alter another attempt.
+Every attempt gets a token of scope ``attempt`` with its claim. With it the agent's code can write
+its own spans, but cannot read, reward or change another attempt.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ __all__ = [
 Scope = Literal["admin", "algorithm", "runner", "attempt", "read"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 MIN_SECRET_LENGTH: Final = 16
-"""Characters; a shorter secret could be guessed from any token it signed."""
+"""Characters; a shorter secret could be guessed from any token that it signed."""
 
 _ALGORITHM: Final = "HS256"
 _AUDIENCE: Final = "agl-store"
 ATTEMPT_TOKEN_SECONDS: Final = 86_400.0
-"""How long the token of an attempt holds."""
+"""Lifetime of an attempt's token, in seconds."""
 _CACHE_SIZE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whoever presents a token.
+    """The permissions of the client that sent a token.
 
     Attributes:
         scope: The permissions of the token.
         rollout_id: The rollout that an ``attempt`` token is bound to.
         attempt_id: The attempt that an ``attempt`` token is bound to.
-        expires: Epoch seconds; None for the secret itself and for servers without auth.
-        models: The models that it may call at a proxy; None is all.
+        expires: Expiry in epoch seconds; None for the secret itself and for servers without auth.
+        models: The models that the client may call at a proxy; None means all.
     """
 
     scope: Scope
@@ -63,7 +63,7 @@ class Identity:
     models: frozenset[str] | None = None
 
     def require_attempt(self, rollout_id: str | None, attempt_id: str | None) -> None:
-        """Raise PermissionDeniedError if bound to another attempt than this one."""
+        """Raise PermissionDeniedError if the token is bound to another attempt than this one."""
         if self.scope == "attempt" and (rollout_id, attempt_id) != (
             self.rollout_id,
             self.attempt_id,
@@ -90,7 +90,7 @@ def mint_token(
         lifetime: Seconds until it expires.
         rollout_id: Rollout to bind an ``attempt`` token to.
         attempt_id: Attempt to bind an ``attempt`` token to.
-        models: Models that the token may call at a proxy; None is all.
+        models: Models that the token's owner may call at a proxy; None means all.
 
     Raises:
         ConfigError: The secret is too short, the scope is unknown, or the ids do not fit it.
@@ -110,7 +110,7 @@ class _Signer:
                 f"an auth token needs at least {MIN_SECRET_LENGTH} characters, e.g. from: "
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
-        # The secret travels as a bearer token; the signing key must not be the same bytes.
+        # Clients send the secret as a bearer token, so the signing key must be another one.
         self.key = hmac.digest(secret.encode(), b"agl-store token signing key v1", hashlib.sha256)
 
     def sign(
@@ -142,7 +142,7 @@ def is_token(text: str) -> bool:
     """Tell whether a key is a token of some agl server, valid or not; providers' keys are not."""
     import jwt
 
-    if not text.startswith("eyJ"):  # what every JWT begins with
+    if not text.startswith("eyJ"):  # the beginning of every JWT
         return False
     try:
         claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
@@ -154,11 +154,11 @@ def is_token(text: str) -> bool:
 
 
 class TokenVerifier:
-    """Checks tokens against one secret, remembering recent ones. For one event loop.
+    """Checks tokens against one secret and caches recent ones. For one event loop.
 
     Args:
         secret: The server's secret.
-        attempt_lifetime: Seconds that attempt tokens hold.
+        attempt_lifetime: Lifetime of attempt tokens, in seconds.
 
     Raises:
         ConfigError: The secret is too short.
@@ -171,11 +171,11 @@ class TokenVerifier:
         self._known: dict[bytes, Identity] = {}
 
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str:
-        """Sign the token that comes with a claim."""
+        """Sign the token of a claimed attempt."""
         return self._signer.sign("attempt", self._attempt_lifetime, rollout_id, attempt_id)
 
     def identify(self, token: bytes) -> Identity | None:
-        """Return who presents the token, or None if it is forged, foreign or expired."""
+        """Return the token's identity, or None if it is forged, foreign or expired."""
         known = self._known.get(token)
         if known is None:
             known = self._verify(token)

@@ -1,4 +1,4 @@
-"""One uvicorn server on one socket: how it is configured, told to stop, and probed.
+"""One uvicorn server on one socket: its configuration, its stop, and the health probe.
 
 Imported by the launcher's threads and processes only; importing it loads uvicorn.
 """
@@ -38,10 +38,10 @@ _DATE_HEADER_SECONDS: Final = 1.0
 class SocketServer(uvicorn.Server):
     """Serves an app on a bound socket until :meth:`stop`.
 
-    Differs from uvicorn's own server in three ways: it leaves the process's signal handlers alone
-    (a library must not take Ctrl+C from its host), it stops at once instead of at the next tick,
-    and it tells the app (``begin_shutdown()``, if it has that method) before waiting for requests,
-    so that long polls can end themselves. Belongs to the loop that it is created in.
+    Differs from uvicorn's own server in three ways. It does not change the process's signal
+    handlers (a library must not take Ctrl+C from the application). It stops at once instead of at
+    the next tick. It notifies the app (``begin_shutdown()``, if it has that method) before it waits
+    for open requests, so that long polls can end early. Belongs to the loop that it is created in.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class SocketServer(uvicorn.Server):
     def stop(self) -> None:
         """Ask the server to stop; safe from any thread, any number of times."""
         if not self._loop.is_closed():
-            # The loop may close between the check and the call; it is gone then, which is the goal.
+            # The loop may close between the check and the call; then the server has stopped anyway.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stop_here)
 
     def _stop_here(self) -> None:
         self._stop.set()
         if not self.started and self._running is not None:
-            self._running.cancel()  # a start-up that hangs looks at no event
+            self._running.cancel()  # a hanging start-up checks no event
 
     async def run_on(self, listener: socket) -> None:
         """Serve until stopped.
@@ -130,7 +130,7 @@ class SocketServer(uvicorn.Server):
 
 
 def run_in_new_loop(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a coroutine function in a fresh event loop: uvloop where the platform has it."""
+    """Run a coroutine function in a new event loop: uvloop if the platform has it."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -147,8 +147,8 @@ def probe_health(url: str, deadline: float) -> None:
     """Block until a GET of ``url`` answers 200.
 
     Args:
-        url: Health URL of a server of ours; its certificate is not checked.
-        deadline: When to give up, on the clock of :func:`time.monotonic`.
+        url: Health URL of one of our own servers; its certificate is not checked.
+        deadline: End of the wait, on the clock of :func:`time.monotonic`.
 
     Raises:
         LaunchError: The deadline passed.
@@ -176,6 +176,6 @@ def probe_health(url: str, deadline: float) -> None:
             last = str(error) or type(error).__name__
         finally:
             connection.close()
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))  # another process's start-up
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))  # no event across processes
         pause = min(pause * 2, 0.5)
     raise LaunchError(f"the server did not become healthy in time: GET {url} gave {last}")

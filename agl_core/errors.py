@@ -241,5 +241,6 @@ def error_class(name: str) -> type[AglError]:
         if error.__name__ == name:
             return error
         below = [each for each in error.__subclasses__() if each not in waiting]
+        # Sorted, so that the choice between equal names does not depend on the order of imports.
         waiting += sorted(below, key=lambda each: each.__module__)
     return AglError

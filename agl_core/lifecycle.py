@@ -183,6 +183,7 @@ def span_arrived(
             unless the worker has another attempt.
         now: The time, in epoch seconds.
     """
+    # The fast path: most spans change only the heartbeat.
     if attempt.status == "running" and not (is_latest and rollout.status == "preparing"):
         return Change(attempt=evolve(attempt, {"last_heartbeat_time": now}))
     revived = attempt.status == "unresponsive"

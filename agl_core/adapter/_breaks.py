@@ -77,6 +77,7 @@ def why_broken(
 
 def common_prefix(first: bytes, second: bytes) -> int:
     """Return the length, in tokens, of the common prefix of two packed sequences."""
+    # A binary search over slices: comparing bytes runs in C, a loop over tokens does not.
     low, high = 0, min(len(first), len(second)) // ITEM_BYTES
     while low < high:
         middle = (low + high + 1) // 2
@@ -103,6 +104,6 @@ def _turns_up_later(history: bytes, prompt: bytes, shared: int) -> bool:
     """Return whether the prompt's tokens after the common prefix occur later in the history."""
     probe = prompt[shared * ITEM_BYTES : (shared + _PROBE) * ITEM_BYTES]
     place = history.find(probe, shared * ITEM_BYTES)
-    while place >= 0 and place % ITEM_BYTES:
+    while place >= 0 and place % ITEM_BYTES:  # a match in the middle of a token is accidental
         place = history.find(probe, place + 1)
     return place >= 0

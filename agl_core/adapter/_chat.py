@@ -70,7 +70,7 @@ class _FunctionResult(TypedDict):
 
 def _role(value: Any) -> Any:
     role = cast("Mapping[str, Any]", value).get("role") if isinstance(value, Mapping) else None
-    return "system" if role == "developer" else role
+    return "system" if role == "developer" else role  # both are instructions, with one shape
 
 
 _Message = Annotated[

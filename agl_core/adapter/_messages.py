@@ -119,7 +119,7 @@ def _conversation(
         messages += to_messages(_sequence(raw_prompt, where), prompt_row.prompt_shape)
     for message in messages:
         if message.get("role") == "assistant" and message.get("tool_calls"):
-            message["content"] = None
+            message["content"] = None  # OpenAI's format requires the key
         else:
             message.setdefault("content", "")
     if completion_row is not None:

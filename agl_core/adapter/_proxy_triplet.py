@@ -44,6 +44,7 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
         tables = vocabulary().proxy_tables
         count_unread(spans, report)
         for span in spans:
+            # Calls become candidates with the next id: a reward must not match a call of its own.
             if pending and pending[0][0] < span.sequence_id:
                 waiting += pending
                 pending.clear()

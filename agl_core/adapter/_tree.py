@@ -133,13 +133,13 @@ class TraceTree:
     def start_time(self) -> float | None:
         """Seconds since the epoch; None if the time is missing or NaN."""
         time = self.span.start_time
-        return time if time is not None and time == time else None
+        return time if time is not None and time == time else None  # NaN is not equal to itself
 
     @property
     def end_time(self) -> float | None:
         """Seconds since the epoch; None if the time is missing or NaN."""
         time = self.span.end_time
-        return time if time is not None and time == time else None
+        return time if time is not None and time == time else None  # NaN is not equal to itself
 
     def agent_name(self) -> str | None:
         """Return the name of the agent whose run the span records; None for any other span."""

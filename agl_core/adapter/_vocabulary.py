@@ -106,6 +106,7 @@ class Vocabulary:
         """Return whether a span's attributes describe a model call, in any dialect."""
         if self._marks.isdisjoint(attributes):
             return False
+        # A span without the kind attribute counts; one of another kind (an embedding) does not.
         kinds = self._kinds.items()
         return all(str(attributes.get(key, known[0])) in known for key, known in kinds)
 

@@ -97,6 +97,7 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
     except click.Abort as abort:
+        # click raises Abort from KeyboardInterrupt and from EOFError; main() tells them apart.
         raise (abort.__cause__ or KeyboardInterrupt()) from None
     return code if type(code) is int else 0  # a plugin's command may return anything
 

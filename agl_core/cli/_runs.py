@@ -121,6 +121,7 @@ class RunRecord:
 
     async def count(self, store: LightningStore) -> dict[str, int]:
         """Count the rollouts in the store, in total and by final status."""
+        # Only the totals are needed, so the pages are small.
         counts = {"rollouts": (await store.query_rollouts(limit=1)).total}
         for status in _ENDINGS:
             counts[status] = (await store.query_rollouts(status_in=[status], limit=1)).total

@@ -87,7 +87,7 @@ def _dimensions(
         raise ValueError(
             f"primary_key must name one of the rewards {list(reward)}, not {primary_key!r}"
         )
-    ordered = {primary_key: reward[primary_key], **reward}
+    ordered = {primary_key: reward[primary_key], **reward}  # readers take the first as primary
     values: dict[str, float] = {}
     for name, value in ordered.items():
         try:

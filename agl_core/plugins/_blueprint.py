@@ -75,7 +75,7 @@ class Blueprint:
             return factory(*positional, **arguments)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:
+        except BaseException as error:  # also from a factory that calls sys.exit()
             if isinstance(error, AglError) and not isinstance(error, InvalidArgumentError):
                 raise
             if isinstance(error, ValueError):

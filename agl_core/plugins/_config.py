@@ -19,6 +19,7 @@ __all__ = ["MODEL_ATTRIBUTE", "check_config", "config_model_of", "validate_confi
 MODEL_ATTRIBUTE: Final = "config_model"
 """Attribute of an ``__init__`` that is :func:`~agl_core.plugins.configured_by` a model."""
 
+# Messages do not repeat values of options with these words; a URL may contain a password.
 _SECRETIVE = ("key", "password", "secret", "token", "uri", "url")
 
 

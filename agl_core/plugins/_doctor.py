@@ -104,7 +104,7 @@ def _run_probe(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=True,  # a process group, which _end() can kill as a whole
         )
         try:
             process.wait(timeout)

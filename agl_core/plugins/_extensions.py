@@ -61,6 +61,7 @@ def import_extension(record: PluginRecord, spec: Spec) -> Any:
     return found
 
 
+# Cached, because a snapshot may hold many resources of a type that no plugin provides.
 @lru_cache(maxsize=1024)
 def _load_once(registry: Registry, name: str) -> None:
     for record in registry.usable("resource"):

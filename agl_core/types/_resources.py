@@ -129,6 +129,7 @@ class ProxyLLM(LLM):
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __getattribute__(self, name: str) -> Any:
+        # The plain endpoint has no ids in its path, so the proxy cannot assign calls to a rollout.
         if name == "endpoint" and _caller() != "get_base_url":
             logger.warning(
                 "ProxyLLM.endpoint was read directly: calls made to it belong to no rollout; "

@@ -1,13 +1,14 @@
 """Every code block of the documentation is executed unchanged.
 
-Each page runs in a folder of its own, from top to bottom, by the first words of its fences:
+Each page runs in a folder of its own, from top to bottom. The first words of a fence select what
+happens:
 
 * ```` ```python file=agent.py ```` (any language) is written to that file;
 * ```` ```python ```` is run, in one process per page;
 * ```` ```console ```` runs each line that starts with ``$``, which must succeed; the lines below it
   must appear in its output in that order; ``...`` matches anything.
 
-A fence whose words end in ``norun`` is shown to the reader only (another machine, a bill to pay).
+A fence whose words end in ``norun`` is not executed (it needs another machine or costs money).
 """
 
 from __future__ import annotations

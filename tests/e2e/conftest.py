@@ -1,4 +1,4 @@
-"""Programs of a real run: every one a process of its own, as a user starts it.
+"""Starts the programs of a real run, each in a process of its own, as a user does.
 
 These tests use the installed `agl` command and Python files, and import nothing of agl themselves.
 """
@@ -70,7 +70,7 @@ class ModelHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing: the output of a test is for its own."""
+        """Print nothing, to keep requests out of the test's output."""
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start(tmp_path: Path, environ: dict[str, str]) -> Iterator[Start]:
-    """Start a program in the test's folder; what still runs after the test is killed."""
+    """Start a program in the test's folder; programs that still run after the test are killed."""
     running: list[subprocess.Popen[str]] = []
 
     def starts(*command: str) -> subprocess.Popen[str]:
@@ -118,7 +118,7 @@ def start(tmp_path: Path, environ: dict[str, str]) -> Iterator[Start]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         with process:
-            pass  # closes its pipe and waits for it
+            pass  # closes the pipe and waits for the process
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Run an agent of a framework under a tracer, and compare the trace with what the model server saw.
+"""Runs an agent of a framework under a tracer, and compares the trace with the server's requests.
 
-The server is the judge: it knows every request as it came and every answer as it left, so what the
-adapters make of the trace can be compared with it, whoever recorded it.
+The scripted model server holds every request and response unchanged. The calls that adapters read
+from the trace are compared with them, whichever tracer or proxy recorded the trace.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load(framework: str) -> ModuleType:
 
 
 def weather_script(seen: SeenRequest) -> Reply:
-    """Ask for the weather first; tell it when the tool has answered."""
+    """Call the tool first; after its result, answer with the weather."""
     items = seen.body.get("messages") or seen.body["input"]
     text = json.dumps(items)
     city = next(city for city in WEATHER if city in text)
@@ -67,7 +67,7 @@ def weather_script(seen: SeenRequest) -> Reply:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call as the server saw it."""
+    """A call in the server's record."""
 
     messages: list[Any]
     tools: list[Any]
@@ -104,7 +104,7 @@ def _truth(requests: Sequence[SeenRequest]) -> list[_Call]:
 
 
 def _comparable_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """What a message says, apart from how: text in parts or not, arguments with blanks or not."""
+    """Return messages in a normal form: text not in parts, arguments without blanks."""
     return [
         (
             "system" if message["role"] == "developer" else message["role"],
@@ -141,14 +141,14 @@ def _comparable_tools(tools: Any) -> list[Any]:
 
 @dataclass
 class Observation:
-    """What came of a run: per aspect nothing if it is right, or what is wrong."""
+    """Result of a run: per aspect an empty value if it is right, or the fault."""
 
     spans: list[Span]
     answers: list[str]
     wrong: dict[str, str] = field(default_factory=dict)
 
     def agents_as_recorded(self) -> list[str]:
-        """The agent of each call by the parents in the trace, without a repair by time."""
+        """Return the agent of each call by the recorded parents, without a repair by time."""
         adapter = TracerTraceToTriplet(llm_call_match=None, repair_hierarchy=False)
         return [triplet.metadata["agent_name"] for triplet in adapter.adapt(self.spans)]
 
@@ -159,13 +159,13 @@ Ask = Callable[[str, str], Awaitable[str]]
 async def observe(
     framework: str, tracer: Tracer, *, proxied: bool = False, only_proxy: bool = False
 ) -> Observation:
-    """Run a framework's agent on two tasks, each rewarded, and judge the trace.
+    """Run a framework's agent on two tasks with a reward each, and check the trace.
 
     Args:
         framework: One of :data:`FRAMEWORKS`.
         tracer: Traces it; not initialised.
-        proxied: Have the calls pass the built-in proxy, whose spans count too.
-        only_proxy: Judge the proxy's spans (and the rewards) by the adapter for proxies.
+        proxied: Send the calls through the direct proxy, and check its spans too.
+        only_proxy: Check the proxy's spans (and the rewards) with the adapter for proxies.
     """
     agent = load(framework)
     store = InMemoryLightningStore()
@@ -217,7 +217,7 @@ def _judge(spans: list[Span], models: ScriptedModels, agent: str | None) -> dict
     triplets = adapter.adapt(spans)
     wrong: dict[str, str] = {}
     if len(triplets) != len(truth):
-        # Nothing can be right about calls that are not there, or there twice.
+        # The other aspects cannot be checked if calls are missing or recorded twice.
         return dict.fromkeys(ASPECTS, f"{len(triplets)} of {len(truth)} calls")
     got_ids = [(t.prompt["token_ids"], t.response["token_ids"]) for t in triplets]
     if got_ids != [(call.prompt_ids, call.response_ids) for call in truth]:

@@ -1,7 +1,7 @@
 """The table of frameworks and tracers in ``docs/frameworks.md``: read, compared and written.
 
 A run of a tracer plugin's tests measures its columns. With ``AGL_WRITE_FRAMEWORKS=1`` it writes
-them, versions included; otherwise the tests hold the table to what they measure.
+them, versions included; otherwise the tests fail if the table differs from the measurement.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VERSIONS_BEGIN, _VERSIONS_END = "<!-- versions -->", "<!-- end of versions -->"
 
 
 def cell(observation: Observation) -> str:
-    """Return what the table says of an observation: ``all``, ``nothing``, or what is missing."""
+    """Return the cell for an observation: ``all``, ``nothing``, or the missing parts."""
     wrong = [aspect for aspect in ASPECTS if aspect in observation.wrong]
     if not wrong:
         return "all"
@@ -63,10 +63,10 @@ def read_cells() -> dict[tuple[str, str], str]:
 
 
 def check_or_write(measured: Mapping[tuple[str, str], str]) -> None:
-    """Compare measured cells with the table, or write them into it if the environment says so.
+    """Compare measured cells with the table, or write them if ``AGL_WRITE_FRAMEWORKS`` is set.
 
     Raises:
-        AssertionError: The table says something else.
+        AssertionError: The table has another value.
     """
     if not os.environ.get("AGL_WRITE_FRAMEWORKS"):
         cells = read_cells()
@@ -83,7 +83,7 @@ def check_or_write(measured: Mapping[tuple[str, str], str]) -> None:
 
 
 def _names() -> list[str]:
-    # Read from the sources: not every environment has every framework.
+    # The names are read from the sources, since no environment has all frameworks.
     folder = Path(__file__).parent / "framework_agents"
     sources = [(folder / f"{module}.py").read_text() for module in FRAMEWORKS]
     found = [re.search(r'^NAME = "(.+)"$', source, re.MULTILINE) for source in sources]
@@ -102,7 +102,7 @@ def _table(cells: Mapping[tuple[str, str], str]) -> str:
 
 
 def _versions(text: str, measured: Mapping[tuple[str, str], str]) -> str:
-    """The versions used, those of other columns as they were."""
+    """Return the versions used; those of other columns are unchanged."""
     listed = dict(
         re.findall(r"`([^`= ]+) ([^` ]+)`", _between(text, _VERSIONS_BEGIN, _VERSIONS_END))
     )

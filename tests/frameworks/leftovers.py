@@ -1,4 +1,4 @@
-"""Train twice, in one process, and look at what is left: run as a program, prints JSON.
+"""Trains twice in one process and prints the remaining changes to libraries as JSON; a program.
 
     python leftovers.py TRACER FRAMEWORK...
 
@@ -65,7 +65,7 @@ def train(tracer: str, framework: str, url: str) -> int:
 def main(tracer: str, frameworks: list[str]) -> None:
     report: dict[str, Any] = {}
     if tracer != "otel":
-        # What its mere import does (Weave's puts hooks for moviepy in) is the SDK's own.
+        # Effects of the import alone (Weave adds hooks for moviepy) are not the tracer's.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         importlib.import_module(tracer)
     with ScriptedModels(weather_script) as models:
@@ -89,10 +89,10 @@ def main(tracer: str, frameworks: list[str]) -> None:
 
 
 def _comparable(models: ScriptedModels) -> list[Any]:
-    """What came over the wire, byte for byte as far as the agent decides it.
+    """Return the requests to the server, byte for byte where the agent determines them.
 
-    LangChain keeps a client for the whole process, whose connections die with the event loop that
-    made them: a request that is sent again for that reason counts once.
+    LangChain keeps one client for the whole process, whose connections end with the event loop
+    that opened them. A request that is repeated for that reason counts once.
     """
     found: list[Any] = []
     for seen in models.requests:

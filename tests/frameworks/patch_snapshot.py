@@ -1,4 +1,4 @@
-"""What the classes and modules of installed libraries hold, to be compared before and after."""
+"""Snapshots of the attributes of installed libraries, compared before and after a training."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["changes", "snapshot"]
 def snapshot(*packages: str) -> dict[str, Any]:
     """Return every attribute of the loaded modules of packages and of their classes, by path.
 
-    Values are held, so that another object at the same place shows; caches that libraries fill in
-    by themselves (private ones, lazily imported names) are left out.
+    The snapshot holds the values, so that a replaced object is detected. Caches that libraries fill
+    themselves (private ones, lazily imported names) are left out.
     """
     found: dict[str, Any] = {
         "builtins.__import__": builtins.__import__,
@@ -33,7 +33,7 @@ def snapshot(*packages: str) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the paths whose values are others than before; what is new is none."""
+    """Return the paths whose values have changed; new paths do not count."""
     return [
         path for path, value in before.items() if path not in after or after[path] is not value
     ] + [path for path in after if path not in before and path.rpartition(".")[0] in before]

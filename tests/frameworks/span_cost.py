@@ -1,4 +1,4 @@
-"""What recording one model call costs the agent's thread; no network, no server in the way."""
+"""Measures the cost of recording one model call in the agent's thread, without a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def chat_request(size: str) -> dict[str, Any]:
 
 
 def chat_response(size: str) -> Any:
-    """Return the client library's object of an answer."""
+    """Return a response as the client library's object."""
     from openai.types.chat import ChatCompletion
 
     request = chat_request(size)
@@ -50,7 +50,7 @@ def chat_response(size: str) -> Any:
 
 
 class _Decoder:
-    """Makes events of what it has, as the client library's makes them of bytes."""
+    """Yields prepared events; the client library's decoder makes events of bytes."""
 
     def __init__(self, events: list[Any]) -> None:
         self._events = events
@@ -60,7 +60,7 @@ class _Decoder:
 
 
 class _Stream:
-    """The client library's stream without what parsing costs: all its chunks are there."""
+    """The client library's stream without the cost of parsing: all chunks are prepared."""
 
     def __init__(self, events: list[Any], chunks: list[Any]) -> None:
         self._decoder = _Decoder(events)
@@ -78,7 +78,7 @@ class _Stream:
 
 
 def chat_stream(size: str) -> Callable[[], Any]:
-    """Return what opens a stream of an answer, of one chunk per token."""
+    """Return a function that opens a stream of a response, with one chunk per token."""
     from openai._streaming import ServerSentEvent
     from openai.types.chat import ChatCompletionChunk
 
@@ -94,17 +94,18 @@ def chat_stream(size: str) -> Callable[[], Any]:
 def print_cost(
     name: str, tracer: OtelTracer, traced: Callable[[], Any], bare: Callable[[], Any]
 ) -> None:
-    """Time calls within a trace; print percentiles of what tracing one adds, in ms.
+    """Time calls within a trace; print percentiles of the time that tracing a call adds, in ms.
 
-    On the agent's thread: the thread's own processor time, which no other process can add to, and
-    the time that passed, in which the exporter's thread may have held the interpreter's lock. For
-    the whole process: the processor time of all threads, up to when the store has every span.
+    For the agent's thread it prints the thread's processor time, which other processes do not
+    affect, and the elapsed time, in which the exporter's thread may hold the interpreter's lock.
+    For the whole process it prints the processor time of all threads until the store has every
+    span.
 
     Args:
-        name: What to print.
-        tracer: Not initialised.
-        traced: Makes one recorded call when called, and costs nothing by itself.
-        bare: The same call, not recorded.
+        name: Label of the output.
+        tracer: A tracer that is not initialised.
+        traced: Makes one recorded call; its own cost must be negligible.
+        bare: Makes the same call without recording it.
     """
     store = InMemoryLightningStore()
     times: dict[str, list[tuple[float, float]]] = {"bare": [], "traced": []}

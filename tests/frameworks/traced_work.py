@@ -1,4 +1,4 @@
-"""Work for tracers to trace: calls of a client library, and the spans of an attempt with them."""
+"""Calls of a client library for tests of tracers, and the spans of an attempt that makes them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def async_stream(client: Any, models: ScriptedModels) -> None:
 
 
 def call_then_change_all(client: Any) -> None:
-    """Change what was given and returned, as an agent may that goes on with it."""
+    """Change the request and the response after the call, as an agent may."""
     messages: list[Any] = [dict(message) for message in HI]
     answer = client.chat.completions.create(model="m", messages=messages)
     messages[0]["content"] = "Changed"
@@ -69,7 +69,7 @@ def call_then_change_all(client: Any) -> None:
 
 
 def stream_and_change_all(client: Any) -> None:
-    """Change what a stream gives, as an agent may that hides something of it."""
+    """Change the chunks of a stream, as an agent may that hides parts of it."""
     for chunk in client.chat.completions.create(model="m", messages=HI, stream=True):
         for choice in chunk.choices:
             choice.delta.content = "Changed"
@@ -126,11 +126,11 @@ def responses(models: ScriptedModels) -> None:
 
 
 STREAMS = [messages, beta_messages, messages_helper, async_messages_helper, responses]
-"""Ways to read a stream in which a model calls the tool ``look``, in other protocols than chat."""
+"""Readers of a stream with a call of the tool ``look``, in other protocols than chat."""
 
 
 async def spans_of(tracer: Tracer, work: Callable[[], Any]) -> list[Span]:
-    """Run work, or what it returns to be awaited, as an attempt; return its spans."""
+    """Run work as an attempt, and await its result if needed; return the spans."""
     store = InMemoryLightningStore()
     with tracer.lifespan(store):
         rollout = await store.start_rollout("task")

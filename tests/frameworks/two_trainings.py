@@ -1,4 +1,4 @@
-"""Runs ``leftovers.py`` in processes of their own, and looks at what they say."""
+"""Runs ``leftovers.py`` in separate processes, and checks their output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAMEWORKS = [
 
 
 def assert_nothing_is_left(tracers: Sequence[str]) -> None:
-    """Train twice with each tracer, all tracers at once, each in a process of its own."""
+    """Train twice with each tracer; tracers run concurrently, each in a process of its own."""
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), tracer, *FRAMEWORKS],

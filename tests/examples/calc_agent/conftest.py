@@ -1,4 +1,4 @@
-"""The example's modules import each other by name, as a script's do."""
+"""Adds the example's folder to the import path, since its modules import each other by name."""
 
 import sys
 from pathlib import Path

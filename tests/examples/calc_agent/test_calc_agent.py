@@ -125,7 +125,7 @@ def test_it_is_measured_traced_and_exported(tmp_path):
     done = agl(tmp_path, "trace", "latest", "--json")
     spans = json.loads(done.stdout)["spans"]
     assert sum(span["kind"] == "model" for span in spans) >= 1
-    assert any("tools/list" in span["name"] for span in spans)  # of the MCP library itself
+    assert any("tools/list" in span["name"] for span in spans)  # spans of the MCP library itself
 
     done = agl(tmp_path, "export", "sft", "solved.jsonl", "--min-reward", "1")
     assert done.returncode == 0, done.stderr

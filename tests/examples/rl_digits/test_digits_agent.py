@@ -1,4 +1,4 @@
-"""The agent of the example, on a scripted model: what it is rewarded for."""
+"""The agent of the example on a scripted model: its rewards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def look(shelf: object, name: str = "look") -> Reply:
         ((look("3"), Reply("1")), 1.0),
         ((look("3"), Reply("7")), 0.5),
         ((look("0"), Reply("7")), 0.0),
-        ((look("0"), Reply("1")), 0.5),  # a lucky guess
+        ((look("0"), Reply("1")), 0.5),  # a right guess without the right shelf
         ((look("33"), Reply("1")), 0.5),
         ((look(3), Reply("1")), 0.5),
         ((look("3", name="peek"), Reply("1")), 0.5),

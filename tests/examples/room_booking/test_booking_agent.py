@@ -1,4 +1,4 @@
-"""The agent with a real OpenAI client, a real server, real spans."""
+"""The agent with a real OpenAI client, a real server and real spans."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_trace_holds_the_conversation_the_feedback_and_the_reward():
 
 
 def test_losing_the_placeholder_costs_rewards():
-    """It carries what day it is; without it "tomorrow" is a guess."""
+    """The placeholder holds today's date; without it "tomorrow" is a guess."""
     rows = [
         task.model_dump(mode="json")
         for task in generate(200, seed=22)

@@ -28,7 +28,7 @@ TASKS = make_splits(seed=3, train=30, val=24, test=60)
 
 @contextmanager
 def served(model: SimulatedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Serve a model from a thread, and make it the endpoint."""
+    """Serve a model in a thread, and make it the endpoint."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(create_app(model), log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
@@ -103,7 +103,7 @@ def test_keeps_to_its_budget(monkeypatch: pytest.MonkeyPatch):
 
 
 class BadEditor(SimulatedModel):
-    """Books as usual; its edits are of no use, each in another way."""
+    """Books as usual; each of its edits is unusable for another reason."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The task generator and the solver, against a brute-force check that shares nothing with them."""
+"""The task generator and the solver, checked by brute force that shares no code with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_ID = {room.id: room for room in ROOMS}
 
 
 def minute_by_minute(room_id: str, task: BookingTask) -> bool:
-    """Whether a room will do, looking at every minute of the meeting."""
+    """Return whether a room is suitable, by checking every minute of the meeting."""
     room, needs = BY_ID[room_id], task.needs
     taken = {
         minute

@@ -1,4 +1,4 @@
-"""What the simulated model understands, and that it does what it is told and no more."""
+"""The simulated model: the instructions that it understands, and the rules that it follows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FULL_PROMPT = "\n".join([SEED_PROMPT, *ADVICE.values()])
 
 
 def accuracy(prompt: str, slip: float = 0.0, tasks: int = len(TASKS)) -> float:
-    """Mean reward of the model with this prompt, without the protocol around it."""
+    """Return the model's mean reward with this prompt, without the HTTP protocol."""
     total = 0.0
     for task in TASKS[:tasks]:
         listed = list_rooms(task, json.dumps({"date": task.needs.day.isoformat()}))
@@ -59,7 +59,7 @@ def test_is_perfect_only_if_told_everything():
 @pytest.mark.parametrize("name", sorted(ADVICE))
 def test_every_rule_is_worth_learning(name: str):
     without = "\n".join(advice for other, advice in ADVICE.items() if other != name)
-    # "Free to the end" includes "free at the start": the one never suffices for the other.
+    # "Free to the end" includes "free at the start", so the second rule alone is not enough.
     if name == "free at the start":
         assert accuracy(without) == 1.0
     else:
@@ -67,7 +67,7 @@ def test_every_rule_is_worth_learning(name: str):
 
 
 def test_learning_one_thing_at_a_time_pays_at_every_step():
-    """A search that keeps the best of a few edits must not meet a plateau."""
+    """The score has no plateau for a search that keeps the best of a few edits."""
     prompt, scores = SEED_PROMPT, [accuracy(SEED_PROMPT, tasks=150)]
     left = set(ADVICE) - followed(SEED_PROMPT)
     while left:

@@ -162,7 +162,7 @@ def test_says_loudly_that_it_is_simulated_and_ends_with_its_context(
 
 
 def test_ends_with_the_process_that_started_it():
-    """Also if that one had no chance to clean up."""
+    """The server ends even if that process was killed."""
     script = (
         "import os; from simulated_model import run_in_background\n"
         "with run_in_background() as url:\n"
@@ -172,7 +172,7 @@ def test_ends_with_the_process_that_started_it():
         [sys.executable, "-c", script], cwd=EXAMPLE, capture_output=True, text=True, check=False
     )
     assert owner.returncode == -signal.SIGKILL
-    # subprocess.run returned, so every holder of the pipes is gone, the server included.
+    # subprocess.run returned, so all processes that held the pipes have ended, the server too.
     port = int(owner.stdout.split(":")[2].split("/")[0])
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         pass

@@ -1,4 +1,4 @@
-"""Rows of an export as TRL takes them; without TRL."""
+"""Rows of an export in TRL's format; runs without TRL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop with real TRL, and every form of dataset in its trainers."""
+"""The loop with real TRL, and TRL's trainers on every form of dataset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 pytestmark = [
     pytest.mark.heavy,
     pytest.mark.timeout(600),
-    # Of the libraries, about each other's next versions.
+    # The libraries warn about each other's next versions.
     pytest.mark.filterwarnings("default::FutureWarning", "default::DeprecationWarning"),
     pytest.mark.filterwarnings("default::UserWarning"),
 ]
@@ -46,7 +46,7 @@ def test_the_best_samples_make_a_better_model(tmp_path, form):
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> tuple[Any, Any]:
-    """A model and its tokenizer, loaded from a folder as any other."""
+    """A model and its tokenizer, loaded from a folder."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from agl_testing.tiny_model import build_model, build_tokenizer
@@ -65,7 +65,7 @@ ADD = {
 
 
 async def fill(store: Any) -> None:
-    """Rollouts of a tool call and an answer each, a good one and a bad one of two tasks."""
+    """Add a good and a bad rollout of two tasks, each with a tool call and an answer."""
     from agl_core.types import Span
 
     number = 0
@@ -150,7 +150,7 @@ def test_sft_trains_on_tool_calls_as_they_were_made(tiny, tmp_path):
     assert loss > 0
     written = "\n".join(seen)
     assert '{"name": "add", "arguments": {"a": 2}}' in written
-    assert '{"name": "add", "arguments": {"b": "x"}}' in written  # and no "a": null
+    assert '{"name": "add", "arguments": {"b": "x"}}' in written  # without "a": null
 
 
 def test_sft_of_tokens_trains_on_what_was_sampled(tiny, tmp_path):

@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples" / "sql_agent"
 
 @pytest.fixture(autouse=True, scope="module")
 def _own_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Databases made anew for these tests."""
+    """Create the databases in a folder of this test run."""
     folder = str(tmp_path_factory.mktemp("databases"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sql_databases.tempfile, "gettempdir", lambda: folder)

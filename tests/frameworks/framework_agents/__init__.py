@@ -1,9 +1,9 @@
-"""One small agent per framework: asked for the weather in a city, it calls a tool and answers.
+"""One small agent per framework; it answers a question about the weather with a tool.
 
-Each module has the same face:
+Each module has the same interface:
 
-* ``NAME``: what the framework is called; ``NEEDS``: its distributions.
-* ``PROTOCOL``: ``"openai"`` or ``"anthropic"``, what the agent speaks to its model.
-* ``AGENT``: the name the framework gives the agent, None where it knows no agents.
+* ``NAME``: name of the framework; ``NEEDS``: its distributions.
+* ``PROTOCOL``: ``"openai"`` or ``"anthropic"``, the protocol of the agent's model calls.
+* ``AGENT``: the agent's name in the framework, None if the framework has no agents.
 * ``async ask(url, city)``: run the agent once; ``url`` is the root of the model server.
 """

@@ -1,4 +1,4 @@
-"""The Anthropic SDK, with a loop of our own around it."""
+"""The Anthropic SDK, called in a loop."""
 
 from __future__ import annotations
 

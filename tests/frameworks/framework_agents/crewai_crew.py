@@ -1,10 +1,10 @@
-"""A CrewAI crew of one."""
+"""A CrewAI crew with one agent."""
 
 from __future__ import annotations
 
 import os
 
-os.environ.update(  # before the import, which reads them
+os.environ.update(  # before the import, which reads these variables
     CREWAI_DISABLE_TELEMETRY="true",
     CREWAI_DISABLE_TRACKING="true",
     CREWAI_TRACING_ENABLED="false",

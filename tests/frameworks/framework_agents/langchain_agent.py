@@ -1,4 +1,4 @@
-"""LangChain's agent, which is a LangGraph graph inside."""
+"""LangChain's agent, which is implemented as a LangGraph graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def ask(url: str, city: str) -> str:
 
 
 def _config() -> dict[str, object]:
-    """With the tracer's handler, where it has one: what a user of LangChain passes on."""
+    """Return LangChain's config with the tracer's handler, if the tracer has one."""
     tracer = get_active_tracer()
     handler = tracer.get_langchain_handler() if tracer else None
     return {"callbacks": [handler]} if handler else {}

@@ -1,4 +1,4 @@
-"""The OpenAI SDK's Responses API, with a loop of our own around it."""
+"""The OpenAI SDK's Responses API, called in a loop."""
 
 from __future__ import annotations
 

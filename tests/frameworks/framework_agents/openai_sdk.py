@@ -1,4 +1,4 @@
-"""The OpenAI SDK, with a loop of our own around it."""
+"""The OpenAI SDK, called in a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No framework at all: JSON over HTTP."""
+"""An agent without a framework: JSON over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every agent here has in common: its task, and its tool."""
+"""The task and the tool of all agents in this package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 __all__ = ["ANTHROPIC_TOOL", "INSTRUCTIONS", "MODEL", "OPENAI_TOOL", "WEATHER", "get_weather"]
 
 MODEL: Final = "gpt-4.1-mini-2025-04-14"
-"""A name that every framework knows what it can do; the server is a scripted one."""
+"""A model name that every framework knows; the server is scripted."""
 INSTRUCTIONS: Final = "You tell the weather. Use the tool."
 WEATHER: Final = {"Paris": "sunny", "Oslo": "rain"}
 

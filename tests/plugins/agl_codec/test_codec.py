@@ -1,4 +1,4 @@
-"""Translating there and back changes nothing, whole or streamed; hypothesis looks for what does."""
+"""Round trips through other protocols keep requests, responses and streams unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def call(number: int, function: str, given: Any) -> dict[str, Any]:
 
 @st.composite
 def tool_calls(draw: Any, *, least: int = 0) -> list[dict[str, Any]]:
-    # What a model wrote need not be JSON, and must come through as it is.
+    # A model's arguments may be invalid JSON, and must pass through unchanged.
     drawn = draw(
         st.lists(st.tuples(name, arguments | st.just("{broken")), min_size=least, max_size=3)
     )
@@ -60,7 +60,7 @@ user = (text | parts).map(lambda content: {"role": "user", "content": content})
 
 @st.composite
 def turn(draw: Any) -> list[dict[str, Any]]:
-    """A user's message, and what an assistant and its tools say to it."""
+    """A user's message, and the answers of an assistant and its tools."""
     calls = draw(tool_calls())
     content = draw(text if not calls else text | st.none())
     said: dict[str, Any] = {"role": "assistant", "content": content}
@@ -71,7 +71,7 @@ def turn(draw: Any) -> list[dict[str, Any]]:
     answers = [
         {"role": "tool", "tool_call_id": made["id"], "content": draw(text)} for made in calls
     ]
-    # Without an answer in between, two users' messages would be one to a model, too.
+    # Two user messages without an answer between them would be merged into one.
     return [draw(user), said, *answers] if not calls else [draw(user), said, *answers, final()]
 
 
@@ -136,7 +136,7 @@ def responses(draw: Any) -> dict[str, Any]:
 
 
 def chunks(response: dict[str, Any], size: int = 3) -> list[dict[str, Any]]:
-    """A chat stream of the response, in pieces of so many characters."""
+    """A chat stream of the response, in pieces of ``size`` characters."""
     choice = response["choices"][0]
     said = choice["message"]
     head = {"id": response["id"], "created": response["created"], "model": response["model"]}
@@ -185,7 +185,7 @@ def test_requests_there_and_back(other: Protocol, request: dict[str, Any]):
     assert dumps(request) == before, "the original is not changed"
     back = translate_request(other, "chat", there)
     expected = request
-    if other == "messages":  # which takes back only reasoning that it signed
+    if other == "messages":  # Messages accepts only reasoning that Anthropic signed
         expected = {
             **request,
             "messages": [without(message, "reasoning_content") for message in request["messages"]],
@@ -216,7 +216,7 @@ def test_a_translated_stream_amounts_to_the_translated_response(
     whole = translate_response("chat", other, response)
     got = assembled(events, other)
     if other == "messages":
-        for block in got["content"]:  # broken JSON cannot be told from a stream that broke off
+        for block in got["content"]:  # invalid JSON looks like a truncated stream
             if block.get("input", {}).keys() == {"partial_json"}:
                 block["input"] = {"__raw_arguments": block["input"]["partial_json"]}
     assert got == whole
@@ -331,7 +331,7 @@ def test_an_error_within_a_stream_is_one_in_the_other(other: Protocol):
     assert not assembler.finished
 
 
-# -- what cannot be said ---------------------------------------------------------------------------
+# -- content without an equivalent -----------------------------------------------------------------
 
 SIGNED = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
 HIDDEN = {"type": "redacted_thinking", "data": "eHh4"}
@@ -351,7 +351,7 @@ def test_signed_thoughts_survive_the_way_through_chat():
     said = made["choices"][0]["message"]
     assert said["reasoning_content"] == "let me see"
     assert translate_response("chat", "messages", made) == message
-    # An agent that sends back the message that it got gives Anthropic what it has signed.
+    # An agent that returns its message unchanged returns the blocks that Anthropic signed.
     request = {"model": "q", "messages": [{"role": "user", "content": "?"}, said]}
     back = translate_request("chat", "messages", request)
     assert back["messages"][1]["content"] == message["content"]

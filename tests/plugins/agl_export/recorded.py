@@ -1,4 +1,4 @@
-"""Spans as a proxy records them, made by hand."""
+"""Builds spans in the form that a proxy records."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def call(
     tools: bool = False,
     **more: Any,
 ) -> Span:
-    """A model call, with what was captured of it."""
+    """A model call with the captured fields."""
     number = next(_numbers)
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
@@ -106,5 +106,5 @@ def sample(value: float | None, *spans: Span, rollout_id: str = "", task: str = 
 
 
 def answered(value: float | None, text: str, question: str = "2+2?", **more: Any) -> Sample:
-    """A rollout of one call."""
+    """A rollout with one call."""
     return sample(value, call([user(question)], said(text), **more))

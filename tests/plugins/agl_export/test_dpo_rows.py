@@ -1,4 +1,4 @@
-"""Pairs."""
+"""Pairs of a DPO dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``agl export`` over a store whose rollouts differ in every way that matters."""
+"""``agl export`` of a store whose rollouts differ in every selectable property."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def add(
     mode: Any = "train",
     run: str = "night",
 ) -> str:
-    """Put a finished rollout of one call into a store."""
+    """Add a finished rollout with one call to a store."""
     started = await store.start_rollout(question, mode, metadata={"run": run})
     place = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
     tokens: Any = (
@@ -109,7 +109,7 @@ def test_every_rollout_is_counted_with_its_reason(folder, capsys):
     assert said["tasks"] == 10
     assert said["left_out"] == {
         "of another status": 1,
-        "of another mode": 2,  # one has none
+        "of another mode": 2,  # one has no mode
         "of another run": 1,
         "no spans": 1,
         "no reward": 1,

@@ -1,4 +1,4 @@
-"""Rows in files, and back."""
+"""Writing rows to files and reading them back."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_rows_come_back(tmp_path, suffix, kind):
 
 
 def without_none(row: dict[str, Any]) -> dict[str, Any]:
-    """A message without content says so by null or by silence."""
+    """Drop null fields: null content and absent content are equal."""
     found = dict(row)
     for name in {"messages", "prompt", "chosen", "rejected"} & row.keys():
         found[name] = [{k: v for k, v in one.items() if v is not None} for one in row[name]]

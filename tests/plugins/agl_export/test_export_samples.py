@@ -86,13 +86,13 @@ def test_arguments_are_objects_where_they_can_be():
     found = [m["tool_calls"][0]["function"]["arguments"] for m in objects[1:]]
     assert found == [{"a": 1}, "not json", "[1]"]
     assert with_arguments(messages, "text") == messages
-    assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'  # untouched
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'  # unchanged
 
 
 def test_equal_tasks_have_equal_keys():
     assert task_key({"a": 1, "b": [2]}) == task_key({"b": [2], "a": 1})
     assert task_key({"a": 1}) != task_key({"a": "1"})
-    assert task_key("ü") == "a23823afdabfa932"  # the same on every machine, for ever
+    assert task_key("ü") == "a23823afdabfa932"  # the same on every machine and in every version
 
 
 def test_the_final_reward_is_the_last_one():

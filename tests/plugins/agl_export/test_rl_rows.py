@@ -1,4 +1,4 @@
-"""Tokens, masks, log-probabilities and rewards."""
+"""Rows of an RL dataset: tokens, masks, log-probabilities and rewards."""
 
 from __future__ import annotations
 

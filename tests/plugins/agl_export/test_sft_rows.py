@@ -1,4 +1,4 @@
-"""Best-of-n."""
+"""Rows of an SFT dataset: best of n."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_thresholds_and_rewards_that_are_missing():
     assert texts(rows) == ["0.5"]
     assert report.left_out == {Skip.BELOW: 1, Skip.NO_REWARD: 1, Skip.NOT_A_NUMBER: 1}
     rows, report = build(*samples)
-    assert texts(rows) == ["0.5", "0.49", "None"]  # without a threshold none is needed
+    assert texts(rows) == ["0.5", "0.49", "None"]  # without a threshold a reward is optional
     assert report.left_out == {Skip.NOT_A_NUMBER: 1}
 
 

@@ -34,7 +34,7 @@ async def claim(store: InMemoryLightningStore) -> AttemptedRollout:
 
 @pytest.fixture
 def backend() -> Backend:
-    """Make entries of a model list, called ``q``."""
+    """Return a function that makes entries of a model list, with the name ``q``."""
 
     def entry(server: Any, model: str = "hosted_vllm/Q", **params: Any) -> dict[str, Any]:
         base = f"http://127.0.0.1:{server.port}"
@@ -45,7 +45,7 @@ def backend() -> Backend:
 
 @pytest.fixture
 async def serve(store: InMemoryLightningStore) -> AsyncIterator[Serve]:
-    """Start proxies that are stopped at the end of the test."""
+    """Return a function that starts proxies; they stop at the end of the test."""
     running: list[DirectProxy] = []
 
     async def start(*entries: dict[str, Any], **options: Any) -> DirectProxy:

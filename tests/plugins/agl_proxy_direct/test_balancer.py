@@ -1,4 +1,4 @@
-"""Who takes a call: least in flight, sticky, ejected, limited, paused, in fair turns."""
+"""Choice of a backend: fewest calls in flight, stickiness, ejection, limits, pauses, fairness."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_cancelled_call_gives_its_turn_on():
     gone.cancel()
     await asyncio.sleep(0)
     balancer.release(held, failed=False)
-    first.cancel()  # its turn has come, and it does not take it
+    first.cancel()  # a cancelled call does not use its turn
     member = await asyncio.wait_for(last, 5)
     balancer.release(member, failed=False)
     assert (balancer.waiting(), balancer.in_flight) == (0, 0)

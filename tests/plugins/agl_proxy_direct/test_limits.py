@@ -1,4 +1,4 @@
-"""What one rollout may use."""
+"""Limits of one rollout: calls, tokens and rate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_calls_and_tokens_are_budgets_of_each_rollout():
 def test_a_rate_lets_bursts_pass_and_says_when_to_come_back():
     clock = Clock()
     limits = Limits(RolloutLimits(calls_per_minute=30), clock=clock)
-    for _ in range(5):  # ten seconds' worth
+    for _ in range(5):  # a burst of ten seconds' worth
         limits.admit("r")
     with pytest.raises(CallError, match=r"in 2\.0 s") as caught:
         limits.admit("r")
@@ -64,7 +64,7 @@ async def test_agents_are_told_in_their_protocol(
     proxy = await serve(backend(models), max_calls_per_rollout=1)
     url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint
     messages: Any = [{"role": "user", "content": "hi"}]
-    async with AsyncOpenAI(base_url=url, api_key="none") as client:  # with its usual retries
+    async with AsyncOpenAI(base_url=url, api_key="none") as client:  # with its default retries
         await client.chat.completions.create(model="q", messages=messages)
         with pytest.raises(RateLimitError, match="budget of 1 model calls"):
             await client.chat.completions.create(model="q", messages=messages)

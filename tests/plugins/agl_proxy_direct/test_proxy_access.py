@@ -1,4 +1,4 @@
-"""Who may do what: a table over tokens and paths."""
+"""Access control: a table of tokens and paths."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def proxy(serve: Any, models: ScriptedModels, backend: Any) -> DirectProxy
     return await serve(backend(models), auth_token=SECRET)
 
 
-# What each token gets: own attempt, other attempt, no attempt, list of models, control, tokenize.
+# Status per token: own attempt, other attempt, no attempt, list of models, control, tokenize.
 TABLE = {
     "secret": (200, 200, 200, 200, 200, 200),
     "algorithm": (200, 200, 200, 200, 200, 200),
@@ -87,7 +87,7 @@ async def test_what_each_token_may_do(
     token = tokens[who]
     headers: dict[str, str] = {}
     if token is not None and who.startswith("own"):
-        headers["x-api-key"] = token  # as Anthropic's clients show it
+        headers["x-api-key"] = token  # the header of Anthropic's clients
     elif token is not None:
         headers["authorization"] = f"Bearer {token}"
     root = proxy.base_url.removesuffix("/v1")
@@ -111,7 +111,7 @@ async def test_what_each_token_may_do(
         )
         assert await status("GET", root + "/health") == 200
     assert got == TABLE[who]
-    # Only what was allowed reached a model, with nobody's token, and left spans where it may.
+    # Only allowed calls reached a model, without any token, and left spans in allowed attempts.
     assert len(models.requests) == sum(got[i] == 200 for i in (0, 1, 2, 5))
     for seen in models.requests:
         assert not {"authorization", "x-api-key"} & set(seen.headers)

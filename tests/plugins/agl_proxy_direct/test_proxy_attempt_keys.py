@@ -1,4 +1,4 @@
-"""Agents of a runner get the key of their own attempt, and a proxy with auth takes it."""
+"""A runner's agent gets the key of its own attempt, and a proxy with auth accepts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 @agl.rollout
 async def asks(task: Any, llm: agl.LLM) -> float:
-    """Answers with what its own key and its own URL get it."""
+    """Calls the model with the attempt's own key and URL; the reward is 1 for the right answer."""
     assert llm.api_key is not None and is_token(llm.api_key)
     async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
         made = await client.chat.completions.create(model=llm.model, messages=MESSAGES)
@@ -29,7 +29,7 @@ async def asks(task: Any, llm: agl.LLM) -> float:
 
 
 class Class(agl.LitAgent[Any]):
-    """The same, written as a class, for which nothing is unpacked."""
+    """The same agent as a class, which gets the resource unchanged."""
 
     def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
         llm = resources["llm"]
@@ -41,7 +41,7 @@ class Class(agl.LitAgent[Any]):
 
 @agl.rollout
 async def trespasses(task: dict[str, str], llm: agl.LLM, rollout: agl.AttemptedRollout) -> float:
-    """Tries another's URL, and its own without its key."""
+    """Calls another attempt's URL, and its own URL without a key."""
     own = f"rollout/{rollout.rollout_id}/attempt/{rollout.attempt.attempt_id}"
     other = llm.endpoint.replace(own, task["other"])
     assert other != llm.endpoint
@@ -57,7 +57,7 @@ async def trespasses(task: dict[str, str], llm: agl.LLM, rollout: agl.AttemptedR
 
 @pytest.fixture
 async def server(store: InMemoryLightningStore) -> AsyncIterator[LightningStoreServer]:
-    """A store server that asks for tokens."""
+    """A store server that requires tokens."""
     server = LightningStoreServer(store, port=0, auth_token=SECRET)
     await server.start()
     yield server
@@ -106,7 +106,7 @@ async def test_a_runner_gives_an_agent_its_key(
             if "response_token_ids" in span.attributes or "gen_ai.response.id" in span.attributes
         ]
         assert len(call.attributes["response_token_ids"]) == 4  # pyright: ignore[reportArgumentType]
-    # What is stored is what the algorithm gave, and no model server saw a token.
+    # The stored resource is the algorithm's, and no model server got a token.
     update = await store.get_latest_resources()
     assert update is not None and update.resources["llm"].api_key is None  # pyright: ignore[reportAttributeAccessIssue]
     assert all("authorization" not in seen.headers for seen in models.requests)
@@ -135,7 +135,7 @@ async def test_a_key_opens_nothing_but_its_own_attempt(
 
 
 class Once(agl.Algorithm):
-    """Runs each task once and keeps how it ended."""
+    """Runs each task once and keeps the final statuses."""
 
     statuses: list[str]
 

@@ -1,4 +1,4 @@
-"""What an agent sees, what the backend is asked, and what the span says."""
+"""The agent's response, the backend's request, and the span of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control of a proxy by its object, over HTTP, and by the command; and what passes through."""
+"""Control of a proxy by its object, over HTTP and by the command; calls that pass through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that fail, agents that leave, and stores that are slow or gone."""
+"""Failing backends, agents that disconnect, and stores that are slow or down."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def post(claim: AttemptedRollout) -> AsyncIterator[Post]:
 
 
 def message_of(body: Any, path: str) -> str:
-    """The message of an error body, which must be the protocol's."""
+    """Return the message of an error body, which must have the protocol's form."""
     if path == "/messages":
         assert body["type"] == "error"
         assert set(body["error"]) == {"type", "message"}
@@ -69,7 +69,7 @@ async def test_one_that_refuses_connections(
 ):
     async with FaultyRelay(models.port) as relay:
         entry = backend(relay)
-    proxy = await serve(entry)  # nobody listens there any more
+    proxy = await serve(entry)  # no server listens on this port now
     status, body, _ = await post(proxy, path)
     assert status == 502
     assert "refuses connections" in message_of(body, path)
@@ -212,7 +212,7 @@ async def test_another_backend_takes_over_before_the_first_byte(
     found = await spans()
     assert [span.status.status_code for span in found] == ["OK", "OK"]
     assert found[0].attributes["agl.proxy.tries"] == 2
-    assert found[1].attributes["agl.proxy.tries"] == 1  # the rollout stays where it was answered
+    assert found[1].attributes["agl.proxy.tries"] == 1  # the rollout stays on that backend
     assert found[0].attributes["agl.proxy.backend"] == models.base_url
 
 
@@ -236,7 +236,7 @@ async def test_mistakes_of_the_agent_are_not_tried_again(
     assert models.requests == []
 
 
-# -- agents that leave -----------------------------------------------------------------------------
+# -- agents that disconnect ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -330,9 +330,9 @@ async def test_a_store_that_is_gone_and_comes_back(
 ):
     proxy = await serve(backend(models), flush_timeout=0.2)
     store.gone = True
-    assert (await post(proxy, path))[0] == 200  # done and not to be undone; the span waits
+    assert (await post(proxy, path))[0] == 200  # the call succeeded; its span waits
     asked = len(models.requests)
-    await asyncio.sleep(0.2)  # longer than flush_timeout: now it is no hiccup any more
+    await asyncio.sleep(0.2)  # longer than flush_timeout, so the proxy refuses calls
     status, body, headers = await post(proxy, path)
     assert (status, headers["retry-after"]) == (503, "1")
     assert "the server does not answer" in message_of(body, path)

@@ -36,7 +36,7 @@ class Collect(agl.Algorithm):
         done = await store.wait_for_rollouts(rollout_ids=ids, timeout=60)
         assert [rollout.status for rollout in done] == ["succeeded"] * len(rollouts)
         for rollout in done:
-            spans = (await store.query_spans(rollout.rollout_id)).items  # and no flush before
+            spans = (await store.query_spans(rollout.rollout_id)).items  # without a flush before
             (triplet,) = agl.LlmProxyTraceToTriplet().adapt(spans)
             self.found[rollout.input["say"]] = (triplet.response["token_ids"], triplet.reward)
 

@@ -1,4 +1,4 @@
-"""What a stream passes on at once, what it holds, and what it removes."""
+"""Stream relay: events that are sent at once, held or stripped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scripted model server, a store, and one proxy or the other between them."""
+"""A scripted model server, a store, and the direct or the LiteLLM proxy between them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from agl_proxy_litellm import LiteLLMProxy
 from agl_testing.models import Reply, ScriptedModels
 
 LITELLM_OWN = (
-    # Pydantic on the types of LiteLLM's messages, at the first stream.
+    # Pydantic warns about the types of LiteLLM's messages at the first stream.
     r"ignore:Item .* on TypedDict class:UserWarning",
-    # It makes coroutines in a thread; one whose caller left meanwhile is not awaited.
+    # LiteLLM creates coroutines in a thread; one whose caller was cancelled is never awaited.
     r"ignore:coroutine 'BaseLLM.*' was never awaited:RuntimeWarning",
     r"ignore:Exception ignored in. <coroutine object Base:pytest.PytestUnraisableExceptionWarning",
     r"ignore:Accessing the .* attribute on the instance is deprecated:DeprecationWarning",
@@ -25,7 +25,7 @@ PROXIES = {"direct": DirectProxy, "litellm": LiteLLMProxy}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let warnings about LiteLLM's own code be no errors of ours."""
+    """Ignore warnings that LiteLLM's own code causes; other warnings are errors."""
     for item in items:
         for what in LITELLM_OWN:
             item.add_marker(pytest.mark.filterwarnings(what))
@@ -49,7 +49,7 @@ async def claim(store: InMemoryLightningStore) -> AttemptedRollout:
 
 @pytest.fixture
 def backend() -> Callable[..., dict[str, Any]]:
-    """Make entries of a model list, called ``q``."""
+    """Return a function that makes entries of a model list, with the name ``q``."""
 
     def entry(server: Any, model: str = "hosted_vllm/Q", **params: Any) -> dict[str, Any]:
         base = f"http://127.0.0.1:{server.port}"
@@ -60,7 +60,7 @@ def backend() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 async def serve(store: InMemoryLightningStore) -> AsyncIterator[Callable[..., Any]]:
-    """Start proxies that are stopped at the end of the test."""
+    """Return a function that starts proxies; they stop at the end of the test."""
     running: list[DirectProxy] = []
 
     async def start(*entries: dict[str, Any], kind: str = "litellm", **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What LiteLLM is asked for, and what comes back through it."""
+"""Calls through LiteLLM to every kind of backend: requests, responses and errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_vllm_server_gets_the_request_as_it_is(
 async def test_a_server_of_openais_kind_gives_ids_if_asked_to(
     serve: Any, backend: Any, models: ScriptedModels, claim: Any, spans: Any
 ):
-    """Chat, completions and their streams go through OpenAI's own client there."""
+    """LiteLLM sends chat, completions and their streams with OpenAI's own client."""
     proxy = await serve(backend(models, "openai/Q", token_ids=True, logprobs=True, api_key="k"))
     async with client_of(proxy, claim) as client:
         for stream in (False, True):
@@ -161,7 +161,7 @@ async def test_streams_of_other_providers_come_as_they_come(
 ):
     proxy = await serve(backend(models, f"{provider}/Q", api_key="k"))
     async with client_of(proxy, claim) as client:
-        # The first call imports what LiteLLM has put off.
+        # The first call imports the modules that LiteLLM loads lazily.
         await client.chat.completions.create(model="q", messages=MESSAGES)
         models.script = [Reply("one two three four five six", chunk_delay=0.2)]
         loop = asyncio.get_running_loop()
@@ -197,7 +197,7 @@ async def test_errors_of_other_providers_keep_status_and_advice(
         assert reply.status == status
         assert ("type" in told) == (path == "messages")
         assert "slow down" in told["error"]["message"]
-        assert "agl-" not in told["error"]["message"]  # the router's name of the backend
+        assert "agl-" not in told["error"]["message"]  # the router's name of the group
         if status == 429:
             assert reply.headers["retry-after"] == "7"
     (span,) = await spans()
@@ -305,7 +305,7 @@ async def test_a_server_without_a_provider_is_one_of_openais_kind(
 
 
 def test_nothing_is_fetched_at_start():
-    """In a process of its own, where every connection is an error."""
+    """Runs in a process of its own, where every connection is an error."""
     code = """
 import asyncio, sys
 

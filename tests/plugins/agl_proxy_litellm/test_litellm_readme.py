@@ -1,4 +1,4 @@
-"""The README's first example runs as it stands."""
+"""The README's first example runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients that agents are written with, with nothing changed but the base URL."""
+"""Official clients and frameworks; only their base URL is changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARAMETERS: Any = {
 
 
 def booking(seen: Any) -> Reply:
-    """Ask for the tool; once it has answered, say so."""
+    """Request the tool first; after its result, confirm the booking."""
     asked = json.dumps(seen.body)
     return Reply(TEXT) if "done: 4" in asked else Reply(tool_calls=[CALL])
 
@@ -45,13 +45,13 @@ async def url(
 
 @pytest.fixture
 def anthropic_url(url: str) -> str:
-    """Anthropic's clients add the version themselves."""
+    """Return the URL without the version, which Anthropic's clients add."""
     return url.removesuffix("/v1")
 
 
 @pytest.fixture
 def recorded(spans: Any) -> Callable[..., Any]:
-    """Check that all calls were recorded with the ids that the model said."""
+    """Check that all calls were recorded with the model's token ids."""
 
     async def check(*said: Reply, protocol: str) -> list[Span]:
         found = await spans()

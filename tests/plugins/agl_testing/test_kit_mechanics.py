@@ -1,4 +1,4 @@
-"""The kit holds suites to their word: what may switch a test off, and what may not."""
+"""The kit's rules: which ways of switching a test off are allowed, and which fail the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DemoSuite(Suite):
 
 @pytest.fixture
 def kit(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A folder whose module `agl_testing.demo` is a suite of the kit's own."""
+    """A folder whose module `agl_testing.demo` acts as a suite of the kit."""
     pytester.makeconftest(
         "import sys, types\n"
         "import agl_testing\n"
@@ -104,7 +104,7 @@ def test_an_expected_failure_that_passes_fails_the_run(kit):
 
 
 class TestNewTests:
-    """A test that is new in this minor version warns, and counts in the next."""
+    """A test that is new in this minor version only warns; it counts from the next version."""
 
     def body(self, version: str) -> str:
         return f"""

@@ -1,4 +1,4 @@
-"""The guard against tests that leave the machine."""
+"""The guard against network traffic of tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_everything_else_is_refused_and_remembered(agl_loopback_only, host: str)
             told.append(str(error))
 
     told: list[str] = []
-    thread = threading.Thread(target=swallow)  # as telemetry does
+    thread = threading.Thread(target=swallow)  # like telemetry threads
     thread.start()
     thread.join()
     assert "tests stay on this machine" in told[0]

@@ -55,7 +55,7 @@ class Client:
         return await asyncio.wait_for(self.reader.readline(), 10)
 
     async def rest(self) -> bytes:
-        """Everything up to the cut."""
+        """Read all bytes up to the cut."""
         got = b""
         try:
             while data := await asyncio.wait_for(self.reader.read(100), 10):
@@ -93,7 +93,7 @@ async def test_a_cut_reply_is_lost_though_the_request_was_done(relay, server, co
     client.writer.write(b"pay\n")
     assert await client.rest() == b""
     assert server.lines[0] == b"pay\n"
-    # Once: the next connection works.
+    # The cut happens once: the next connection works.
     assert await (await connect()).ask(b"again") == REPLY + b"again\n"
 
 

@@ -1,4 +1,4 @@
-"""What `agl plugins new` writes, and what it refuses."""
+"""`agl plugins new`: the files that it writes, and the names that it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_testing.scaffold import PluginName, create, create_plugin
 
 @pytest.fixture(autouse=True)
 def only_the_core(agl_registry):
-    """What is installed beside the core must not matter."""
+    """Hide other installed plugins, so that the tests do not depend on them."""
 
 
 def files_of(folder: Path) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""One new package of every kind: installed in a fresh environment, its tests are green.
+"""A new package of every kind passes its tests in a fresh environment.
 
-The environment has wheels of the core, of agl-testing and of the package, as a user would have. It
-borrows everything else (pydantic, pytest, …) from the environment that runs this test, through a
-path file: to install those for each kind would take minutes and prove nothing about the packages.
+The environment has wheels of the core, of agl-testing and of the package, like a user's. All other
+packages (pydantic, pytest, …) come from the environment that runs this test, through a path file:
+installing them for each kind would take minutes and test nothing more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Environment:
         self.python = path / folder / ("python.exe" if os.name == "nt" else "python")
         self.pip("hatchling>=1.25")
         self.install(ROOT, ROOT / "plugins/agl_testing")
-        # A line of a path file is appended as it is: editable installs there stay out of sight.
+        # A path file only adds this folder to sys.path; path files inside it, which editable
+        # installs use, are not read.
         borrowed = sysconfig.get_path("purelib")
         self.site.joinpath("borrowed.pth").write_text(borrowed + "\n")
 
@@ -85,7 +86,7 @@ def test_a_new_package_is_green(kind: str, fresh: Environment, tmp_path: Path):
     assert " passed" in output
     assert "failed" not in output
     assert seconds < SECONDS_TO_GREEN
-    # What ran is what was installed, and the registry finds it.
+    # The tests used the installed package, and the registry finds it.
     code = f"import agl_core, {name.package} as it; print(agl_core.__file__, it.__file__)"
     for file in run(fresh.python, "-c", code, cwd=tmp_path).split():
         assert Path(file).is_relative_to(fresh.path)

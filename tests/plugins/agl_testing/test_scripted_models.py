@@ -1,4 +1,4 @@
-"""The scripted model server, as the official SDK sees it."""
+"""The scripted model server, called with the official SDK."""
 
 from __future__ import annotations
 

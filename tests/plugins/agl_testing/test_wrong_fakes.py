@@ -1,7 +1,7 @@
-"""The suites catch what they claim to catch: wrong components, each by a named test.
+"""The suites detect faults: each wrong component fails a named test.
 
-All of them run in one pytest of their own, each under the one test that has to fail; and what they
-derive from, which is right, runs under all of those tests and passes.
+All wrong components run in one separate pytest process, each under the test that must fail. The
+correct components that they derive from run under all of those tests and pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wrong import (  # noqa: E402
 
 
 class Kind(NamedTuple):
-    """How the fakes of a module are put under their suite."""
+    """How to run the fakes of a module under their suite."""
 
     module: object
     fixture: str
@@ -95,13 +95,13 @@ def class_of(suite: str, fake: type) -> str:
     )
 
 
-# One worker runs them all: each worker would run their costly fixture once more.
+# One worker runs all of them: each further worker would repeat the expensive fixture.
 pytestmark = pytest.mark.xdist_group("wrong_fakes")
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What became of each test, by class and name: its outcome and what it said."""
+    """Outcome and output of each test, by class and name."""
     folder = tmp_path_factory.mktemp("wrong")
     right = [(suite, kind.module.Base) for suite, kind in KINDS.items()]  # pyright: ignore[reportAttributeAccessIssue]
     module = folder / "test_all.py"
@@ -110,7 +110,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     ids = [f"{module}::Test_{suite}_{fake.__name__}::{fake.CAUGHT_BY}" for suite, fake in WRONG]
     ids += [f"{module}::Test_{suite}_Base::{test}" for suite in KINDS for test in TESTS[suite]]
     report = folder / "report.xml"
-    # Strict mode: the suites must not depend on how a project has set up pytest-asyncio.
+    # Strict mode: the suites must not depend on a project's configuration of pytest-asyncio.
     options = ["-p", "no:cacheprovider", "-o", "asyncio_mode=strict", f"--junitxml={report}"]
     options += ["-o", "timeout_method=signal", "--timeout=60", f"--rootdir={folder}", "-q"]
     done = subprocess.run(
@@ -144,7 +144,7 @@ def test_a_wrong_component_is_caught_by_name(outcomes: Outcomes, suite, fake):
     seen = outcomes[f"Test_{suite}_{fake.__name__}", fake.CAUGHT_BY]
     failures = [text for outcome, text in seen if outcome == "failure"]
     assert failures, seen
-    # Caught for what it does, not for a slip in the fake itself or in how it is run.
+    # The failure must come from the suite's check, not from an error in the fake or its setup.
     assert not [text for text in failures if SLIPS.search(text)]
 
 

@@ -1,4 +1,4 @@
-"""A strict OTLP/HTTP collector: refuses what the protocol forbids, and keeps what it took."""
+"""A strict OTLP/HTTP collector: refuses requests that violate the protocol, and keeps others."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Collector:
     """Listens on a free port of loopback while its context is open.
 
     Attributes:
-        requests: Export requests taken, in order.
-        headers: Headers of every request, taken or not.
-        answers: What to answer the next requests with, before they are even read.
+        requests: Accepted export requests, in order.
+        headers: Headers of every request, accepted or not.
+        answers: Responses to the next requests, sent before their bodies are read.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Collector:
 
 
 def check(path: str, headers: Any, body: bytes) -> ExportTraceServiceRequest:
-    """Hold a request to opentelemetry.io/docs/specs/otlp and to the comments in trace.proto."""
+    """Check a request by opentelemetry.io/docs/specs/otlp and the comments in trace.proto."""
     assert path == "/v1/traces", f"wrong path {path}"
     assert headers["Content-Type"] == "application/x-protobuf", "wrong content type"
     assert headers["Content-Encoding"] == "gzip", "not gzipped"

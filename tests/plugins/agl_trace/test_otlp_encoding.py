@@ -1,4 +1,4 @@
-"""Spans as OTLP, and back through the server's decoder."""
+"""Encoding of spans as OTLP, and decoding by the store server."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_ids_of_other_shapes_are_hashed_alike_everywhere():
     )
     assert one.span_id == two.parent_span_id == hashlib.blake2b(b"call-1", digest_size=8).digest()
     assert len(two.trace_id) == 16
-    assert any(two.span_id)  # all zeros would be no id
+    assert any(two.span_id)  # an id of zeros is invalid
 
 
 def test_times_that_are_unknown():
@@ -111,7 +111,7 @@ def test_times_that_are_unknown():
 
     assert times(None, 2.0) == times(2.0, None) == times(2.0, 1.0) == (2 * 10**9, 2 * 10**9)
     assert times(None, None) == times(math.nan, -math.inf) == (0, 0)
-    assert times(1.0, 1e300) == (10**9, 10**9)  # beyond what 64 bits hold: unknown
+    assert times(1.0, 1e300) == (10**9, 10**9)  # more than 64 bits: unknown
 
 
 scalars = st.one_of(st.text(max_size=5), st.booleans(), st.integers(), st.floats())

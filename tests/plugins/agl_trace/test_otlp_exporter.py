@@ -1,4 +1,4 @@
-"""The exporter that a store can be switched into, under OpenTelemetry's own span processors."""
+"""The exporter that can be switched to a store, with OpenTelemetry's own span processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending to backends: a strict collector, ours, and ones that misbehave."""
+"""Sending to backends: a strict collector, the store server, and faulty backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``agl trace`` over a file and a server, and on to a backend."""
+"""``agl trace`` of a file and of a server, and sending to a backend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sqlite = pytest.importorskip("agl_store_sqlite")
 
 
 async def fill(store: LightningStore) -> list[str]:
-    """Put a rollout of two attempts into a store, and one that waits; return their ids."""
+    """Add a rollout with two attempts and a queued rollout to a store; return their ids."""
     started = await store.start_rollout({"q": 1}, mode="train")
     ids = [started.rollout_id, started.attempt.attempt_id]
     await store.add_many_spans([span(ids, 1, "first try", error="ValueError: no")])
@@ -75,7 +75,7 @@ async def closing(path: Path, work: Any) -> Any:
 
 @pytest.fixture
 def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of a filled agl.db in the working directory."""
+    """The ids in a filled agl.db in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "66")
     return asyncio.run(closing(tmp_path / "agl.db", fill))
@@ -208,7 +208,7 @@ def test_a_strict_backend_takes_it(ids, capsys, monkeypatch):
 
 
 def test_our_own_server_takes_it(ids, capsys, server):
-    """A store of the same rollout, which lost its spans, has them again."""
+    """Spans sent to a store server with the same rollout are stored there."""
 
     async def twin() -> list[str]:
         started = await server.start_rollout({"q": 1})
@@ -269,5 +269,5 @@ def test_ten_thousand_spans_are_shown_in_seconds(tmp_path, monkeypatch, capsys):
     begun = time.monotonic()
     assert main(["trace", "latest"]) == 0
     took = time.monotonic() - begun
-    assert capsys.readouterr().out.count("\n") == 10_004  # with the parent that is missing
+    assert capsys.readouterr().out.count("\n") == 10_004  # including the missing parent
     assert took < 30

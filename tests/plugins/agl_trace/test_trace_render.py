@@ -1,4 +1,4 @@
-"""Rows to lines: columns, guides, bars, and lines that are never too long."""
+"""Rows as lines: columns, guides, bars, and the maximum width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans to rows: order, depth, what a row says, and traces that are broken."""
+"""Spans as rows: order, depth, the fields of a row, and broken traces."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_times_that_are_unknown(start):
     assert [(row.start, row.seconds) for row in view.rows] == [(None, None), (0, None)]
     assert view.summary.seconds == 0
     (row,) = view_trace([span(1, start=5, end=3)]).rows
-    assert row.seconds == 0  # a clock that was set back
+    assert row.seconds == 0  # the clock was set back
 
 
 def test_model_calls_say_model_and_tokens():
@@ -172,7 +172,7 @@ def test_errors_say_what_went_wrong():
         span(3, error="", events=[Event(name="exception", attributes=exception)]),
         span(4, error=""),
         span(5, name="agentlightning.exception", attributes=exception),
-        span(6, attributes=exception),  # caught, and all went well
+        span(6, attributes=exception),  # the exception was caught, and the span succeeded
     ]
     view = view_trace(spans)
     assert [row.error for row in view.rows] == [

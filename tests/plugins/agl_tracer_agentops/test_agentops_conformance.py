@@ -1,4 +1,4 @@
-"""The AgentOps tracer, held to the suite of its kind."""
+"""The AgentOps tracer under the conformance suite."""
 
 from __future__ import annotations
 

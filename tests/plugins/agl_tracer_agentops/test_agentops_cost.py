@@ -1,4 +1,4 @@
-"""What a model call's span costs the agent's thread; prints."""
+"""Measures and prints the cost of a model call's span in the agent's thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agl_tracer_agentops.calls import _model_call
 
 def traced(create: Callable[..., object]) -> tuple[AgentOpsTracer, Callable[..., Any]]:
     tracer = AgentOpsTracer()
-    with tracer.lifespan():  # to have the provider
+    with tracer.lifespan():  # creates the tracer provider
         wrapper = _model_call(
             trace.get_tracer("benchmark"), "openai.chat.completion", "chat", is_async=False
         )

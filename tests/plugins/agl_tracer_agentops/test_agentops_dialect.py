@@ -1,4 +1,4 @@
-"""Agents as AgentOps' instrumentation writes them, read by the core's adapters."""
+"""Agent names in AgentOps' spans, read by the core's adapters."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from agl_tracer_agentops import AgentOpsTracer
 
 pytestmark = [
     pytest.mark.heavy,
-    # Frameworks warn of their own dependencies; what they say is not ours to mend.
+    # Frameworks warn about their own dependencies, which this project cannot change.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -46,5 +46,5 @@ async def test_a_framework_is_traced_as_the_table_says(framework: str, column: s
     assert found.answers == ["It is sunny.", "It is rain."]
     check_or_write({(framework, column): cell(found)})
     if column == "agentops" and framework != "plain_http":
-        # The parents in the trace are right, without the adapter's repair by time.
+        # The recorded parents are right without the adapter's repair by time.
         assert found.agents_as_recorded() == [load(framework).AGENT or "*"] * 4

@@ -1,4 +1,4 @@
-"""What the AgentOps tracer records of model calls, and what it leaves alone."""
+"""The AgentOps tracer: the spans that it records, and the objects that it must not change."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_streams_of_other_protocols_keep_calls_of_tools(models, read):
 
 @pytest.mark.parametrize("work", [call_then_change_all, stream_and_change_all])
 async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
-    """A span is written down after the call, from what there was at the call."""
+    """A span is built after the call from copies that were made at the call."""
 
     (call,) = calls(await traced(lambda: work(client)))
     attributes = call.attributes
@@ -187,7 +187,7 @@ async def test_a_helper_that_cannot_open_its_stream_ends_the_span(models):
         ):
             raise AssertionError("it is not entered")
 
-    # The client makes a span of its own, without what was said.
+    # The client makes its own span, without the messages.
     (call,) = [s for s in await traced(work) if "gen_ai.prompt.0.content" in s.attributes]
     assert call.attributes["gen_ai.request.streaming"] is True
     assert call.status.status_code == "ERROR"
@@ -253,6 +253,6 @@ async def test_a_store_that_is_down_slows_the_agent_by_the_buffer_only(models, c
 
     with tracer.lifespan(store), pytest.raises(StoreUnavailableError):
         await attempt()
-    assert len(took) == 30  # the agent came to its end
+    assert len(took) == 30  # the agent finished
     waits = [seconds for seconds in took if seconds > 0.4]
-    assert len(waits) <= 1  # once, until the trace was given up
+    assert len(waits) <= 1  # waited once, and then gave the trace up

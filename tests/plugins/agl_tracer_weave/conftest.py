@@ -1,4 +1,4 @@
-"""Nothing here may leave the machine."""
+"""Keeps all traffic of these tests on this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["client", "models"]  # fixtures
 
 @pytest.fixture(autouse=True)
 def stay_here(agl_loopback_only):
-    """Every test of this plugin is held to loopback."""
+    """Allow only loopback connections in every test of this plugin."""
 
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch: pytest.MonkeyPatch):
-    """A key in the environment would be used by what must not be."""
+    """Remove the key from the environment, so that the SDK cannot use its service."""
     monkeypatch.setenv("WANDB_API_KEY", "never-to-be-used")

@@ -1,4 +1,4 @@
-"""The Weave tracer, held to the suite of its kind."""
+"""The Weave tracer under the conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model call's span costs the agent's thread; prints."""
+"""Measures and prints the cost of a model call's span in the agent's thread."""
 
 from __future__ import annotations
 

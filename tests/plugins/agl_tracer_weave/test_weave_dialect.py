@@ -1,4 +1,4 @@
-"""Agents as Weave writes them, read by the core's adapters."""
+"""Agent names in Weave's spans, read by the core's adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every framework under Weave."""
+"""Every framework, traced with Weave."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agl_tracer_weave import WeaveTracer
 
 pytestmark = [
     pytest.mark.heavy,
-    # Frameworks warn of their own dependencies; what they say is not ours to mend.
+    # Frameworks warn about their own dependencies, which this project cannot change.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -21,5 +21,5 @@ async def test_a_framework_is_traced_as_the_table_says(framework: str):
     assert found.answers == ["It is sunny.", "It is rain."]
     check_or_write({(framework, "weave"): cell(found)})
     if framework != "plain_http":
-        # The parents in the trace are right, without the adapter's repair by time.
+        # The recorded parents are right without the adapter's repair by time.
         assert found.agents_as_recorded() == [load(framework).AGENT or "*"] * 4

@@ -1,4 +1,4 @@
-"""After training nothing is instrumented any more, and the agent is what it was."""
+"""After training no library is instrumented, and the agent behaves as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Weave tracer records of ops and model calls, and what it leaves alone."""
+"""The Weave tracer: the spans that it records, and the objects that it must not change."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_streams_of_other_protocols_keep_calls_of_tools(models, read):
 
 @pytest.mark.parametrize("work", [call_then_change_all, stream_and_change_all])
 async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
-    """A span is written down after the call, from what there was at the call."""
+    """A span is built after the call from copies that were made at the call."""
 
     (call,) = calls(await traced(lambda: work(client)))
     attributes = call.attributes
@@ -116,7 +116,7 @@ async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
 
 
 async def test_openai_is_asked_for_nothing_that_the_agent_did_not_ask_for(models):
-    """The SDK asks it for the usage of a stream, which is a chunk without choices."""
+    """Weave's own patch would request the usage of a stream: a chunk without choices."""
     asked: list[dict[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -260,6 +260,6 @@ async def test_a_store_that_is_down_slows_the_agent_by_the_buffer_only():
 
     with tracer.lifespan(store), pytest.raises(StoreUnavailableError):
         await attempt()
-    assert len(took) == 30  # the agent came to its end
+    assert len(took) == 30  # the agent finished
     waits = [seconds for seconds in took if seconds > 0.4]
-    assert len(waits) <= 1  # once, until the trace was given up
+    assert len(waits) <= 1  # waited once, and then gave the trace up

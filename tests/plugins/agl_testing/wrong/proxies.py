@@ -16,7 +16,7 @@ class Base(DirectProxy):
         self._app.__class__ = type("WrappedApp", (type(self._app),), self.overrides())
 
     def overrides(self) -> dict:
-        """Attributes of the app that serves."""
+        """Replace attributes of the app that serves."""
         return {}
 
 
@@ -143,7 +143,7 @@ class AnswersBeforeTheSpanIsStored(Base):
 
 
 class Forgetful(LightningStoreThreaded):
-    """Says that it has stored what it could not."""
+    """Reports spans as stored that it could not store."""
 
     async def add_encoded_spans(self, spans):
         try:

@@ -12,7 +12,7 @@ from agl_testing.models import Reply, ScriptedModels
 
 
 class Base(LLMServer):
-    """Right: says what is written in the file of its weights."""
+    """A correct server: answers from the file of its weights."""
 
     CAUGHT_BY = ""
     listed = ("policy",)
@@ -72,7 +72,7 @@ class StartsTooSoon(Base):
 
     async def start(self):
         self._models = ScriptedModels(self._answer)
-        self._models.port = 9  # where nobody listens
+        self._models.port = 9  # a port without a server
         self._starting = asyncio.create_task(self._start_later())
 
     async def _start_later(self):
@@ -90,7 +90,7 @@ class KeepsItsPort(Base):
     kept: ScriptedModels | None = None
 
     async def stop(self):
-        # Threads that serve end with the process.
+        # The serving threads end with the process.
         type(self).kept, self._models = self._models, None
 
 

@@ -309,7 +309,7 @@ class LatestIsTheLastAdded(Base):
 
 
 class HistoriesDrift(Base):
-    """Leaves the worker idle that starts an attempt or a rollout itself: one step in nine."""
+    """Keeps a worker idle that starts an attempt or a rollout itself: one step in nine."""
 
     CAUGHT_BY = "test_random_histories_follow_the_lifecycle"
 

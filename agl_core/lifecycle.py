@@ -332,7 +332,7 @@ def is_watched(rollout: Rollout) -> bool:
 def verdict(
     rollout: Rollout, attempt: Attempt, *, now: float
 ) -> Literal["timeout", "unresponsive"] | None:
-    """Return the status that the watchdog gives the latest attempt of a rollout, if any.
+    """Return the watchdog's new status for the latest attempt of a rollout, or None.
 
     A store applies the verdict with :func:`update_attempt`.
     """

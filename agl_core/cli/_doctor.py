@@ -1,4 +1,4 @@
-"""``agl doctor``."""
+"""The command ``agl doctor``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def doctor(
     max_traces: int,
     no_plugin_check: bool,
 ) -> int:
-    """Say what is wrong with the environment, the plugins and the data, and what to do.
+    """Check the environment, the plugins and the data, and say what to do about problems.
 
     Exits with 1 if anything is an error.
     """

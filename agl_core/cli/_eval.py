@@ -1,4 +1,4 @@
-"""``agl eval``."""
+"""The command ``agl eval``."""
 
 from __future__ import annotations
 

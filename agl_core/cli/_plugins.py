@@ -1,4 +1,4 @@
-"""``agl plugins``: list, show, doctor, new."""
+"""The commands ``agl plugins list``, ``show``, ``doctor`` and ``new``."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _options(model: type[BaseModel]) -> list[list[str]]:
 )
 @click.option("--no-build", is_flag=True, help="Import the components without building them.")
 def doctor(as_json: bool, kind: str | None, strict: bool, timeout: float, no_build: bool) -> int:
-    """Load each plugin in a process of its own and say what is wrong with it.
+    """Load each plugin in a separate process and report its problems.
 
     Components that need no options are also built, in an empty directory.
     """

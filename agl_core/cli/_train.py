@@ -1,4 +1,4 @@
-"""``agl train``."""
+"""The command ``agl train``."""
 
 from __future__ import annotations
 

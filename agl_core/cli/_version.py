@@ -1,4 +1,4 @@
-"""``agl version``."""
+"""The command ``agl version``."""
 
 from __future__ import annotations
 

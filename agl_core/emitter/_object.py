@@ -65,7 +65,7 @@ def _encode(value: Any) -> Attributes:
 def get_object_value(span: SpanLike) -> Any:
     """Return the value of an object span, or None if the span holds none.
 
-    A value stored as JSON is returned as plain dicts and lists, whatever its type was.
+    A value stored as JSON is returned as plain dicts and lists, regardless of its type.
 
     Raises:
         RuntimeError: The stored value is not readable.

@@ -22,7 +22,7 @@ class PaginatedResult(BaseModel, Generic[T_co]):
     """The requested limit; -1 means unlimited."""
     offset: int
     total: int
-    """How many items match on all pages."""
+    """Number of matching items on all pages together."""
 
     def __len__(self) -> int:
         return len(self.items)

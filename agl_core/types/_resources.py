@@ -124,7 +124,7 @@ class LLM(Resource):
 
 @register_resource_type
 class ProxyLLM(LLM):
-    """A model behind a proxy that files each call under the rollout and attempt in its URL."""
+    """A model behind a proxy, which assigns each call to the rollout and attempt in its URL."""
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -45,14 +45,14 @@ FINISHED_STATUSES: Final = frozenset({"failed", "succeeded", "cancelled"})
 
 
 class RolloutConfig(BaseModel):
-    """How a rollout's attempts are timed out and retried."""
+    """Time limits and retries of a rollout's attempts."""
 
     timeout_seconds: float | None = None
     """Wall-clock cap of one attempt, from its ``start_time``. None: no cap."""
     unresponsive_seconds: float | None = None
     """Longest silence between two heartbeats (span arrivals) of an attempt. None: no limit."""
     max_attempts: int = Field(default=1, ge=1)
-    """How many attempts a rollout may have, the first included."""
+    """Maximum number of attempts of a rollout, including the first."""
     retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
     """Attempt statuses after which the rollout goes back to the queue."""
 
@@ -106,7 +106,7 @@ class AttemptedRollout(Rollout):
 
 
 class EnqueueRolloutRequest(BaseModel):
-    """What :meth:`LightningStore.enqueue_many_rollouts` takes for each rollout."""
+    """One rollout to enqueue with :meth:`LightningStore.enqueue_many_rollouts`."""
 
     input: TaskInput
     mode: RolloutMode | None = None

@@ -112,7 +112,7 @@ class OtelResource(BaseModel):
 
 
 class SpanCoreFields(BaseModel):
-    """A span before it is tied to an attempt: what emitters return."""
+    """A span without an attempt, as emitters return it."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 

@@ -4,9 +4,9 @@ It replaces a real model where there is no key and no network, so that prompts c
 the example, its tests and the tests of the prompt-search plugins. The simulated model
 
 * books rooms by the rules in its **instructions** (:mod:`~simulated_model.booker`): it does not
-      check what the system prompt does not mention;
+  check what the system prompt does not mention;
 * **criticises and edits** prompts on request (:mod:`~simulated_model.editor`), one or two rules at
-      a time, and sometimes badly;
+  a time, and sometimes badly;
 * uses only the text of the request; the tasks and their answers are unknown to it;
 * gives equal answers to equal requests, for a given seed.
 

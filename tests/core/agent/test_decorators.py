@@ -200,7 +200,7 @@ async def test_an_object_with_an_async_call() -> None:
     assert await agent.rollout_async(4, {"m": LLM_A}, _attempted()) == 8.0
 
 
-# -- what stays of the function ------------------------------------------------------------------
+# -- preserved attributes of the function --------------------------------------------------------
 
 
 def test_name_doc_signature_and_call() -> None:
@@ -212,7 +212,7 @@ def test_name_doc_signature_and_call() -> None:
 
 
 def test_a_module_level_agent_pickles_by_reference() -> None:
-    # importlib-mode test modules are not in sys.modules under a name others could import.
+    # In importlib mode, pytest's test modules are not in sys.modules under an importable name.
     sys.modules.setdefault(__name__, sys.modules[module_agent.__module__])
     assert pickle.loads(pickle.dumps(module_agent)) is module_agent
     assert cloudpickle.loads(cloudpickle.dumps(module_agent)) is module_agent
@@ -234,7 +234,7 @@ def test_a_local_agent_travels_by_value() -> None:
 
 
 def test_an_agent_of_main_travels_to_a_process_without_it(tmp_path: Any) -> None:
-    """As with a spawned runner: the other side has no such function in its __main__."""
+    """As with a spawned runner: its ``__main__`` does not have the function."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(

@@ -33,7 +33,7 @@ class Length(Adapter[Any, int]):
 
 
 class Proxy:
-    """A proxy that keeps a diary."""
+    """A proxy that records its calls."""
 
     def __init__(self, running: bool = False) -> None:
         self.running = running
@@ -222,7 +222,7 @@ async def test_with_llm_proxy() -> None:
     theirs = Proxy(running=True)
     algorithm.set_llm_proxy(theirs)
     assert await algorithm.proxied() is True
-    assert theirs.diary == []  # who started it stops it
+    assert theirs.diary == []  # not stopped: the algorithm did not start it
 
 
 @given(st.integers(1, 30), st.integers(1, 40), st.integers())

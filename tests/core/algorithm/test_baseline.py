@@ -1,4 +1,4 @@
-"""The baseline keeps the order, never overfills the queue, and reports everything."""
+"""The baseline keeps the order, respects the queue limit, and reports every rollout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Names(Adapter[Any, Any]):
 
 
 class Mute(InMemoryLightningStore):
-    """A store that tells no events."""
+    """A store without events."""
 
     @property
     def capabilities(self) -> Any:
@@ -86,7 +86,7 @@ async def test_the_queue_is_never_overfilled() -> None:
             longest = max(longest, queuing.total)
             return enqueued
 
-    # The interval is longer than the test may take: only events can keep it going.
+    # The interval is longer than the test's timeout, so only events can wake the baseline.
     baseline = Baseline(max_queue_length=2, polling_interval=60.0)
     seen = await run(baseline, Watched(), list(range(12)), pause=0.005)
     assert [task for _, task, _ in seen] == list(range(12))

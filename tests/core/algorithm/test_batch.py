@@ -1,4 +1,4 @@
-"""Batches: enqueue, wait, read, and leave nothing behind."""
+"""Batches: enqueue, wait, read, and leave no open rollout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def finish(store: LightningStore, claimed: AttemptedRollout, reward: float
 async def worker(
     store: LightningStore, reward_of: Callable[[Any], float | None]
 ) -> AsyncIterator[list[AttemptedRollout]]:
-    """Something that works through the queue while the block is open."""
+    """Process the queue in a task while the block is open."""
     claims: list[AttemptedRollout] = []
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Progress is a bar in a terminal and a line now and then elsewhere."""
+"""Progress is a bar in a terminal and a log line every few seconds elsewhere."""
 
 from __future__ import annotations
 

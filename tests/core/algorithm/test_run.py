@@ -1,4 +1,4 @@
-"""A run with a name goes on where it was: nothing is enqueued twice, nothing is lost."""
+"""A resumed run enqueues no task twice and loses none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def requests(number: int) -> list[EnqueueRolloutRequest]:
 async def working(
     store: LightningStore, end: Callable[[Any], dict[str, Any]] | None = None
 ) -> AsyncIterator[list[Any]]:
-    """A runner that ends every attempt at once; yields the inputs it got."""
+    """Run a worker that ends every attempt at once; yield the list of its inputs."""
     seen: list[Any] = []
 
     async def work() -> None:
@@ -185,7 +185,7 @@ async def test_what_a_dead_worker_was_at_is_tried_again(quick_look, monkeypatch,
     again = await Run.open(store, "night")
     (adopted,) = await again.enqueue(requests(1), batch="a")
     assert adopted.status == "preparing"
-    async with working(store):  # takes the name Worker-0 up again
+    async with working(store):  # uses the name Worker-0 again
         (done,) = await again.wait_for_rollouts([adopted.rollout_id], timeout=20)
     assert done.rollout_id == lost.rollout_id
     assert done.status == "succeeded"

@@ -60,7 +60,7 @@ def test_covers_the_true_mean_as_often_as_it_says() -> None:
     for _ in range(1000):
         estimate = estimate_mean([rng.gauss(3, 1) for _ in range(6)])
         covered += estimate.low <= 3 <= estimate.high
-    assert 930 <= covered <= 970  # 95 % give or take three standard errors
+    assert 930 <= covered <= 970  # 95 % plus or minus three standard errors
 
 
 def test_one_value_says_nothing_about_the_spread() -> None:

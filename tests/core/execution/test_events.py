@@ -1,4 +1,4 @@
-"""Stop events wake tasks, threads and processes, and survive waiters that die."""
+"""Stop events wake tasks, threads and processes, and work after a waiter has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shm strategy: who runs where, and how a run ends in every way it can."""
+"""The shm strategy: the threads of the bundles, and every way in which a run ends."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_system_exit_in_the_algorithm_still_stops_the_runners() -> None:
 
 
 class Fragile(InMemoryLightningStore):
-    """Says that it is not thread-safe, and counts its watchdog's rounds."""
+    """A store without the capability ``thread_safe`` that counts its watchdog's scans."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Events and JSON, in whatever pieces they come."""
+"""Server-sent events and JSON, regardless of the chunks in which they arrive."""
 
 from __future__ import annotations
 

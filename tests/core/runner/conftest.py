@@ -58,7 +58,7 @@ class Bench:
         return self._stack.enter_context(context)
 
     async def attempt(self, rollout_id: str | None = None) -> Attempt:
-        """The latest attempt of a rollout, by default of the only one."""
+        """Return the latest attempt of a rollout, by default of the only rollout."""
         if rollout_id is None:
             (rollout,) = await self.store.query_rollouts()
             rollout_id = rollout.rollout_id
@@ -112,5 +112,5 @@ async def _until(condition: Any) -> None:
 
 @pytest.fixture
 def until() -> Callable[..., Awaitable[None]]:
-    """Wait until a condition holds, up to 10 s."""
+    """Return a function that waits until a condition holds, up to 10 s."""
     return _until

@@ -14,7 +14,7 @@ from agl_core.types import Attempt, AttemptedRollout
 
 
 class Flaky(InMemoryLightningStore):
-    """Fails the next updates, or holds them."""
+    """A store that fails the next updates, or blocks them."""
 
     def __init__(self) -> None:
         super().__init__()

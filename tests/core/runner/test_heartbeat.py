@@ -16,7 +16,7 @@ MODES = ["thread", "asyncio"]
 
 
 class Pulse(InMemoryLightningStore):
-    """Remembers when, in which thread and with what it was updated."""
+    """A store that records the time, thread and arguments of its updates."""
 
     def __init__(self) -> None:
         super().__init__()

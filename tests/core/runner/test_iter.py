@@ -55,7 +55,7 @@ async def test_until_idle_on_an_empty_store_ends_at_once(bench: Any) -> None:
 
 @pytest.mark.timing
 async def test_until_idle_waits_for_what_others_run(bench: Any) -> None:
-    """The other's rollout may fail and come back to the queue."""
+    """The rollout of another runner may fail and return to the queue."""
     other = await bench.store.start_rollout("other", config=_retried("failed"))
     done: list[str] = []
     runner = await bench.runner(lambda task: done.append(task))
@@ -286,7 +286,7 @@ async def test_a_summary_is_logged_and_single_rollouts_only_in_detail(
 
 async def test_work_that_a_cancelled_claim_got_all_the_same_is_handed_back(bench: Any) -> None:
     class Shielded(InMemoryLightningStore):
-        """A client whose request cannot be taken back."""
+        """A client whose request cannot be cancelled."""
 
         async def dequeue_rollout(
             self, worker_id: str | None = None, *, wait: float = 0.0

@@ -1,4 +1,4 @@
-"""Rollouts that are taken from a runner: cancelled, superseded, out of time."""
+"""Rollouts that a runner loses: cancelled, superseded, or timed out."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_superseded_attempt_is_stopped(bench: Any, hang: Any, until: Any
     await until(hang.started.is_set)
     (rollout,) = await bench.store.query_rollouts()
     second = await bench.store.start_attempt(rollout.rollout_id, worker_id="Worker-9")
-    # Its worker still believes to be on the first attempt; the verdict takes it off.
+    # The worker's record still names the first attempt; the watchdog's status clears it.
     first = rollout.attempt
     await bench.store.update_attempt(rollout.rollout_id, first.attempt_id, status="unresponsive")
     with pytest.raises(AgentCancelledError, match="superseded"):
@@ -89,7 +89,7 @@ async def test_a_superseded_attempt_is_stopped(bench: Any, hang: Any, until: Any
 @pytest.mark.timing
 @pytest.mark.parametrize("kind", ["sync", "coroutine"])
 async def test_the_runner_enforces_the_timeout(bench: Any, hang: Any, kind: str) -> None:
-    """Without waiting for the watchdog; a retry after a timeout is possible."""
+    """It does not wait for the watchdog; the rollout may be retried after the timeout."""
     runner = await bench.runner(hang.coroutine if kind == "coroutine" else hang.sync)
     config = RolloutConfig(timeout_seconds=0.05, max_attempts=2, retry_condition=["timeout"])
     await bench.store.enqueue_rollout({}, config=config)
@@ -118,7 +118,7 @@ async def test_a_step_out_of_time_raises(bench: Any, hang: Any) -> None:
 
 
 async def test_the_watchdogs_verdict_stands(bench: Any, hang: Any, until: Any) -> None:
-    """The runner learns of it from its heartbeat, and does not overwrite it with failed."""
+    """The runner sees it in its heartbeat's reply, and does not overwrite it with ``failed``."""
     runner = await bench.runner(hang.coroutine, **FAST)
     config = RolloutConfig(max_attempts=2, retry_condition=["timeout"])
     rollout = await bench.store.enqueue_rollout({}, config=config)
@@ -187,7 +187,7 @@ async def test_a_look_that_fails_stops_nothing(
     proceed = asyncio.Event()
 
     async def agent(task: Any) -> float:
-        # A second step makes the store believe that the worker is on that one.
+        # After a second step, the store's record of the worker names that attempt.
         if task == "first":
             await proceed.wait()
         return 1.0

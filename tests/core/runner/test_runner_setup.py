@@ -137,7 +137,7 @@ async def test_a_runner_can_be_set_up_again(bench: Any) -> None:
 
 
 async def test_copies_are_workers_of_their_own(bench: Any) -> None:
-    """What an execution strategy does for several workers of one process."""
+    """An execution strategy copies the runner for several workers of one process."""
     base: LitAgentRunner[Any] = LitAgentRunner(OtelTracer())
     base.init(await _agent(bench))
     workers = [copy.copy(base) for _ in range(3)]

@@ -36,7 +36,7 @@ def test_keys_and_values() -> None:
 
 @pytest.fixture
 def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose nvidia-smi prints what the file ``answer`` says."""
+    """A machine whose nvidia-smi prints the content of the file ``answer``."""
     if os.name == "nt":
         pytest.skip("the fake is a shell script")
     tool = tmp_path / "nvidia-smi"

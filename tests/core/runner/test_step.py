@@ -101,7 +101,7 @@ async def test_concurrent_steps_of_one_runner(bench: Any) -> None:
         assert rewards == [i, i + 0.5]
 
 
-# -- what goes wrong -----------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------
 
 
 async def test_an_agents_error_is_raised_and_written_down(bench: Any) -> None:

@@ -1,4 +1,4 @@
-"""However a runner is stopped: its attempt fails, and nobody else is held up."""
+"""Every way of stopping a runner fails its attempt and does not delay other runners."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_cancelled_while_it_waits_for_work(bench: Any) -> None:
 
 
 class _Stages(InMemoryLightningStore):
-    """Stops at one call of the store until it is released."""
+    """A store that blocks in one of its calls until it is released."""
 
     def __init__(self, stage: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ async def test_cancelled_while_it_hangs_at_any_stage(bench: Any, stage: str) -> 
     await asyncio.wait_for(store.reached.wait(), 5)
     task.cancel()
     if stage == "status":
-        await asyncio.sleep(0.15)  # until the attempt itself is cancelled: it tries again
+        await asyncio.sleep(0.15)  # until the attempt is cancelled and writes the status again
         store.stage = ""
         store.release.set()
     with pytest.raises(asyncio.CancelledError):
@@ -141,7 +141,7 @@ async def test_cancelled_while_it_hangs_at_any_stage(bench: Any, stage: str) -> 
 
 
 async def test_a_result_that_came_in_time_counts(bench: Any) -> None:
-    """Stopped after the agent returned: nothing is lost."""
+    """Stopped after the agent has returned: its result is stored."""
     store = _Stages("result")
     bench.store = store
     runner = await bench.runner(lambda task: 1.0)
@@ -185,7 +185,7 @@ async def test_an_async_agent_that_ignores_cancellation_is_left_behind(
 
 @pytest.mark.parametrize("kind", ["sync", "coroutine"])
 def test_a_loop_that_is_torn_down_under_it(bench: Any, hang: Any, kind: str) -> None:
-    """As after a second Ctrl+C: every task is cancelled, not only the runner's."""
+    """As after a second Ctrl+C: all tasks are cancelled, not only the runner's."""
 
     async def main() -> str:
         runner = await bench.runner(hang.sync if kind == "sync" else hang.coroutine)

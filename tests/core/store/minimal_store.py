@@ -104,7 +104,7 @@ class MinimalStore(LightningStore):
         rollout.status = "preparing"
         return AttemptedRollout(**rollout.model_dump(), attempt=attempt.model_copy())
 
-    # -- reading: lists, as 0.3's contract promises no more than a sequence ------------------------
+    # -- reading: lists, as 0.3's contract promises only a sequence --------------------------------
 
     async def query_rollouts(
         self,

@@ -22,7 +22,7 @@ from agl_core.types import EnqueueRolloutRequest
 
 
 class AwaitingBackend(MemoryBackend):
-    """Lets other tasks run before and after each call, and hands out records of its own."""
+    """Lets other tasks run before and after each call, and returns copies of its records."""
 
     shares_records: ClassVar[bool] = True
 

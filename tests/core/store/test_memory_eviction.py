@@ -1,4 +1,4 @@
-"""Memory thresholds, byte accounting, and what goes first."""
+"""Memory thresholds, byte accounting, and the order of eviction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is particular to the memory store, and the behaviours users of the reference rely on."""
+"""Behaviour of the memory store beyond the conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data structures of the memory store, against the simplest thing that is right."""
+"""The data structures of the memory store, compared with the simplest correct implementation."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class TestDequeue:
         await queued(store, 1)
         second = asyncio.create_task(store.dequeue_rollout("b", wait=30))
         await queued(store, 2)
-        made = await store.enqueue_rollout("x")  # wakes the first, which has not run yet
+        made = await store.enqueue_rollout("x")  # wakes the first waiter, which has not run yet
         first.cancel()
         claimed = await second
         assert claimed is not None

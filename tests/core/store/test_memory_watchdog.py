@@ -1,4 +1,4 @@
-"""The memory store's watchdog, and how attempts come back after its verdicts."""
+"""The memory store's watchdog, and attempts that revive after it has ended them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_core.types import AttemptedRollout, RolloutConfig, Span
 
 
 class Times:
-    """The wall clock and the monotonic clock, moved by hand."""
+    """The wall clock and the monotonic clock, advanced by the test."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0

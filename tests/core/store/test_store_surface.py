@@ -1,4 +1,4 @@
-"""What the package exports, how it is built by name, and the cheap copies under it."""
+"""The package's exports, stores built by name, and cheap copies of records."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ json_values = st.recursive(
 
 
 def mutables(value: Any) -> set[int]:
-    """Ids of the lists and dicts in a value."""
+    """Return the object ids of the lists and dicts in a value."""
     if not isinstance(value, (dict, list)):
         return set()
     inner: Any = value.values() if isinstance(value, dict) else value

@@ -18,7 +18,7 @@ from agl_core.types import EnqueueRolloutRequest
 
 
 class FragileStore(InMemoryLightningStore):
-    """Fails when two calls are in it at once, and yields in the middle of every call."""
+    """A store that fails if two calls overlap, and yields in the middle of every call."""
 
     def __init__(self) -> None:
         super().__init__(thread_safe=False, scan_debounce_seconds=0)
@@ -182,7 +182,7 @@ class TestCrossLoopLock:
             await asyncio.sleep(0)
             tasks[0].cancel()
             await asyncio.sleep(0)
-        # The lock was handed to the second, which is cancelled before it runs.
+        # The lock was handed to the second task, which is cancelled before it runs.
         tasks[1].cancel()
         assert await asyncio.wait_for(tasks[2], 5) == "in"
         for task in tasks[:2]:

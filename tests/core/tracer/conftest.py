@@ -14,7 +14,7 @@ from agl_core.types import AttemptedRollout, Span
 
 
 class FlakyStore(InMemoryLightningStore):
-    """A memory store that takes spans only while ``up`` is set, and remembers how they came."""
+    """A memory store that accepts spans only while ``up`` is set, and records their batches."""
 
     def __init__(self, *, thread_safe: bool = True) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class FlakyStore(InMemoryLightningStore):
 
 
 class Desk:
-    """A store, a tracer that is in use on it, and rollouts to trace."""
+    """A store, an initialised tracer that uses it, and rollouts to trace."""
 
     def __init__(self, store: FlakyStore, tracer: OtelTracer) -> None:
         self.store = store

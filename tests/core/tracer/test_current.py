@@ -20,7 +20,7 @@ def current() -> object:
 
 
 def run(function) -> None:
-    """In a copy of the running context, as a task of its own would."""
+    """Call a function in a copy of the running context, as a new task does."""
     contextvars.copy_context().run(function)
 
 

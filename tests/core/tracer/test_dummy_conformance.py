@@ -1,4 +1,4 @@
-"""The dummy tracer under the conformance suite: what it records stays in memory."""
+"""The dummy tracer under the conformance suite: its spans stay in memory."""
 
 import pytest
 

@@ -50,7 +50,7 @@ async def test_pooled_work_belongs_to_the_trace_that_submitted_it(desk):
                 assert set(pool.map(lambda _: get_active_tracer(), range(3))) == {desk.tracer}
 
         await asyncio.gather(*map(run, range(6)))
-        # The pool's threads were started within a trace; its later work has nothing to do with it.
+        # The pool's threads were started within a trace; later work does not belong to that trace.
         assert pool.submit(get_active_tracer).result() is None
     for index, rollout in enumerate(rollouts):
         bodies = {s.attributes["agentlightning.message.body"] for s in await desk.stored(rollout)}

@@ -1,4 +1,4 @@
-"""Acting when a library is imported."""
+"""Calls of a function when a library is imported."""
 
 from __future__ import annotations
 

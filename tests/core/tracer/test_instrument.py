@@ -1,4 +1,4 @@
-"""Instrumentation libraries, installed as distributions of their own."""
+"""Instrumentation libraries, each installed as a distribution."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Instrumentor:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Install instrumentation libraries: their names and their modules' sources."""
+    """Return a function that installs instrumentation libraries, given as sources by name."""
     names = ["fake_library"]
     (tmp_path / "fake_library.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -152,7 +152,7 @@ def test_what_is_asked_for_by_name_must_work(installed, name: str, message: str)
     tracer = OtelTracer(instrument=["good", name])
     with pytest.raises(TracerError, match=message):
         tracer.init_worker(0)
-    assert library.call is before  # what was activated until then is undone
+    assert library.call is before  # the libraries activated before the error are deactivated
 
 
 def test_one_that_cannot_be_removed_is_logged(installed, caplog: pytest.LogCaptureFixture):

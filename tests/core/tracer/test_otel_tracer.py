@@ -139,7 +139,7 @@ async def test_a_span_belongs_to_the_trace_it_started_in(desk):
         span = tracer.start_span("long")
         async with desk.trace(two):
             span.end()
-            # An explicit parent without the rest of its context still says where it belongs.
+            # An explicit parent without the rest of its context is enough to find the trace.
             bare = otel_trace.set_span_in_context(span, otel_context.Context())
             tracer.start_span("child", context=bare).end()
     assert await desk.names(one) == ["long"]
@@ -377,7 +377,7 @@ def test_workers_share_one_thread_and_leave_none_behind():
     other.teardown_worker(0)
     assert len(exporter_threads()) == 1
     tracer.teardown_worker(1)
-    tracer.teardown_worker(1)  # once too often does no harm
+    tracer.teardown_worker(1)  # one call too many has no effect
     assert exporter_threads() == []
     assert threading.Thread.start is start
     assert set(threading.enumerate()) <= before

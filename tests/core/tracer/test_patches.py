@@ -1,6 +1,7 @@
-"""Patches that instrumentation libraries forget are put back.
+"""Patches that instrumentation libraries leave in place are removed.
 
-With a stand-in for ``wrapt``, which patches as it does; the tracer plugins test with the real one.
+The tests use a substitute for ``wrapt`` that patches in the same way; the tests of the tracer
+plugins use the real one.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def test_an_unpatched_inherited_method_leaves_no_copy(make_loud):
 
 
 def test_somebody_elses_patch_on_top_stays(make_loud, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Client, "own", Client.own)  # to be put back after all
+    monkeypatch.setattr(Client, "own", Client.own)  # so that monkeypatch restores it after the test
     with recorded_patches() as patches:
         make_loud("own")
     ours = Client.own

@@ -1,4 +1,4 @@
-"""Copies of what clients were given and returned."""
+"""Copies of the requests and responses of clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agl_core.tracer._payload import response_to_jsonable, to_jsonable
 
 
 class Omit:
-    """What client libraries pass for a parameter that was left out."""
+    """The placeholder of client libraries for an omitted parameter."""
 
 
 class Model(BaseModel):

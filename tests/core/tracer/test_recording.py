@@ -1,4 +1,4 @@
-"""How spans travel: order, batches, back-pressure, and stores that fail."""
+"""The export of spans: order, batches, back-pressure, and failing stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_spans_arrive_while_the_agent_blocks_its_loop(desk):
     rollout = await desk.rollout()
     async with desk.trace(rollout):
         emit_message("one")
-        desk.store.wait_for_spans(1)  # without ever yielding to this loop
+        desk.store.wait_for_spans(1)  # blocks this loop
         emit_message("two")
         desk.store.wait_for_spans(2)
         assert desk.store.threads == {"agl-span-exporter"}
@@ -61,7 +61,7 @@ async def test_sequence_ids_interleave_with_what_others_draw(desk):
         await desk.tracer.flush()
         assert await desk.store.get_next_span_sequence_id(*attempt) == 2  # a proxy, say
         emit_message("two")
-        # Not stored yet, so numbered by guess, and a copy.
+        # Not stored yet: a copy with a provisional sequence id.
         desk.store.up.clear()
         guess = desk.tracer.get_last_trace()
         desk.store.up.set()
@@ -126,7 +126,7 @@ async def test_a_store_that_stays_down_fails_the_trace(make_desk, hang: bool):
 
     with pytest.raises(StoreUnavailableError, match=r"^2 spans of attempt at-\w+ are not in the"):
         await run()
-    assert len(desk.tracer.get_last_trace()) == 2  # what happened is still known here
+    assert len(desk.tracer.get_last_trace()) == 2  # the spans are still in memory
 
 
 async def test_an_agents_own_error_comes_before_the_stores(make_desk):
@@ -252,7 +252,7 @@ async def test_a_hanging_store_does_not_keep_the_export_thread(make_desk):
     async def run() -> None:
         async with desk.trace(rollout):
             emit_message("one")
-            await asyncio.sleep(0.05)  # the export loop is in the middle of its call now
+            await asyncio.sleep(0.05)  # now the export loop is inside its call
 
     with pytest.raises(StoreUnavailableError):
         await run()

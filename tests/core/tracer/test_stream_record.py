@@ -1,4 +1,4 @@
-"""What a client's stream brought, whatever the agent does with its events."""
+"""The record of a client's stream, regardless of what the agent does with its events."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_events_of_other_clients_are_copied_as_they_pass(decoder):
     for event in stream:
         record.passed(event)
         event["choices"][0]["delta"]["content"] = "Changed"
-    assert record.may_call_tools()  # it was not looked into
+    assert record.may_call_tools()  # the content was not parsed
     assert record.response()["choices"][0]["message"]["content"] == "abc"
 
 
@@ -117,7 +117,7 @@ def test_an_event_that_cannot_be_copied_is_logged_and_left_out(caplog):
 
 
 class Decoder:
-    """Makes events of lines, as the clients' decoders do."""
+    """Turns lines into events, as the clients' decoders do."""
 
     def iter_bytes(self, iterator: Iterator[bytes]) -> Iterator[Any]:
         for line in iterator:

@@ -1,4 +1,4 @@
-"""``Trainer()`` runs in processes where agl-exec-cs is installed, and in threads elsewhere."""
+"""``Trainer()`` runs in processes if agl-exec-cs is installed, and in threads otherwise."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ MISSING = [
 
 
 class TestMissingPackages:
-    """A missing package of the bundle is one line with the command that installs it."""
+    """The error for a missing package of the bundle is one line with its install command."""
 
     @pytest.fixture(autouse=True)
     def core_alone(self) -> Iterator[None]:

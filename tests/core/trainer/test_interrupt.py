@@ -1,4 +1,4 @@
-"""Ctrl+C, kills and hung agents, in processes of their own with real signals."""
+"""Ctrl+C, kills and hung agents, in separate processes with real signals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ CS = {"type": "cs", "server_port": 0, "graceful_timeout": 0.5, "terminate_timeou
 
 
 class Run:
-    """A training run as its user sees it: a process group that gets Ctrl+C."""
+    """A training run as a process group that gets Ctrl+C, as in a user's terminal."""
 
     def __init__(self, folder: Path, kind: str, **options: Any) -> None:
         script = folder / "train.py"
@@ -92,7 +92,7 @@ class Run:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def end(self, within: float) -> dict[str, Any]:
-        """Return what the run reports about itself."""
+        """Return the report that the run prints at its end."""
         start = time.monotonic()
         out, err = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, err
@@ -114,7 +114,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path, strategy: Any, n_runners: int, kin
     report = run.end(within=15)
     assert report["interrupted"]
     assert set(report["rollouts"]) <= {"failed", "cancelled"}
-    # A claim whose reply came too late for its runner is taken back: unresponsive.
+    # A claim whose reply came too late for its runner is returned: unresponsive.
     assert {"failed"} <= set(report["attempts"]) <= {"failed", "unresponsive"}
 
 
@@ -148,7 +148,7 @@ def test_no_runner_outlives_a_trainer_that_was_killed(tmp_path: Path) -> None:
     run.process.kill()
     _, alive = psutil.wait_procs(children, timeout=30)
     run.process.communicate()
-    # Of an orphan that has ended a zombie stays until the system's first process looks at it.
+    # An orphan that has ended stays a zombie until the init process reaps it.
     assert [child for child in alive if is_running(child)] == []
 
 

@@ -1,4 +1,4 @@
-"""The trainer: what it composes, and that a run does what it should, in one process."""
+"""The trainer: the components it builds, and runs in one process."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_blocking_agent_does_not_stop_its_siblings() -> None:
     @rollout
     async def sometimes_blocks(task: Any, prompt_template: PromptTemplate) -> float:
         if task == "block":
-            release.wait(30)  # in an async agent: its whole loop stands still
+            release.wait(30)  # in an async agent: blocks its whole loop
         return 1.0
 
     @algo

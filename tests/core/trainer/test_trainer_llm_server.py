@@ -1,4 +1,4 @@
-"""A run with a model server of its own, behind the proxy."""
+"""A run with its own model server, behind the proxy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agl_testing.models import Reply, ScriptedModels
 
 
 class Phrases(agl.LLMServer):
-    """Says what its weights are called."""
+    """Answers with the name of its weights."""
 
     def __init__(self, model: str = "policy", fails: bool = False) -> None:
         self._model = model

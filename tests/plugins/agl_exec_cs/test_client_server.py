@@ -1,4 +1,4 @@
-"""The cs strategy with real processes: who runs where, and how runs end."""
+"""The cs strategy with real processes: the processes of the bundles, and how runs end."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def strategy(n_runners: int = 2, **options: Any) -> ClientServerExecutionStrateg
     return ClientServerExecutionStrategy(n_runners=n_runners, **options)
 
 
-# Bundles are made by functions, so that they travel by value to spawned processes.
+# Functions create the bundles, so that they are pickled by value for spawned processes.
 
 
 def make_runner() -> Any:
     async def runner(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
-        """Finishes whatever is queued, noting where it did."""
+        """Finish all queued rollouts, recording the process."""
         while not event.is_set():
             claimed = await store.dequeue_rollout(f"Worker-{worker_id}", wait=1)
             if claimed is None:
@@ -82,7 +82,7 @@ def test_runners_are_processes_whatever_the_start_method(method: Any) -> None:
 
 
 def test_the_runner_in_the_main_process(tmp_path: Path) -> None:
-    """For debuggers: the algorithm is elsewhere, and this process's store is as it was."""
+    """For debuggers: the algorithm runs elsewhere, and this process's store is unchanged."""
     local, seen = InMemoryLightningStore(), []
 
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
@@ -327,7 +327,7 @@ def free_port() -> int:
 @pytest.mark.parametrize("n_runners", [1, 2])
 def test_runners_elsewhere_are_told_when_the_run_is_over(n_runners: int) -> None:
     port, store = free_port(), InMemoryLightningStore()
-    # The runners come first, and wait for their server.
+    # The runners start first, and wait for their server.
     runners = strategy(n_runners, role="runner", server_port=port, server_host="127.0.0.1")
     thread, errors = in_thread(
         lambda: runners.execute(make_batch([]), make_runner(), InMemoryLightningStore())
@@ -341,7 +341,7 @@ def test_runners_elsewhere_are_told_when_the_run_is_over(n_runners: int) -> None
     pairs = outcome(store)
     assert [rollout.status for rollout, _ in pairs] == ["succeeded"] * 3
     workers = {attempt.worker_id for _, attempt in pairs}
-    assert workers.isdisjoint({"Worker-0", "Worker-1"})  # names no other machine has
+    assert workers.isdisjoint({"Worker-0", "Worker-1"})  # the names are unique to this machine
 
 
 def test_a_runner_elsewhere_that_is_killed_is_replaced_and_its_attempt_failed() -> None:
@@ -368,7 +368,7 @@ def test_a_runner_elsewhere_that_hangs_is_ended_with_the_run(
 
     async def hangs(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
         if worker_id % 2:
-            time.sleep(600)  # as native code does that never returns
+            time.sleep(600)  # like native code that never returns
         await works(store, worker_id, event)
 
     timeouts = {"graceful_timeout": 0.3, "terminate_timeout": 0.3}
@@ -431,7 +431,7 @@ def test_a_lost_server_is_waited_for() -> None:
     time.sleep(0.5)  # nothing serves now, and the runner has noticed
     asyncio.run(serve([3, 4]))
     assert [rollout.status for rollout, _ in outcome(store)] == ["succeeded"] * 4
-    # It does not come back, so the runner gives up, and says why.
+    # The server does not come back, so the runner gives up with the reason.
     thread.join(30)
     assert not thread.is_alive()
     (error,) = errors

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no for
 
 @pytest.fixture
 def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A module whose import says that it has begun, and goes on when it is told to."""
+    """A module whose import signals its start, and continues when the test allows it."""
     begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(sys, "agl_test_import", (begun, go_on), raising=False)
     (tmp_path / "agl_slow_module.py").write_text(
@@ -35,13 +35,13 @@ def import_it() -> None:
     importlib.import_module("agl_slow_module")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking beside threads: it is why
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking with threads is deprecated
 def test_a_child_forked_during_an_import_can_import(slow_module: threading.Event):
     child = multiprocessing.get_context("fork").Process(target=import_it)
     threading.Timer(0.3, slow_module.set).start()
     with between_imports():
         child.start()
-    assert slow_module.is_set()  # it did not fork before the import had ended
+    assert slow_module.is_set()  # the fork waited for the end of the import
     child.join(20)
     assert child.exitcode == 0
 
@@ -62,4 +62,4 @@ def test_a_thread_that_imports_may_fork(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(tmp_path)
     made = importlib.import_module("agl_forking_module")
     assert made.child.exitcode == 0
-    assert made.took < 1.5  # it waits for nobody
+    assert made.took < 1.5  # it does not wait for an import

@@ -36,7 +36,7 @@ def port() -> str:
 
 
 def test_a_run_of_two_programs(project: Path, port: str) -> None:
-    # The runners' machine has the agent and no data.
+    # The runners' machine has the agent but no data.
     elsewhere = project / "elsewhere"
     elsewhere.mkdir()
     for name in ("train.toml", "agl_cli_agent.py"):
@@ -61,12 +61,12 @@ def test_a_run_of_two_programs(project: Path, port: str) -> None:
     assert said["status"] == "succeeded"
     assert said["metrics"]["rollouts"] == 5
     assert said["metrics"]["succeeded"] == 5
-    _, err = runner.communicate(timeout=30)  # told that the run is over
+    _, err = runner.communicate(timeout=30)  # notified of the end of the run
     assert runner.returncode == 0, err
 
 
 def count_rollouts(port: str) -> int:
-    """Ask the algorithm's store server; 0 while it does not answer yet."""
+    """Return the number of rollouts in the algorithm's store; 0 while its server is starting."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/agl/rollouts") as reply:
             return json.load(reply)["total"]

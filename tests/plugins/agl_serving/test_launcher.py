@@ -33,7 +33,7 @@ FORK = "fork" in multiprocessing.get_all_start_methods()
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the process and thread that serve it; /sick is not healthy."""
+    """Reply with the serving process and thread; /sick is unhealthy."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
@@ -198,7 +198,7 @@ async def test_run_forever_stops_when_cancelled():
 
 
 async def test_a_server_process_ends_with_its_starter():
-    """The starter is killed, so nothing in it can stop its server."""
+    """The starter is killed, so its own code cannot stop the server."""
     here = Path(__file__)
     code = (
         "import asyncio, time\n"

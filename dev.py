@@ -263,7 +263,7 @@ def lowest(arguments: Sequence[str]) -> None:
     required = chain(*(package.dependencies for package in (packages.core(), *bundled)))
     oldest = sorted({line.replace(">=", "==") for line in required if "agl-" not in line})
     folders = [
-        package.folder for package in packages.with_requirements(["agl_bundle", "agl_testing"])
+        package.folder for package in packages.with_requirements([*DEMO_PLUGINS, "agl_testing"])
     ]
     python = editable(ENVS / "lowest", "demo", folders, *oldest, *distributions.TEST_TOOLS)
     environments.uv("pip", "check", "--quiet", "--python", python)

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agl_core.execution._base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl_core.execution._base import (
+    AlgorithmBundle,
+    ExecutionStrategy,
+    RunnerBundle,
+    keep_watch,
+)
 from agl_core.lazy import lazy_names
 from agl_core.types import ExecutionEvent
 
@@ -29,6 +34,7 @@ __all__ = [
     "SharedMemoryConfig",
     "SharedMemoryExecutionStrategy",
     "ThreadingEvent",
+    "keep_watch",
     "supervise",
     "wait_readable",
 ]

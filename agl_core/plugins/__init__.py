@@ -1,7 +1,8 @@
 """Plugins: specs, discovery, the registry, and building components.
 
 Plugin authors need the specs that a hook module returns, ``hookimpl``, and
-:mod:`agl_core.plugins._hookspecs`, which documents every hook. The rest of the core uses
+:class:`KindHooks` and
+:class:`LifecycleEvents`, which document every hook. The rest of the core uses
 :func:`build_component`, :func:`get_registry`, :func:`import_extensions` and :func:`notify`.
 """
 
@@ -48,6 +49,7 @@ from agl_core.plugins._switches import Switches
 if TYPE_CHECKING:
     from agl_core.plugins._configured import ComponentConfig, configured_by
     from agl_core.plugins._extensions import import_extensions, load_resource_type
+    from agl_core.plugins._hookspecs import KindHooks, LifecycleEvents
 
 __all__ = [
     "COMPONENT_KINDS",
@@ -66,6 +68,8 @@ __all__ = [
     "DialectSpec",
     "HookSpec",
     "Kind",
+    "KindHooks",
+    "LifecycleEvents",
     "PluginRecord",
     "PluginStatus",
     "ProviderSpec",
@@ -100,6 +104,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "KindHooks": "agl_core.plugins._hookspecs",
+        "LifecycleEvents": "agl_core.plugins._hookspecs",
         **dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
         **dict.fromkeys(
             ("import_extensions", "load_resource_type"), "agl_core.plugins._extensions"

@@ -158,7 +158,7 @@ def _options(model: type[BaseModel]) -> list[list[str]]:
     for name, field in model.model_fields.items():
         type_name = inspect.formatannotation(field.annotation).replace("typing.", "")
         if field.default_factory is not None:
-            default = "(made anew)"
+            default = "(new each time)"
         elif field.default is PydanticUndefined:
             default = "(required)"
         else:

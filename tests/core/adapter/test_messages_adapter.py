@@ -243,10 +243,10 @@ def test_calls_without_messages_and_completions_of_others_are_counted() -> None:
         ({"gen_ai.prompt.x.role": "user"}, r"gen_ai\.prompt\.\* must form a list"),
         ({"gen_ai.completion.1.role": "user"}, r"gen_ai\.completion\.\* must form a list"),
         ({"gen_ai.request.0": "m"}, r"gen_ai\.request\.\* must form a mapping"),
-        ({"gen_ai.prompt.0.role": "wizard"}, "message 0 is no chat message"),
+        ({"gen_ai.prompt.0.role": "wizard"}, "message 0 is not a chat message"),
         ({"gen_ai.prompt.0.role": "tool", "gen_ai.prompt.0.content": "x"}, "tool_call_id"),
         ({"gen_ai.input.messages": '{"role": "user"}'}, "must form a list"),
-        ({"gen_ai.input.messages": '["hello"]'}, "message 0 is no chat message"),
+        ({"gen_ai.input.messages": '["hello"]'}, "message 0 is not a chat message"),
         (
             {"gen_ai.prompt.0.role": "assistant", "gen_ai.prompt.0.tool_calls.0.name": "f"},
             "tool_calls.0.id",

@@ -14,7 +14,7 @@ from agl_core.cli import main
 def test_check_runs_nothing(project, capsys):
     assert main(["train", "train.toml", "--check"]) == 0
     out = capsys.readouterr().out
-    assert "train.toml is in order" in out
+    assert "train.toml is valid" in out
     assert ["train_dataset", "2", "tasks"] in [line.split() for line in out.splitlines()]
     assert main(["train", "train.toml", "--check", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -79,7 +79,7 @@ def test_a_mistake_is_one_line_with_the_path_to_it(project, capsys, override, me
         ("bad.toml", 'agent = "x"\n[trainer\n', "bad.toml is not valid TOML: "),
         ("bad.toml", 'agent = "x"\n[trainer\n', "(at line 2, column 9)"),
         ("bad.yaml", "agent: x\n b: [", "bad.yaml is not valid YAML"),
-        ("bad.txt", "", "bad.txt is none of .toml, .yaml, .yml, .json"),
+        ("bad.txt", "", "bad.txt is not one of .toml, .yaml, .yml, .json"),
         ("bad.toml", "", "bad.toml: agent: is missing"),
     ],
 )

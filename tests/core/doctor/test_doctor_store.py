@@ -51,7 +51,7 @@ class TestWork:
         finding = await finding_of(store, "queue")
         assert finding.severity == "error"
         assert finding.ids == (rollout.rollout_id,)
-        assert "no runner has ever asked" in finding.what
+        assert "no runner has ever polled" in finding.what
         assert "agl runner" in finding.todo
 
     async def test_a_queue_whose_runners_are_gone(self, store):
@@ -98,7 +98,7 @@ class TestWork:
         await store.start_rollout("y", worker_id="w")
         finding = await finding_of(store, "stuck")
         assert finding.ids == (first.rollout_id,)
-        assert "gone on to something else" in finding.what
+        assert "another attempt" in finding.what
 
     async def test_one_that_was_started_by_nobody(self, store):
         await store.start_rollout("x")
@@ -208,7 +208,7 @@ class TestTraces:
         rollout = await run(store, [agent, reward])
         finding = await finding_of(store, "reward")
         assert finding.ids == (rollout.rollout_id,)
-        assert "1 rewards went to no model call" in finding.what
+        assert "1 rewards match no model call" in finding.what
 
     async def test_success_without_a_reward(self, store):
         rollout = await run(store, [span_of(await store.start_rollout("y", worker_id="v"))])

@@ -42,7 +42,7 @@ CASES = {
     "syntax": Case("ok", "broken", "SyntaxError", "def ("),
     "exits": Case("ok", "broken", "SystemExit: 3", "raise SystemExit(3)"),
     "dies": Case("ok", "broken", "ended its process with code 7", "import os; os._exit(7)"),
-    "hangs": Case("ok", "broken", "not done after 8 s", "import time; time.sleep(600)"),
+    "hangs": Case("ok", "broken", "not finished after 8 s", "import time; time.sleep(600)"),
     "nohook": Case("ok", "broken", "no @hookimpl function agl_store", "pass"),
     "wrongtype": Case(
         "ok",

@@ -94,7 +94,7 @@ class TestSpecs:
         module = sys.modules[shelf.__module__]
         module.one = shelf("p")  # pyright: ignore[reportAttributeAccessIssue]
         assert build_component("store", "shelf_impl:one", expected=shelf) is module.one
-        with pytest.raises(ConfigError, match="is made already and takes no options"):
+        with pytest.raises(ConfigError, match="is an instance already and takes no options"):
             build_component("store", {"type": "shelf_impl:one", "path": "q"}, expected=shelf)
         with pytest.raises(ComponentTypeError, match="made a str, which is not a Plain"):
             build_component("store", "json:__name__", expected=Plain)

@@ -86,7 +86,7 @@ def test_several_classes():
     assert (search.given[0], other.size) == (1, "big")
 
 
-def test_a_parameter_that_no_word_can_be():
+def test_a_required_parameter_that_no_word_converts_to():
     class Needs:
         def __init__(self, client: dict[str, str]) -> None: ...
 

@@ -110,7 +110,7 @@ def test_traceback_shows_where_on_request(project, capsys):
     assert "PluginNotFoundError" in capsys.readouterr().err
 
 
-def test_a_mistake_with_json_is_told_in_json_too(project, capsys):
+def test_with_json_an_error_is_also_printed_as_json(project, capsys):
     assert main(["train", "train.toml", "--set", "store=nothing", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
     assert said["status"] == "failed"
@@ -139,7 +139,7 @@ def test_a_run_in_this_process_is_the_same(capsys):
     assert "best resources" in capsys.readouterr().out
 
 
-def test_metrics_are_what_the_algorithm_told(project, agl):
+def test_metrics_are_those_that_the_algorithm_reported(project, agl):
     with (project / "agl_cli_agent.py").open("a") as file:
         file.write("\nfrom agl_core.plugins import notify\n@agl.algo\n")
         file.write("def telling(*, train_dataset, val_dataset):\n    for step in range(3):\n")
@@ -182,7 +182,7 @@ def test_an_algorithm_that_fails_is_exit_code_1(project, agl):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
-def test_ctrl_c_ends_a_run_in_good_order(project):
+def test_ctrl_c_stops_a_run_cleanly(project):
     with (project / "agl_cli_agent.py").open("a") as file:
         file.write(
             "\nimport asyncio, os\n\n@agl.rollout\nasync def endless(task, prompt_template):\n"

@@ -79,7 +79,7 @@ def test_a_finished_run_reports_its_result_again(capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_a_run_that_was_broken_off_goes_on(project, agl, number, strategy):
+def test_an_interrupted_run_resumes(project, agl, number, strategy):
     with (project / "agl_cli_agent.py").open("a") as file:
         file.write(SLOW)
     command = ["train", "train.toml", "--json"]

@@ -42,7 +42,7 @@ __all__ = ["train"]
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the run of --run, or else with the last one of FILE.",
+    help="Resume the run of --run, or else the last run of FILE.",
 )
 @click.option("--check", is_flag=True, help="Check everything in FILE and run nothing.")
 def train(

@@ -1,4 +1,4 @@
-"""What :mod:`agl_core._exports` resolves at run time, for type checkers."""
+"""Names that :mod:`agl_core._exports` resolves at run time, for type checkers."""
 
 from typing import Any
 

@@ -58,7 +58,7 @@ def agl_command() -> list[CommandSpec]:
         CommandSpec(
             name="doctor",
             target="agl_core.cli._doctor:doctor",
-            summary="Say what is wrong here, and what to do",
+            summary="Check the environment, the plugins and a store",
         ),
         CommandSpec(
             name="eval",

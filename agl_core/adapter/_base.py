@@ -50,7 +50,7 @@ class Adapter(Generic[T_from, T_to]):
         """
         base: Any = Adapter
         if type(self).adapt_with_report is base.adapt_with_report:
-            raise NotImplementedError(f"{type(self).__name__} implements no adapt()")
+            raise NotImplementedError(f"{type(self).__name__} does not implement adapt()")
         result, self.report = self.adapt_with_report(source)
         return result
 

@@ -104,7 +104,7 @@ class CertificateSummary:
         versions = [f"{version} in {count}" for version, count in sorted(self.versions.items())]
         if self.mixed:
             versions.append(f"several in {self.mixed}")
-        parts.append(f"model versions: {', '.join(versions) or 'not told'}")
+        parts.append(f"model versions: {', '.join(versions) or 'unknown'}")
         breaks = [f"{count} ({cause})" for cause, count in self.breaks.most_common()]
         parts.append(f"breaks: {', '.join(breaks) or 'none'}")
         return "; ".join(parts)

@@ -104,7 +104,7 @@ def check_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(step) for step in first["loc"])
         raise InvalidArgumentError(
-            f"{where} is no chat message: {path + ': ' if path else ''}{first['msg']}"
+            f"{where} is not a chat message: {path + ': ' if path else ''}{first['msg']}"
         ) from error
 
 

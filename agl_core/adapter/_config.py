@@ -29,12 +29,12 @@ class TripletConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     repair_hierarchy: bool = Field(
-        default=True, description="Move stray spans below the one that encloses them in time."
+        default=True, description="Move stray spans below the span that encloses them in time."
     )
     llm_call_match: Regex | None = Field(
         default=r"openai\.chat\.completion",
         description="Regular expression of the span names that are model calls; "
-        "null: whatever a known tracer marks as one.",
+        "null: all that a known tracer marks.",
     )
     agent_match: Regex | None = Field(
         default=None, description="Regular expression of the agents to keep; null: all."
@@ -44,7 +44,7 @@ class TripletConfig(BaseModel):
     )
     reward_match: RewardMatchPolicy = Field(
         default=RewardMatchPolicy.FIRST_OCCURRENCE,
-        description="How a reward finds its call.",
+        description="How a reward is matched to a call.",
     )
     skip_empty_token_spans: bool = Field(
         default=False,
@@ -73,7 +73,7 @@ class TrajectoryConfig(BaseModel):
     llm_call_match: Regex | None = Field(
         default=None,
         description="Regular expression of the span names that are model calls; "
-        "null: whatever a known tracer or proxy marks as one.",
+        "null: all that a known tracer or proxy marks.",
     )
     agent_match: Regex | None = Field(
         default=None, description="Regular expression of the agents to keep; null: all."
@@ -83,8 +83,8 @@ class TrajectoryConfig(BaseModel):
     )
     reward_match: RewardMatchPolicy = Field(
         default=RewardMatchPolicy.FIRST_OCCURRENCE,
-        description="How a reward finds its call.",
+        description="How a reward is matched to a call.",
     )
     repair_hierarchy: bool = Field(
-        default=True, description="Move stray spans below the one that encloses them in time."
+        default=True, description="Move stray spans below the span that encloses them in time."
     )

@@ -53,8 +53,8 @@ class Reason(StrEnum):
 class Repair(StrEnum):
     """Repairs that the built-in adapters make without losing data; the value is shown to users."""
 
-    MISSING_PARENT = "parent missing, a virtual one stands in"
-    CYCLE = "parent cycle cut open"
+    MISSING_PARENT = "missing parent replaced by a virtual one"
+    CYCLE = "parent cycle cut"
     REPARENTED = "moved under the span that encloses them in time"
     BAD_TOKEN_IDS = "token ids that are not integers ignored"  # noqa: S105
     BAD_LOGPROBS = "log-probabilities that cannot be read ignored"

@@ -125,7 +125,7 @@ def _literal(values: tuple[Any, ...]) -> Callable[[str], Any]:
 
     def choice(word: str) -> Any:
         if word not in by_word:
-            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(by_word)}")
+            raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(by_word)}")
         return by_word[word]
 
     return choice

@@ -23,9 +23,7 @@ _COLOURS = {"ok": "green", "info": "blue", "warning": "yellow", "error": "red"}
 
 
 @click.command(epilog="Example: agl doctor --store http://127.0.0.1:4747")
-@click.option(
-    "--store", "where", metavar="URL_OR_PATH", help="Look at the data in this store, too."
-)
+@click.option("--store", "where", metavar="URL_OR_PATH", help="Also check the data in this store.")
 @click.option("--backend", default="sqlite", show_default=True, help="Plugin that reads a path.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on warnings, too.")
@@ -34,7 +32,7 @@ _COLOURS = {"ok": "green", "info": "blue", "warning": "yellow", "error": "red"}
     type=click.FloatRange(min=1),
     default=60.0,
     show_default=True,
-    help="Without a sign of life for so long, a runner counts as gone.",
+    help="Seconds without a heartbeat or request after which a runner counts as gone.",
 )
 @click.option(
     "--max-traces",

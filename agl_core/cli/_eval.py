@@ -33,14 +33,14 @@ CONFIDENCE = 0.95
 @run_options
 @click.option(
     "--dataset",
-    help="What to run over, as a dataset is written in FILE but relative to the working directory; "
+    help="Dataset to run over, written as in FILE but relative to the working directory; "
     "by default FILE's val_dataset, or else its train_dataset.",
 )
 @click.option("--resources", metavar="ID", help="Snapshot in the store to run with.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for the whole dataset; what is not done by then counts as 0.",
+    help="Seconds for the whole dataset; unfinished tasks count as 0.",
 )
 def evaluate(
     file: Path,

@@ -101,7 +101,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     "--traceback",
     is_flag=True,
     expose_value=False,
-    help="Show where an error came from; may stand anywhere on the line.",
+    help="Show where an error came from; may be anywhere on the line.",
 )
 @click.option(
     "--version",

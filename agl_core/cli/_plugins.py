@@ -40,7 +40,7 @@ def plugins() -> None:
 @plugins.command("list", epilog="Example: agl plugins list --kind algorithm --all")
 @_JSON
 @_KIND
-@click.option("--all", "with_known", is_flag=True, help="Also those that could be installed.")
+@click.option("--all", "with_known", is_flag=True, help="Also list plugins that can be installed.")
 def list_(as_json: bool, kind: str | None, with_known: bool) -> None:
     """List the installed plugins and what is known to be wrong with them.
 
@@ -158,7 +158,7 @@ def _options(model: type[BaseModel]) -> list[list[str]]:
     for name, field in model.model_fields.items():
         type_name = inspect.formatannotation(field.annotation).replace("typing.", "")
         if field.default_factory is not None:
-            default = "(made anew)"
+            default = "(new each time)"
         elif field.default is PydanticUndefined:
             default = "(required)"
         else:

@@ -42,7 +42,7 @@ __all__ = ["train"]
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the run of --run, or else with the last one of FILE.",
+    help="Resume the run of --run, or else the last run of FILE.",
 )
 @click.option("--check", is_flag=True, help="Check everything in FILE and run nothing.")
 def train(
@@ -138,12 +138,12 @@ def _choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bo
             name = f"{stem}-{number}"
     elif name in runs and not resume:
         raise ConfigError(
-            f"there is a run {name!r} already: --resume goes on with it, another name begins one",
+            f"the run {name!r} exists already: resume it with --resume, or give another name",
             path="--run",
         )
     if resume and name not in runs:
         known = f"the store has {', '.join(runs)}" if runs else "the store has none"
-        raise ConfigError(f"there is no run {name!r} to go on with; {known}", path="--resume")
+        raise ConfigError(f"there is no run {name!r} to resume; {known}", path="--resume")
     return name
 
 
@@ -160,7 +160,7 @@ def _print_check(record: RunRecord, as_json: bool) -> None:
         print_json({"file": record.file, "status": "ok", "parts": record.parts})
         return
     print_table(["part", "what"], [[key, value] for key, value in record.parts.items()])
-    click.echo(f"{record.file} is in order")
+    click.echo(f"{record.file} is valid")
 
 
 def _print_run(
@@ -174,7 +174,7 @@ def _print_run(
         rows += [[f"  {name}", _in_short(it)] for name, it in latest.resources.items()]
     print_table(["", ""], rows)
     if status == "interrupted":
-        click.echo(f"go on with it: agl train {record.file} --run {record.name} --resume")
+        click.echo(f"resume it: agl train {record.file} --run {record.name} --resume")
 
 
 def _in_short(resource: Any) -> str:

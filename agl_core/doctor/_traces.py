@@ -166,7 +166,7 @@ class TraceChecks:
         lacking = self._certified.rows - self._certified.with_logprobs
         if lacking:
             what = f"{lacking} of {self._certified.rows} rows lack log-probabilities"
-            todo = "nothing, if the trainer computes them anew; else have the backend return them"
+            todo = "nothing, if the trainer recomputes them; else have the backend return them"
             yield Finding("info", "logprobs", what, todo)
 
     def _about_rewards(self) -> Iterator[Finding]:
@@ -176,12 +176,12 @@ class TraceChecks:
             yield Finding("warning", "no-reward", what, todo, tuple(ids))
         for reason, ids in self._unmatched.items():
             what = (
-                f"{self._report.count('reward', reason)} rewards went to no model call: {reason} "
+                f"{self._report.count('reward', reason)} rewards match no model call: {reason} "
                 f"({examples(ids)})"
             )
             todo = (
-                "emit a reward after the call it is for; several rewards for one call are one too "
-                "many; without model calls there is nothing it could go to"
+                "emit each reward after its call, and one reward per call; without model calls a "
+                "reward matches none"
             )
             yield Finding("warning", "reward", what, todo, tuple(ids))
 

@@ -66,7 +66,7 @@ def _waiting(snapshot: Snapshot) -> Iterator[Finding]:
     workers = snapshot.workers.values()
     alive = [worker for worker in workers if snapshot.is_alive(worker)]
     if not workers:
-        what, todo = f"{count}, and no runner has ever asked this store for work", _START_RUNNERS
+        what, todo = f"{count}, and no runner has ever polled this store", _START_RUNNERS
     elif not alive:
         last = min(snapshot.silence(worker) for worker in workers)
         what = f"{count}, and no runner is alive: the last sign of one is {_ago(last)} old"
@@ -109,9 +109,9 @@ def _why_it_hangs(
         return None  # the runner waits for a long model call, which writes no span until it ends
     if worker is None:
         status = "preparing: started without a worker" if attempt.worker_id is None else "lost"
-        what = f"{status}, and nothing was heard of them for {_ago(snapshot.now - heard)}"
+        what = f"{status}, and sent no heartbeat for {_ago(snapshot.now - heard)}"
     elif snapshot.is_alive(worker):
-        what = "left behind by their runner, which is alive and has gone on to something else"
+        what = "abandoned by their runner, which is alive and has another attempt"
     else:
         what = f"held by runners that are gone (silent for more than {snapshot.silent_seconds:g} s)"
     watched = config.unresponsive_seconds is not None or config.timeout_seconds is not None
@@ -133,11 +133,11 @@ def _failed(snapshot: Snapshot) -> Iterator[Finding]:
             exhausted.append(rollout.rollout_id)
     for reason, ids in sorted(reasons.items(), key=lambda item: -len(item[1])):
         what = f"{len(ids)} rollouts failed ({examples(ids)}): {reason}"
-        todo = "mend the agent, or let them be tried again: RolloutConfig(max_attempts=…, "
+        todo = "fix the agent, or allow retries: RolloutConfig(max_attempts=…, "
         yield Finding("warning", "failed", what, todo + "retry_condition=[…])", tuple(ids))
     if exhausted:
         what = f"{len(exhausted)} rollouts failed in every attempt they had ({examples(exhausted)})"
-        todo = "what fails each time is no accident: see the errors above; or raise max_attempts"
+        todo = "the cause seems to be permanent: see the errors above; or raise max_attempts"
         yield Finding("warning", "retries", what, todo, tuple(exhausted))
 
 

@@ -57,7 +57,7 @@ def _encode(value: Any) -> Attributes:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise RuntimeError(
-            f"an object of type {name} has no JSON form ({error}); emit what describes it instead"
+            f"an object of type {name} has no JSON form ({error}); emit a description instead"
         ) from error
     return {semconv.OBJECT_TYPE: name, semconv.OBJECT_JSON: text}
 

@@ -181,7 +181,7 @@ def _agentops_reward(output: Any) -> float | None:
     if fields.get("type") != "reward" or fields.get("value") is None:
         return None
     warnings.warn(
-        "a reward in an AgentOps output is a format of the past: use emit_reward",
+        "rewards in AgentOps outputs are deprecated: use emit_reward",
         DeprecationWarning,
         stacklevel=3,
     )

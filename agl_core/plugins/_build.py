@@ -174,7 +174,7 @@ def _from_text(
         if _is_factory(found):
             return _from_factory(found, options, inject, path)
         if options:
-            raise ConfigError(f"{text} is made already and takes no options", path=path)
+            raise ConfigError(f"{text} is an instance already and takes no options", path=path)
         return Blueprint(functools.partial(_the, found), path)
     record, spec = registry.component(kind, text)
     model = None

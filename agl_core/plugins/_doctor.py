@@ -73,7 +73,7 @@ def _examine(record: PluginRecord, timeout: float, build: bool) -> Finding:
         ending, complaint = _run_probe(record, report, scratch, timeout, build)
         seconds = time.perf_counter() - start
         if ending is None:
-            return _finding(record, "broken", f"not done after {timeout:g} s", seconds)
+            return _finding(record, "broken", f"not finished after {timeout:g} s", seconds)
         if not report.exists():
             note = f"ended its process with code {ending}"
             note = f"{note}: {complaint}" if complaint else note

@@ -27,7 +27,7 @@ def read_config_file(file: str | Path, *, path: str = "") -> dict[str, Any]:
     suffix = file.suffix.lower()
     if suffix not in CONFIG_SUFFIXES:
         known = ", ".join(CONFIG_SUFFIXES)
-        raise ConfigError(f"{file} is none of {known}", path=path)
+        raise ConfigError(f"{file} is not one of {known}", path=path)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,7 +42,7 @@ def read_config_file(file: str | Path, *, path: str = "") -> dict[str, Any]:
     table = cast("dict[object, Any]", data)
     for key in table:
         if not isinstance(key, str):
-            raise ConfigError(f"{file} has the key {key!r}, which is not a word", path=path)
+            raise ConfigError(f"{file} has the key {key!r}, which is not a string", path=path)
     return cast("dict[str, Any]", table)
 
 

@@ -22,7 +22,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     RolloutRawResult = None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
-    """What an agent may return: nothing, its final reward, or spans to store."""
+    """Return value of an agent: None, its final reward, or spans to store."""
 else:
     RolloutRawResult = Any  # naming ReadableSpan at run time would import the SDK
 

@@ -43,7 +43,7 @@ def test_the_version_is_the_distributions():
     assert agl_core.__version__ == version("agl-core")
 
 
-def test_a_name_that_is_none():
+def test_an_unknown_public_name():
     with pytest.raises(AttributeError, match="module 'agl_core' has no attribute 'Trianer'"):
         _ = agl_core.Trianer  # pyright: ignore
 
@@ -111,7 +111,7 @@ def test_the_light_commands_import_no_component(words):
     assert "agl_core.store" not in loaded
 
 
-def test_no_room_of_the_core_imports_what_belongs_to_plugins():
+def test_no_package_of_the_core_imports_libraries_of_plugins():
     loaded = loaded_by(
         "import agl_core\nfor name in agl_core.__all__:\n    getattr(agl_core, name)"
     )

@@ -90,7 +90,7 @@ def test_reports_add_up_and_read_well() -> None:
     assert str(total) == (
         "5 spans -> 3 triplets\n"
         "left out: 3 calls (no token ids), 1 reward (a plugin's own reason)\n"
-        "repaired: 1 span (parent cycle cut open)"
+        "repaired: 1 span (parent cycle cut)"
     )
     assert total.count("call") == total.count("call", Reason.NO_TOKEN_IDS) == 3
     assert total.count("call", Reason.NO_MESSAGES) == 0
@@ -98,7 +98,7 @@ def test_reports_add_up_and_read_well() -> None:
         "spans": 5,
         "produced": {"triplets": 3},
         "left_out": {"call": {"no token ids": 3}, "reward": {"a plugin's own reason": 1}},
-        "repaired": {"span": {"parent cycle cut open": 1}},
+        "repaired": {"span": {"parent cycle cut": 1}},
     }
     assert first.spans == 3  # an addition changes neither report
     assert str(AdapterReport()) == "0 spans -> nothing"

@@ -59,7 +59,7 @@ def test_response_ids_are_found_wherever_they_are(
 
 
 @pytest.mark.parametrize("value", [["1"], [1.5], [True], "[1,", "text", 3, [float("inf")], [[1]]])
-def test_ids_that_are_no_integers_are_a_problem(value: Any) -> None:
+def test_token_ids_that_are_not_integers_are_a_problem(value: Any) -> None:
     call = ModelCall({"prompt_token_ids": value})
     assert call.prompt_ids == []
     assert call.problems == [Repair.BAD_TOKEN_IDS]
@@ -118,7 +118,7 @@ def test_keys_are_split_at_their_root() -> None:
     assert split_root("output.value.choices.0.index") == ("output.value", "choices.0.index")
 
 
-def test_walking_into_what_is_not_there_gives_none() -> None:
+def test_a_path_that_does_not_exist_gives_none() -> None:
     value = {"a": [{"b": 1}], "text": '{"c": [2]}'}
     assert at(value, ("a", "0", "b")) == 1
     assert at(value, ("text", "c", "0")) == 2

@@ -136,7 +136,7 @@ OPERATION = flatten_attributes(
     [LEGACY, GEN_AI, OPENINFERENCE, OPERATION],
     ids=["legacy", "gen_ai", "openinference", "operation"],
 )
-def test_every_dialect_tells_the_same_conversation(attributes: dict[str, Any]) -> None:
+def test_every_dialect_gives_the_same_conversation(attributes: dict[str, Any]) -> None:
     kept = {key: value for key, value in attributes.items() if value is not None}
     adapter = TraceToMessages()
     (conversation,) = adapter.adapt([span(kept)])
@@ -150,7 +150,7 @@ def test_every_dialect_tells_the_same_conversation(attributes: dict[str, Any]) -
     }
 
 
-def test_openai_itself_accepts_what_comes_out() -> None:
+def test_the_openai_package_accepts_the_result() -> None:
     from openai.types.chat import ChatCompletionMessageParam
     from pydantic import TypeAdapter
 
@@ -243,10 +243,10 @@ def test_calls_without_messages_and_completions_of_others_are_counted() -> None:
         ({"gen_ai.prompt.x.role": "user"}, r"gen_ai\.prompt\.\* must form a list"),
         ({"gen_ai.completion.1.role": "user"}, r"gen_ai\.completion\.\* must form a list"),
         ({"gen_ai.request.0": "m"}, r"gen_ai\.request\.\* must form a mapping"),
-        ({"gen_ai.prompt.0.role": "wizard"}, "message 0 is no chat message"),
+        ({"gen_ai.prompt.0.role": "wizard"}, "message 0 is not a chat message"),
         ({"gen_ai.prompt.0.role": "tool", "gen_ai.prompt.0.content": "x"}, "tool_call_id"),
         ({"gen_ai.input.messages": '{"role": "user"}'}, "must form a list"),
-        ({"gen_ai.input.messages": '["hello"]'}, "message 0 is no chat message"),
+        ({"gen_ai.input.messages": '["hello"]'}, "message 0 is not a chat message"),
         (
             {"gen_ai.prompt.0.role": "assistant", "gen_ai.prompt.0.tool_calls.0.name": "f"},
             "tool_calls.0.id",
@@ -257,7 +257,7 @@ def test_calls_without_messages_and_completions_of_others_are_counted() -> None:
         ),
     ],
 )
-def test_what_is_no_conversation_is_an_error_that_names_the_place(
+def test_malformed_messages_raise_an_error_with_the_span_and_position(
     attributes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
@@ -279,7 +279,7 @@ def test_tools_of_the_provider_are_passed_on() -> None:
     assert conversation["tools"] == [web]
 
 
-def test_a_call_that_is_told_twice_counts_once() -> None:
+def test_a_call_recorded_twice_counts_once() -> None:
     def told(id: str, parent: str | None, response: str | None) -> Span:
         more = {} if response is None else {"gen_ai.response.id": response}
         return span({**LEGACY, **more}, id, parent)

@@ -19,27 +19,27 @@ def packed(tokens: list[int]) -> bytes:
 
 @settings(max_examples=300)
 @given(st.lists(TOKENS, max_size=12), st.lists(st.integers(0, 11), max_size=4), TOKENS)
-def test_searches_find_what_looking_at_each_finds(sequences, removed, wanted):
-    beginnings = PrefixIndex()
+def test_searches_find_the_same_as_a_linear_search(sequences, removed, wanted):
+    index = PrefixIndex()
     held: dict[int, bytes] = {}
     for number, tokens in enumerate(sequences):
         held[number] = packed(tokens)
-        beginnings.add(number, held[number])
+        index.add(number, held[number])
     for number in set(removed) & set(held):
-        beginnings.remove(number, held.pop(number))
+        index.remove(number, held.pop(number))
     prompt = packed(wanted)
     begun = [(len(one), number) for number, one in held.items() if prompt.startswith(one)]
-    assert beginnings.longest_in(prompt) == (max(begun)[1] if begun else None)
-    assert len(beginnings) == len(held)
+    assert index.longest_in(prompt) == (max(begun)[1] if begun else None)
+    assert len(index) == len(held)
     if held:
         shared = [(common_prefix(one, prompt), number) for number, one in held.items()]
-        assert beginnings.nearest_to(prompt) == max(shared)[1]
+        assert index.nearest_to(prompt) == max(shared)[1]
 
 
-def test_what_is_not_there_is_said():
-    beginnings = PrefixIndex()
-    assert beginnings.longest_in(packed([1])) is None
+def test_an_empty_index_has_no_matches():
+    index = PrefixIndex()
+    assert index.longest_in(packed([1])) is None
     with pytest.raises(ValueError, match="no sequences"):
-        beginnings.nearest_to(packed([1]))
+        index.nearest_to(packed([1]))
     with pytest.raises(ValueError, match="not in list"):
-        beginnings.remove(0, packed([1]))
+        index.remove(0, packed([1]))

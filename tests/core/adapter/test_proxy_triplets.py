@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_counted() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=20))
-def test_rewards_match_like_the_rule_read_aloud(events: list[tuple[int, bool]]) -> None:
+def test_rewards_match_by_the_literal_rule(events: list[tuple[int, bool]]) -> None:
     spans = [
         call(sequence, index, float(index)) if is_call else reward(sequence, float(index))
         for index, (sequence, is_call) in enumerate(events)

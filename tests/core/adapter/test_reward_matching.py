@@ -145,7 +145,7 @@ def test_a_reward_on_the_root_has_no_siblings() -> None:
 
 
 @pytest.mark.parametrize("value", ["many", math.nan, math.inf, [1.0]])
-def test_a_reward_that_is_no_number_is_counted_and_trains_nothing(value: Any) -> None:
+def test_a_reward_that_is_not_a_number_is_counted_and_not_assigned(value: Any) -> None:
     spans = [span("r", None, 0, 9), span("a", "r", 1, 2), span("x", "r", 3, 3, value)]
     for policy in RewardMatchPolicy:
         rewards, report = match(spans, ["a"], policy)

@@ -180,7 +180,7 @@ def test_a_duplicate_response_id_counts_once() -> None:
     }
 
 
-def test_a_framework_gives_way_to_the_client_it_calls() -> None:
+def test_a_call_of_the_client_replaces_that_of_its_framework() -> None:
     spans = [
         span("agent", None, 0, 9, {"agent.name": "writer"}),
         call("generation", "agent", 1, 4, gen_ai__response__id=None),
@@ -192,7 +192,7 @@ def test_a_framework_gives_way_to_the_client_it_calls() -> None:
     assert adapter.report.left_out == {("call", Reason.NESTED_CALL): 1}
 
 
-def test_the_data_of_a_call_comes_from_whoever_has_the_tokens() -> None:
+def test_the_data_of_a_call_comes_from_the_span_with_the_tokens() -> None:
     # The attributes that OpenInference's instrumentations of LangChain and of its client write.
     framework = {
         "openinference.span.kind": "LLM",
@@ -218,7 +218,7 @@ def test_the_data_of_a_call_comes_from_whoever_has_the_tokens() -> None:
     assert adapter.report.left_out == {("call", Reason.DUPLICATE_RESPONSE): 1}
 
 
-def test_repair_lets_agent_match_find_a_stray_call() -> None:
+def test_after_repair_agent_match_finds_a_stray_call() -> None:
     spans = [
         span("r", None, 0, 99),
         span("agent", "r", 10, 20, {"agent.name": "writer"}),
@@ -269,7 +269,7 @@ def test_a_model_call_of_another_name_is_counted_and_can_be_asked_for() -> None:
     assert triplet.prompt["token_ids"] == [1]
 
 
-def test_token_ids_that_are_no_integers_are_named_and_not_used(
+def test_token_ids_that_are_not_integers_are_reported_and_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     adapter = TracerTraceToTriplet()
@@ -329,7 +329,7 @@ def test_an_adapter_travels_and_its_report_starts_empty() -> None:
     assert adapter.report == AdapterReport()
 
 
-def test_no_spans_are_an_error() -> None:
+def test_no_spans_raise() -> None:
     with pytest.raises(ValueError, match="at least one span"):
         TracerTraceToTriplet().adapt([])
 

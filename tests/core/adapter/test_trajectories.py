@@ -122,7 +122,7 @@ def test_a_break_is_named_from_the_tokens(second: Span, cause: BreakCause, share
     assert causes(FIRST, second) == [(None, None, 0), (cause, 0, shared)]
 
 
-def test_dropping_old_tokens_is_told_from_cutting_an_answer() -> None:
+def test_a_truncated_history_differs_from_an_edited_answer() -> None:
     prompt, answer = list(range(100, 130)), list(range(200, 230))
     window = [*prompt[:5], *prompt[15:], *answer, 1]
     cut = [*prompt, *answer[:3], *answer[13:], 1]

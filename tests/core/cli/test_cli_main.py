@@ -18,7 +18,7 @@ def test_the_version(capsys):
 
 
 @pytest.mark.parametrize("arguments", [[], ["plugins"], ["export"]])
-def test_a_group_alone_shows_its_help_as_it_is(capsys, arguments):
+def test_a_group_without_a_command_prints_its_help(capsys, arguments):
     newer = hasattr(click.exceptions, "NoArgsIsHelpError")  # click 8.2
     assert main(arguments) == (2 if newer else 0)
     said = "".join(capsys.readouterr())
@@ -127,7 +127,7 @@ def test_what_a_command_returns_is_its_exit_code_if_it_is_one(monkeypatch):
         assert main(["x"]) == code
 
 
-def test_a_reader_that_goes_away_is_no_traceback():
+def test_a_closed_pipe_prints_no_traceback():
     process = subprocess.Popen(
         [sys.executable, "-m", "agl_core.cli", "plugins", "list"],
         stdout=subprocess.PIPE,
@@ -197,7 +197,7 @@ def test_a_name_of_several_kinds_has_to_be_said_in_full(capsys, monkeypatch):
     assert "'same' could be command.same, app.same" in capsys.readouterr().err
 
 
-def test_the_doctor_finds_the_builtins_in_order(capsys):
+def test_the_doctor_finds_no_problems_in_the_builtins(capsys):
     assert main(["plugins", "doctor", "--kind", "tracer", "--json", "--strict"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["key"]: row["status"] for row in rows}["tracer.otel"] == "ok"

@@ -66,7 +66,7 @@ def test_values(words, index, value):
     ("words", "message"),
     [
         (["--search.beam-width", "many"], "invalid int value: 'many'"),
-        (["--search.beam-width", "1", "--search.level", "high"], "'high' is none of low, 3"),
+        (["--search.beam-width", "1", "--search.level", "high"], "'high' is not one of low, 3"),
         (["--search.beam-width", "1", "--search.verbose", "maybe"], "invalid _boolean value"),
         ([], "the following arguments are required: --search.beam-width"),
         (["--search.beam-width", "1", "--search.client", "x"], "unrecognized arguments"),
@@ -86,7 +86,7 @@ def test_several_classes():
     assert (search.given[0], other.size) == (1, "big")
 
 
-def test_a_parameter_that_no_word_can_be():
+def test_a_required_parameter_that_no_word_converts_to():
     class Needs:
         def __init__(self, client: dict[str, str]) -> None: ...
 

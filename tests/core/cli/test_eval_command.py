@@ -22,7 +22,7 @@ def test_it_scores_with_an_interval(project, agl):
     assert said["status"] == "succeeded"
 
 
-def test_it_says_so_to_people(project, agl):
+def test_it_prints_a_table(project, agl):
     done = agl("eval", "train.toml")
     assert done.returncode == 0, done.stderr
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]

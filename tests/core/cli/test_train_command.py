@@ -14,7 +14,7 @@ from agl_core.cli import main
 def test_check_runs_nothing(project, capsys):
     assert main(["train", "train.toml", "--check"]) == 0
     out = capsys.readouterr().out
-    assert "train.toml is in order" in out
+    assert "train.toml is valid" in out
     assert ["train_dataset", "2", "tasks"] in [line.split() for line in out.splitlines()]
     assert main(["train", "train.toml", "--check", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -79,7 +79,7 @@ def test_a_mistake_is_one_line_with_the_path_to_it(project, capsys, override, me
         ("bad.toml", 'agent = "x"\n[trainer\n', "bad.toml is not valid TOML: "),
         ("bad.toml", 'agent = "x"\n[trainer\n', "(at line 2, column 9)"),
         ("bad.yaml", "agent: x\n b: [", "bad.yaml is not valid YAML"),
-        ("bad.txt", "", "bad.txt is none of .toml, .yaml, .yml, .json"),
+        ("bad.txt", "", "bad.txt is not one of .toml, .yaml, .yml, .json"),
         ("bad.toml", "", "bad.toml: agent: is missing"),
     ],
 )
@@ -110,7 +110,7 @@ def test_traceback_shows_where_on_request(project, capsys):
     assert "PluginNotFoundError" in capsys.readouterr().err
 
 
-def test_a_mistake_with_json_is_told_in_json_too(project, capsys):
+def test_with_json_an_error_is_also_printed_as_json(project, capsys):
     assert main(["train", "train.toml", "--set", "store=nothing", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
     assert said["status"] == "failed"
@@ -139,7 +139,7 @@ def test_a_run_in_this_process_is_the_same(capsys):
     assert "best resources" in capsys.readouterr().out
 
 
-def test_metrics_are_what_the_algorithm_told(project, agl):
+def test_metrics_are_those_that_the_algorithm_reported(project, agl):
     with (project / "agl_cli_agent.py").open("a") as file:
         file.write("\nfrom agl_core.plugins import notify\n@agl.algo\n")
         file.write("def telling(*, train_dataset, val_dataset):\n    for step in range(3):\n")
@@ -182,7 +182,7 @@ def test_an_algorithm_that_fails_is_exit_code_1(project, agl):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
-def test_ctrl_c_ends_a_run_in_good_order(project):
+def test_ctrl_c_stops_a_run_cleanly(project):
     with (project / "agl_cli_agent.py").open("a") as file:
         file.write(
             "\nimport asyncio, os\n\n@agl.rollout\nasync def endless(task, prompt_template):\n"

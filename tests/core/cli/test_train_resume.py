@@ -53,12 +53,12 @@ def test_without_the_plugin_the_store_is_in_memory_and_says_so(project, agl):
 def test_a_name_that_is_taken_or_unknown_is_one_line(capsys):
     assert main(["train", "train.toml", "--resume", "--run", "night"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "agl: error: --resume: there is no run 'night' to go on with; the store has none"
+    assert said == "agl: error: --resume: there is no run 'night' to resume; the store has none"
     assert main(["train", "train.toml", "--run", "night", "--json"]) == 0
     capsys.readouterr()
     assert main(["train", "train.toml", "--run", "night"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("agl: error: --run: there is a run 'night' already: --resume goes on")
+    assert said.startswith("agl: error: --run: the run 'night' exists already: resume it")
     assert main(["train", "train.toml", "--run", "a b"]) == 2
     assert "a run's name is made of" in capsys.readouterr().err
 
@@ -79,7 +79,7 @@ def test_a_finished_run_reports_its_result_again(capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_a_run_that_was_broken_off_goes_on(project, agl, number, strategy):
+def test_an_interrupted_run_resumes(project, agl, number, strategy):
     with (project / "agl_cli_agent.py").open("a") as file:
         file.write(SLOW)
     command = ["train", "train.toml", "--json"]

@@ -29,7 +29,7 @@ def by_check(findings, check: str):
 
 @pytest.mark.usefixtures("agl_registry")
 class TestEnvironment:
-    def test_versions_are_told(self):
+    def test_versions_are_reported(self):
         (finding,) = by_check(check_environment(), "python")
         assert finding.severity == "ok"
         assert "agl-core 0." in finding.what
@@ -149,7 +149,7 @@ class TestCommand:
             await server.stop()
         assert codes == [0, 1]
 
-    def test_what_people_read(self, capsys):
+    def test_the_text_output(self, capsys):
         assert main(["doctor", "--no-plugin-check"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("ok      python: Python 3.")

@@ -43,15 +43,15 @@ async def run(
 
 
 class TestWork:
-    async def test_an_empty_store_is_no_problem(self, store):
+    async def test_an_empty_store_has_no_problems(self, store):
         assert await bad(store) == []
 
-    async def test_a_queue_that_nobody_has_ever_asked(self, store):
+    async def test_a_queue_that_never_had_a_runner(self, store):
         rollout = await store.enqueue_rollout("x")
         finding = await finding_of(store, "queue")
         assert finding.severity == "error"
         assert finding.ids == (rollout.rollout_id,)
-        assert "no runner has ever asked" in finding.what
+        assert "no runner has ever polled" in finding.what
         assert "agl runner" in finding.todo
 
     async def test_a_queue_whose_runners_are_gone(self, store):
@@ -62,7 +62,7 @@ class TestWork:
         assert finding.severity == "error"
         assert "no runner is alive: the last sign of one is 5 min old" in finding.what
 
-    async def test_a_queue_behind_busy_runners_is_no_problem(self, store):
+    async def test_a_queue_with_busy_runners_is_not_a_problem(self, store):
         for _ in range(2):
             await store.enqueue_rollout("x")
         await store.dequeue_rollout("w")
@@ -78,34 +78,34 @@ class TestWork:
         assert "held by runners that are gone" in finding.what
         assert "unresponsive_seconds" in finding.todo
 
-    async def test_one_that_the_watchdog_will_end(self, store):
+    async def test_a_rollout_that_the_watchdog_will_end(self, store):
         config = RolloutConfig(unresponsive_seconds=3600)
         await store.start_rollout("x", config=config, worker_id="w")
         finding = await finding_of(store, "stuck", later=300)
         assert "the watchdog will end them" in finding.todo
 
-    async def test_one_whose_runner_lives_and_is_still_on_it(self, store, monkeypatch):
+    async def test_a_rollout_whose_runner_is_alive_and_works_on_it(self, store, monkeypatch):
         start = time.time()
         await store.start_rollout("x", worker_id="w")
         monkeypatch.setattr(time, "time", lambda: start + 300)
         await store.update_worker("w", {"cpu": 1})
         assert await bad(store) == []
 
-    async def test_one_whose_runner_has_gone_on(self, store, monkeypatch):
+    async def test_a_rollout_whose_runner_has_another_attempt(self, store, monkeypatch):
         start = time.time()
         first = await store.start_rollout("x", worker_id="w")
         monkeypatch.setattr(time, "time", lambda: start + 300)
         await store.start_rollout("y", worker_id="w")
         finding = await finding_of(store, "stuck")
         assert finding.ids == (first.rollout_id,)
-        assert "gone on to something else" in finding.what
+        assert "another attempt" in finding.what
 
-    async def test_one_that_was_started_by_nobody(self, store):
+    async def test_a_rollout_that_was_started_without_a_worker(self, store):
         await store.start_rollout("x")
         finding = await finding_of(store, "stuck", later=300)
         assert "started without a worker" in finding.what
 
-    async def test_failures_are_told_by_reason(self, store):
+    async def test_failures_are_grouped_by_reason(self, store):
         for _ in range(2):
             await run(store, status="failed", error="ValueError: no such room")
         await run(store, status="failed", error="KeyError: 'x'")
@@ -208,7 +208,7 @@ class TestTraces:
         rollout = await run(store, [agent, reward])
         finding = await finding_of(store, "reward")
         assert finding.ids == (rollout.rollout_id,)
-        assert "1 rewards went to no model call" in finding.what
+        assert "1 rewards match no model call" in finding.what
 
     async def test_success_without_a_reward(self, store):
         rollout = await run(store, [span_of(await store.start_rollout("y", worker_id="v"))])

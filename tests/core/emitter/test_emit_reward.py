@@ -82,7 +82,7 @@ async def test_attributes_are_flattened_and_links_come_back(recorder):
         ({"a": 1, "b": math.inf}, "a", ValueError, "'b' is inf"),
     ],
 )
-async def test_what_is_no_reward_is_refused(recorder, value, key, error, message):
+async def test_invalid_rewards_are_rejected(recorder, value, key, error, message):
     with pytest.raises(error, match=message):
         emit_reward(value, primary_key=key)
     assert recorder.spans == []
@@ -127,11 +127,11 @@ def test_agentops_outputs_are_read_with_a_warning(key: str, output: object):
 @pytest.mark.parametrize(
     "output", ["plain text", "[1]", '{"type": "other", "value": 1}', '{"type": "reward"}', 5]
 )
-def test_other_agentops_outputs_are_no_rewards(output: object):
+def test_other_agentops_outputs_are_not_rewards(output: object):
     assert get_reward_value(reward_span(name="op", **{"agentops.task.output": output})) is None
 
 
-def test_malformed_rewards_are_told():
+def test_malformed_rewards_raise():
     with pytest.raises(ValueError, match="number rewards"):
         get_rewards_from_span(reward_span(**{"agentlightning.reward.1.value": 1.0}))
     with pytest.raises(ValueError, match="name"):

@@ -92,7 +92,7 @@ async def test_an_object_without_a_json_form_is_refused(recorder):
     assert recorder.spans == []
 
 
-def test_unreadable_objects_are_told():
+def test_unreadable_objects_raise():
     assert get_object_value(span_with()) is None
     for wrong in (
         {"object_json": "{"},

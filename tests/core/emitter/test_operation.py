@@ -173,7 +173,7 @@ async def test_a_block_has_no_name_of_its_own(recorder):
     assert recorder.span.status.status_code == "ERROR"
 
 
-def test_wrong_use_is_told():
+def test_wrong_use_raises():
     with pytest.raises(ValueError, match="name="):
         operation("plan")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="not both"):

@@ -54,7 +54,7 @@ def test_empty_containers_vanish_and_leaves_stay():
     assert flatten_attributes(5) == {"": 5}
 
 
-def test_a_key_that_is_no_string_is_refused_with_its_place():
+def test_a_key_that_is_not_a_string_is_rejected_with_its_path():
     with pytest.raises(ValueError, match=r"not 1 under 'a\.b'"):
         flatten_attributes({"a": {"b": {1: 2}}})
 
@@ -68,7 +68,7 @@ def test_only_a_gapless_count_from_zero_makes_a_list():
 
 
 @pytest.mark.parametrize("flat", [{"a": 1, "a.b": 2}, {"a.b": 2, "a": 1}])
-def test_the_deeper_of_two_keys_wins(flat: dict[str, int]):
+def test_of_a_key_and_a_key_below_it_the_lower_one_is_kept(flat: dict[str, int]):
     assert unflatten_attributes(flat) == {"a": {"b": 2}}
 
 

@@ -44,7 +44,7 @@ def start(**limits: int) -> Any:
     return provider.get_tracer("test").start_span("call", attributes={"first": 1})
 
 
-def test_they_are_made_by_who_reads_them_and_once():
+def test_the_first_reader_computes_them_once():
     span, make = start(), Watched(MANY)
     set_attributes_later(span, make)
     span.end()
@@ -83,7 +83,7 @@ def test_readers_wait_for_the_one_that_makes_them():
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_attributes": 4}, {"max_attribute_length": 5}])
-def test_it_is_as_if_they_had_been_set_at_once(limits: dict[str, int]):
+def test_they_equal_attributes_that_were_set_immediately(limits: dict[str, int]):
     at_once, later = start(**limits), start(**limits)
     at_once.set_attributes(MANY)
     set_attributes_later(later, lambda: MANY)
@@ -116,7 +116,9 @@ def test_exporters_of_the_application_see_them():
     assert dict(seen.attributes or {}) == {"ids": (1, 2)}
 
 
-def test_what_cannot_be_made_is_reported_and_costs_nothing_else(caplog: pytest.LogCaptureFixture):
+def test_an_error_in_the_computation_is_logged_and_ignored(
+    caplog: pytest.LogCaptureFixture,
+):
     span = start()
     set_attributes_later(span, lambda: {"good": 1})
     set_attributes_later(span, lambda: {"bad": 1 / 0})
@@ -134,7 +136,7 @@ def test_a_span_that_has_ended_or_records_nothing_is_left_alone():
     assert dict(ended.attributes) == {"first": 1} and make.threads == []
 
 
-def test_spans_of_another_sdk_get_them_at_once():
+def test_spans_of_another_sdk_get_them_immediately():
     class OtherSpan(trace.NonRecordingSpan):
         found: Any = None
 

@@ -88,7 +88,7 @@ def test_the_applications_provider_is_joined_and_rewards_are_not_sampled_out():
     """)
 
 
-def test_a_provider_that_is_not_the_sdks_is_told_and_emitters_work():
+def test_a_provider_that_is_not_the_sdks_is_logged_and_emitters_work():
     output = python("""
         import logging
         logging.basicConfig()

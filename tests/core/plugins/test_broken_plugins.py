@@ -42,7 +42,7 @@ CASES = {
     "syntax": Case("ok", "broken", "SyntaxError", "def ("),
     "exits": Case("ok", "broken", "SystemExit: 3", "raise SystemExit(3)"),
     "dies": Case("ok", "broken", "ended its process with code 7", "import os; os._exit(7)"),
-    "hangs": Case("ok", "broken", "not done after 8 s", "import time; time.sleep(600)"),
+    "hangs": Case("ok", "broken", "not finished after 8 s", "import time; time.sleep(600)"),
     "nohook": Case("ok", "broken", "no @hookimpl function agl_store", "pass"),
     "wrongtype": Case(
         "ok",
@@ -176,7 +176,7 @@ def test_the_doctor_says_what_is_wrong_with_each(installed):
     assert 8 <= found["store.hangs", "agl-store-hangs"]["seconds"] < 30
 
 
-def test_the_doctor_is_strict_when_told(installed):
+def test_the_doctor_is_strict_with_the_option(installed):
     assert installed.agl("plugins", "doctor", "--kind", "command", "--strict").returncode == 1
     done = installed.agl("--no-plugins", "plugins", "doctor", "--kind", "store", "--strict")
     assert done.returncode == 0, done.stdout
@@ -198,7 +198,7 @@ def test_asking_for_a_broken_one_is_one_line_and_exit_code_2(installed):
         assert done.stdout == ""
 
 
-def test_no_plugins_is_no_plugins_in_children_too(installed):
+def test_no_plugins_also_applies_to_child_processes(installed):
     code = (
         "from agl_core.cli import main; main(['--no-plugins', 'version', '--json'])\n"
         "import subprocess, sys\n"

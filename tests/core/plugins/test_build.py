@@ -86,7 +86,7 @@ class TestSpecs:
             sys.modules.setdefault(__name__, sys.modules[Plain.__module__])
             assert type(build_component("store", spec, expected=Plain)) is Plain
 
-    def test_an_instance_is_taken_as_it_is(self):
+    def test_an_instance_is_used_unchanged(self):
         made = Plain()
         assert build_component("store", made, expected=Plain) is made
 
@@ -94,7 +94,7 @@ class TestSpecs:
         module = sys.modules[shelf.__module__]
         module.one = shelf("p")  # pyright: ignore[reportAttributeAccessIssue]
         assert build_component("store", "shelf_impl:one", expected=shelf) is module.one
-        with pytest.raises(ConfigError, match="is made already and takes no options"):
+        with pytest.raises(ConfigError, match="is an instance already and takes no options"):
             build_component("store", {"type": "shelf_impl:one", "path": "q"}, expected=shelf)
         with pytest.raises(ComponentTypeError, match="made a str, which is not a Plain"):
             build_component("store", "json:__name__", expected=Plain)
@@ -122,12 +122,12 @@ class TestSpecs:
             build_component("store", {"name": Plain}, expected=Plain)
 
     @pytest.mark.parametrize("spec", [42, 1.5, [1], Path, b"x"])
-    def test_what_is_no_spec(self, spec):
+    def test_a_value_that_is_not_a_spec_is_rejected(self, spec):
         with pytest.raises((ConfigError, ComponentTypeError)) as caught:
             build_component("store", spec, expected=Plain)
         assert str(caught.value).startswith("store")
 
-    def test_an_instance_of_another_class_is_no_spec(self):
+    def test_an_instance_of_another_class_is_rejected(self):
         class Callable:
             def __call__(self):
                 raise AssertionError("called")
@@ -243,7 +243,7 @@ class TestMistakes:
         with pytest.raises(ComponentTypeError, match="which is not a LightningStore"):
             build_component("store", Plain)
 
-    def test_a_name_nobody_has(self):
+    def test_an_unknown_name(self):
         with pytest.raises(
             PluginNotFoundError, match="no store 'memroy' is installed; did you mean"
         ):

@@ -29,9 +29,9 @@ def test_the_formats(tmp_path, name, text):
         ("c.json", '{"a": 1,\n "b"}', "is not valid JSON: Expecting ':' delimiter: line 2"),
         ("c.yaml", "- 1\n- 2\n", "holds a list and not a table"),
         ("c.yaml", "", "holds nothing and not a table"),
-        ("c.yaml", "1: x\n", "has the key 1, which is not a word"),
+        ("c.yaml", "1: x\n", "has the key 1, which is not a string"),
         ("c.json", '"text"', "holds a text and not a table"),
-        ("c.ini", "", "is none of .toml, .yaml, .yml, .json"),
+        ("c.ini", "", "is not one of .toml, .yaml, .yml, .json"),
         ("c.yaml", "a: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
     ],
 )

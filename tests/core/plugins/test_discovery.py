@@ -19,7 +19,7 @@ def only(dist: str) -> PluginRecord:
     return record
 
 
-def test_builtins_come_through_the_same_door():
+def test_builtins_are_found_by_their_entry_points():
     builtin = {record.key: record for record in Registry.discover().records if record.builtin}
     assert builtin["store.memory"].value == "agl_core._builtins"
     assert builtin["execution.shm"].dist == "agl-core"

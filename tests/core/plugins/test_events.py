@@ -70,7 +70,7 @@ class TestAddedListeners:
         with pytest.raises(KeyboardInterrupt):
             step(0)
 
-    def test_a_name_can_be_had_once(self):
+    def test_the_name_of_a_listener_is_unique(self):
         add_listener(Steps(), "mine")
         with pytest.raises(ValueError, match="there is a listener 'mine' already"):
             add_listener(Steps(), "mine")
@@ -140,7 +140,7 @@ class TestInstalledListeners:
         (message,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
         assert "hook.deaf of agl-deaf 1.0" in message
 
-    def test_an_event_while_they_load_reaches_nobody_and_hangs_nobody(self, here, spec_source):
+    def test_an_event_during_loading_reaches_no_listener(self, here, spec_source):
         noisy = "from agl_core.plugins import notify\n"
         noisy += "notify('algorithm_step', algorithm='x', step=0, metrics={})\n"
         self.install(here, spec_source, "noisy", noisy + LISTENER)

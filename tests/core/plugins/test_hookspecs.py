@@ -10,7 +10,7 @@ def public(cls: type) -> dict[str, object]:
     return {name: value for name, value in vars(cls).items() if not name.startswith("_")}
 
 
-def test_there_is_a_hook_per_kind():
+def test_every_kind_has_a_hook():
     assert set(public(KindHooks)) == {f"agl_{kind}" for kind in KINDS}
 
 

@@ -70,7 +70,7 @@ def trainer(agl_registry) -> Trainer:
     return Trainer(algorithm=Searching(), store=InMemoryLightningStore(), strategy="shm")
 
 
-def test_every_event_is_told_from_a_real_run(agl_registry, trainer):
+def test_a_real_run_sends_every_event(agl_registry, trainer):
     heard: list[tuple[str, dict[str, Any]]] = []
     agl_registry.listen(listener(EVENTS, lambda name, **about: heard.append((name, about))))
     trainer.fit(agent, ["good", "once"])
@@ -131,7 +131,7 @@ def test_a_listener_that_raises_is_reported_and_changes_nothing(
     assert "listener out of order" in str(messages[0].exc_info)
 
 
-def test_the_error_that_ends_a_run_is_told(agl_registry):
+def test_run_finished_has_the_error_that_ends_a_run(agl_registry):
     class Failing(Algorithm):
         async def run(self, train_dataset=None, val_dataset=None):
             raise ZeroDivisionError

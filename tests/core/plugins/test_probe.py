@@ -46,7 +46,7 @@ def plugin(here, spec_source):
         ),
     ],
 )
-def test_what_is_in_order(plugin, kind, arguments, module):
+def test_valid_plugins(plugin, kind, arguments, module):
     assert probe(plugin(kind, module, **arguments), build=True) == ""
 
 
@@ -85,7 +85,7 @@ def test_what_is_in_order(plugin, kind, arguments, module):
         ),
     ],
 )
-def test_what_is_not(plugin, kind, arguments, module, message):
+def test_invalid_plugins(plugin, kind, arguments, module, message):
     with pytest.raises(PluginBrokenError) as caught:
         probe(plugin(kind, module, **arguments), build=True)
     assert message in str(caught.value)
@@ -121,7 +121,7 @@ def test_the_report(plugin, tmp_path, arguments, status):
     assert said["seconds"] > 0
 
 
-def test_the_report_of_a_plugin_that_raises_what_is_no_exception(plugin, tmp_path):
+def test_the_report_of_a_plugin_that_raises_a_base_exception(plugin, tmp_path):
     module = (
         "from agl_core.adapter import Adapter\n"
         "class S(Adapter):\n    def __new__(cls): raise SystemExit(9)\n"

@@ -36,7 +36,7 @@ def agl_store():
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_what_is_not_installed(kind, name, message, monkeypatch):
+def test_plugins_that_are_not_installed(kind, name, message, monkeypatch):
     registry = Registry(r for r in Registry.discover().records if r.builtin)
     with pytest.raises(PluginNotFoundError) as caught:
         registry.find(kind, name)
@@ -58,7 +58,7 @@ def test_a_conflict_is_settled_by_a_pin(here, spec_source):
     assert spec.factory == "two_store:Store"
 
 
-def test_a_builtin_name_can_be_had_from_another_by_a_pin(here, spec_source):
+def test_a_pin_selects_another_plugin_with_the_name_of_a_builtin(here, spec_source):
     source = spec_source("store", name="memory", factory="mine:Store")
     here.install(
         "mine", entry_points={"store.memory": "mine_hooks"}, modules={"mine_hooks.py": source}
@@ -67,7 +67,7 @@ def test_a_builtin_name_can_be_had_from_another_by_a_pin(here, spec_source):
     assert get_registry().find("store", "memory").builtin
 
 
-def test_what_is_incompatible_or_broken_by_its_metadata(here):
+def test_plugins_whose_metadata_are_incompatible_or_broken(here):
     here.install("newer", entry_points={"store.newer": "newer"}, requires=["agl-core>=9"])
     here.install("badly", entry_points={"store.badly": "no module"})
     with pytest.raises(PluginIncompatibleError, match=r"^store\.newer of newer 1\.0: requires "):

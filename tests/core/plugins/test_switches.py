@@ -116,7 +116,7 @@ def test_switching_one_rival_off_settles_a_conflict(here, monkeypatch):
     assert Registry.discover().find("store", "one").dist == "rival"
 
 
-def test_a_working_directory_that_is_gone_is_no_problem(tmp_path, monkeypatch):
+def test_a_deleted_working_directory_is_ignored(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -229,7 +229,7 @@ def test_a_broken_one_hides_no_other(acme):
     }
 
 
-def test_a_resource_type_that_nobody_provides_stays_opaque():
+def test_a_resource_type_without_a_plugin_stays_opaque():
     stored = {
         "resources_id": "rs-1",
         "create_time": 1.0,

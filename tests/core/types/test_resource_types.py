@@ -126,7 +126,7 @@ def test_an_llm_ignores_the_ids():
         ("http://h:1/x/v1", "http://h:1/x/rollout/R/attempt/A/v1"),
     ],
 )
-def test_a_proxy_llm_bakes_the_ids_into_its_url(endpoint, url):
+def test_a_proxy_llm_puts_the_ids_into_its_url(endpoint, url):
     assert ProxyLLM(endpoint=endpoint, model="m").get_base_url("R", "A") == url
 
 

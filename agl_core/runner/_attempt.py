@@ -172,7 +172,7 @@ class AttemptRun:
                     raise error
                 return value
         finally:
-            if opened:
+            if opened:  # otherwise the last trace is that of another attempt
                 self.spans += place.tracer.get_last_trace()
 
     async def _run_agent(self, resources: NamedResources) -> Outcome:

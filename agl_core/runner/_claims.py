@@ -76,7 +76,7 @@ class Claims:
             except PermissionDeniedError:
                 raise
             except Exception as error:
-                logger.warning("%s: no work to be had: %r", self._worker_id, error)
+                logger.warning("%s: no work could be claimed: %r", self._worker_id, error)
                 await asyncio.wait((self._stopped,), timeout=jittered(self._wait, self._jitter))
             at_once = False
         return None

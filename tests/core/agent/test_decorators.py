@@ -89,7 +89,7 @@ def test_the_specific_decorators_ask_for_their_own() -> None:
         llm_rollout(lambda task, prompt_template: None)
     with pytest.raises(ValueError, match="has no prompt_template"):
         prompt_rollout(lambda task, llm: None)
-    with pytest.raises(ValueError, match="needs 'temperature', which nothing can supply"):
+    with pytest.raises(ValueError, match="needs 'temperature', which is not injected"):
         llm_rollout(lambda task, llm, temperature: None)
     with pytest.raises(TypeError, match="made of a function, not of 3"):
         rollout(3)  # pyright: ignore[reportArgumentType]

@@ -121,7 +121,7 @@ def test_references_are_strong_and_stay_at_home() -> None:
     agent.memory = [1, 2]
     agent.set_trainer(_Part())
     agent.set_runner(_Part())
-    assert isinstance(agent.get_trainer(), _Part), "nobody else holds it"
+    assert isinstance(agent.get_trainer(), _Part), "the agent holds the only reference"
     for travelled in (cloudpickle.loads(cloudpickle.dumps(agent)), copy.deepcopy(agent)):
         assert travelled.memory == [1, 2]
         with pytest.raises(ValueError, match="has no trainer"):

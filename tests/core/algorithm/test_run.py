@@ -103,7 +103,7 @@ async def test_what_was_enqueued_is_not_enqueued_again():
     run = await Run.open(store, "night")
     first = await run.enqueue(requests(3), batch="epoch-0")
     assert first[1].metadata == {"mine": 1, "run": "night", "batch": "epoch-0", "index": 1}
-    await store.enqueue_rollout("of nobody")
+    await store.enqueue_rollout("of no run")
     await store.update_rollout(first[0].rollout_id, status="succeeded")
 
     again = await Run.open(store, "night")

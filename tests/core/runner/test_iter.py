@@ -211,7 +211,7 @@ async def test_a_store_that_is_away_is_asked_again(
     await bench.store.enqueue_rollout({})
     await asyncio.wait_for(runner.iter(until_idle=True), 5)
     assert await bench.statuses() == ["succeeded"]
-    assert caplog.text.count("no work to be had") == 3
+    assert caplog.text.count("no work could be claimed") == 3
 
 
 async def test_the_event_ends_a_runner_whose_store_is_away(counting: _Counting, bench: Any) -> None:

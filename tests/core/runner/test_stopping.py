@@ -178,7 +178,7 @@ async def test_an_async_agent_that_ignores_cancellation_is_left_behind(
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 5)
     assert (await bench.attempt()).status == "failed"
-    assert "it is left behind" in caplog.text
+    assert "it is abandoned" in caplog.text
     release.set()
     await asyncio.sleep(0)
 

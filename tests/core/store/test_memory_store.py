@@ -283,7 +283,7 @@ async def test_capabilities_and_statistics():
     store = InMemoryLightningStore(eviction_memory_threshold=1000, safe_memory_threshold=10)
     assert store.capabilities == {"thread_safe": True, "async_safe": True, "events": True}
     assert not InMemoryLightningStore(thread_safe=False).capabilities.get("thread_safe")
-    with pytest.raises(NotImplementedError, match="takes no OTLP"):
+    with pytest.raises(NotImplementedError, match="accepts no OTLP"):
         store.otlp_traces_endpoint()
     statistics = await store.statistics()
     assert statistics.pop("uptime") >= 0  # pyright: ignore[reportTypedDictNotRequiredAccess]

@@ -50,7 +50,7 @@ class TestDatasets:
         ("name", "text", "message"),
         [
             ("t.jsonl", '{"a": 1}\n\n{"a"', "line 3 is not JSON: "),
-            ("t.json", '{"a": 1}', "holds a dict and not a list"),
+            ("t.json", '{"a": 1}', "contains a dict, not a list"),
             ("t.json", "[1,", "Expecting value: line 1 column 4"),
             ("t.csv", "a,b\n1,2\n1\n", "line 3 has not as many cells as the header"),
             ("t.csv", "a,b\n1,2,3\n", "line 2 has not as many cells as the header"),
@@ -75,7 +75,7 @@ class TestDatasets:
         [
             ("breaks", "agl_ds_parts.py:breaks raised KeyError: 'k'"),
             ("number", "a int is not a dataset"),
-            ("none", "is None and no dataset"),
+            ("none", "is None, not a dataset"),
             ("mapping", "a dict is not a dataset"),
         ],
     )
@@ -114,7 +114,7 @@ class TestReferences:
         ("text", "message"),
         [
             ("gone.py:a", "there is no file"),
-            ("not-a-name.py:a", "its name is no identifier"),
+            ("not-a-name.py:a", "its name is not an identifier"),
             ("agl_ref_bad.py:a", "module 'agl_ref_bad' does not import: SyntaxError"),
         ],
     )

@@ -170,7 +170,7 @@ async def test_an_unhealthy_server_can_be_left_running():
 
 async def test_an_app_that_cannot_travel():
     server = launcher("mp", lambda *_: None, start_method="spawn")
-    with pytest.raises(LaunchError, match="cannot travel"):
+    with pytest.raises(LaunchError, match="cannot be pickled"):
         await server.start()
 
 

@@ -41,8 +41,8 @@ class LitAgent(Generic[T]):
     agent emitted its rewards itself.
 
     Thread and process safety: several runners of a process call one agent object concurrently, sync
-    methods from threads of their own. Agents travel to other processes by cloudpickle; the trainer
-    and the runner stay behind.
+    methods from separate threads. Agents are sent to other processes by cloudpickle, without the
+    trainer and the runner.
     """
 
     # On the class, so that a subclass need not call super().__init__().

@@ -219,7 +219,7 @@ def _check_parameters(func: Callable[..., Any], name: str) -> tuple[str, ...]:
         if parameter.name in _INJECTED and parameter.kind in _BY_NAME:
             injected.append(parameter.name)
         elif parameter.default is parameter.empty and parameter.kind not in _VARIADIC:
-            _refuse(func, name, f"needs {parameter.name!r}, which nothing can supply")
+            _refuse(func, name, f"needs {parameter.name!r}, which is not injected")
     return tuple(injected)
 
 

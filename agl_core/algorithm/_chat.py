@@ -92,9 +92,9 @@ def _read(completion: Any) -> ChatReply:
     try:
         text = completion.choices[0].message.content
     except (AttributeError, IndexError, TypeError):
-        return ChatReply("", "the answer is no chat completion", *tokens)
+        return ChatReply("", "the answer is not a chat completion", *tokens)
     if text is not None and not isinstance(text, str):
-        return ChatReply("", f"the answer is a {type(text).__name__} and no text", *tokens)
+        return ChatReply("", f"the answer is a {type(text).__name__}, not a text", *tokens)
     if not text or not text.strip():
         return ChatReply("", "the answer is empty", *tokens)
     return ChatReply(text.strip(), "", *tokens)

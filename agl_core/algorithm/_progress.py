@@ -32,7 +32,7 @@ class ProgressReporter(Protocol):
 def show_progress(description: str, total: int) -> Generator[ProgressReporter]:
     """Show the progress of a piece of work while the context is open.
 
-    Contexts may overlap, in one thread and in several; each gets a line of its own.
+    Contexts may overlap, in one thread and in several; each gets a separate line.
 
     Args:
         description: Name of the work.

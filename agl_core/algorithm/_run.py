@@ -114,7 +114,7 @@ class Run:
         run.finished = checkpoint.finished
         if not run.finished:
             run._known = await _enqueued(store, name)
-            logger.info("Run %r goes on; %d rollouts are enqueued already", name, len(run._known))
+            logger.info("Resuming run %r; %d rollouts are already enqueued", name, len(run._known))
         return run
 
     # -- state -----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Run:
         if attempt is None or not _was_broken_off(rollout, attempt):
             return False
         self._retries[rollout.rollout_id] += 1
-        logger.info("%s lost its runner and is tried again", rollout.rollout_id)
+        logger.info("%s lost its runner and is retried", rollout.rollout_id)
         await self._store.update_rollout(rollout.rollout_id, status="requeuing")
         return True
 

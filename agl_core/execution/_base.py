@@ -4,7 +4,7 @@ A trainer hands a strategy two *bundles*, coroutine functions that take a store 
 the algorithm's, called once, and the runner's, called once per worker. The strategy decides in
 which threads, processes or machines they run and which store object each one gets.
 
-How a run ends, whatever the strategy:
+How a run ends, with every strategy:
 
 1. The algorithm returns, a bundle raises, or the user presses Ctrl+C. The stop event is set.
 2. Each bundle still running has a grace period to return by itself.

@@ -25,7 +25,7 @@ class _Claim(NamedTuple):
 class ClaimTracker(LightningStoreThreaded):
     """Wraps a store and remembers each claimed attempt until its final status is written.
 
-    Thread-safe, whatever the inner store is.
+    Thread-safe, even if the inner store is not.
 
     Args:
         store: The store that keeps everything.

@@ -1,8 +1,8 @@
 """``shm``: algorithm and runners as threads of this process, over one store object.
 
-Each runner has a thread and an event loop of its own, so an agent that blocks its loop never stops
-its siblings. Use it for agents that wait for models most of the time, for debugging, and for tests;
-agents that compute need processes (``cs``).
+Each runner has its own thread and event loop, so an agent that blocks its loop never stops the
+other runners. Use it for agents that mostly wait for models, for debugging, and for tests; agents
+that compute need processes (``cs``).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ async def supervise(
 
 
 class BundleThread(threading.Thread):
-    """A bundle in a daemon thread with an event loop of its own.
+    """A bundle in a daemon thread with its own event loop.
 
     An error of the bundle is kept in :attr:`error` and sets the stop event.
 

@@ -141,7 +141,7 @@ class LLMProxy(ABC):
         names = list(dict.fromkeys(str(item["model_name"]) for item in self.get_model_list()))
         if len(names) != 1:
             there = ", ".join(names) or "none"
-            raise ValueError(f"say which model: the proxy has {there}")
+            raise ValueError(f"name one of the proxy's models: {there}")
         return names[0]
 
     # -- control ---------------------------------------------------------------------------------

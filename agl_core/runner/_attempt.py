@@ -172,7 +172,7 @@ class AttemptRun:
                     raise error
                 return value
         finally:
-            if opened:
+            if opened:  # otherwise the last trace is that of another attempt
                 self.spans += place.tracer.get_last_trace()
 
     async def _run_agent(self, resources: NamedResources) -> Outcome:
@@ -221,7 +221,7 @@ class AttemptRun:
             _left_behind.add(call)
             call.add_done_callback(_left_behind.discard)
             logger.warning(
-                "%s: the agent does not end although it was cancelled; it is left behind",
+                "%s: the agent does not end although it was cancelled; it is abandoned",
                 self.rollout.rollout_id,
             )
 
@@ -241,6 +241,6 @@ def _without_cancellation(outcome: Outcome) -> Outcome:
     """Replace a CancelledError that the agent itself raised by a plain error."""
     if not isinstance(outcome.error, asyncio.CancelledError):
         return outcome
-    error = AgentCancelledError("the agent ended with a CancelledError of its own")
+    error = AgentCancelledError("the agent raised a CancelledError itself")
     error.__cause__ = outcome.error
     return Outcome(error=error)

@@ -76,7 +76,7 @@ class Claims:
             except PermissionDeniedError:
                 raise
             except Exception as error:
-                logger.warning("%s: no work to be had: %r", self._worker_id, error)
+                logger.warning("%s: no work could be claimed: %r", self._worker_id, error)
                 await asyncio.wait((self._stopped,), timeout=jittered(self._wait, self._jitter))
             at_once = False
         return None
@@ -92,11 +92,12 @@ class Claims:
             await asyncio.wait((claim, *reasons), return_when=asyncio.FIRST_COMPLETED)
             claimed = await _withdraw(claim)
             if claimed is None:
-                # The call returned early: the worker must end, or the store does not hold calls.
+                # The call returned early: the worker must end, or the store ignores ``wait``.
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
                 await asyncio.wait(reasons, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             return claimed
         except asyncio.CancelledError:
+            # The store may have handed out a rollout already, which no other worker would run.
             with anyio.CancelScope(shield=True):
                 claimed = await _withdraw(claim)
                 if claimed is not None:

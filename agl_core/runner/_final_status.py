@@ -66,7 +66,7 @@ async def write_final_status(
         except (StoreUnavailableError, TimeoutError) as away:
             if loop.time() + delay >= deadline:
                 raise StoreUnavailableError(
-                    f"the store took no final status for attempt {rollout.attempt.attempt_id} "
+                    f"the store accepted no final status for attempt {rollout.attempt.attempt_id} "
                     f"of rollout {rollout.rollout_id}: {str(away) or 'it does not answer'}"
                 ) from away
             logger.warning("%s: retrying the final status: %r", rollout.rollout_id, away)

@@ -78,7 +78,7 @@ class Heartbeat:
         self._beating: _LoopThread | asyncio.Task[None] | None = None
 
     def hold(self, *, after: float = 0.0) -> None:
-        """Start the beats after ``after`` seconds; they go on until every holder has released."""
+        """Start the beats after ``after`` seconds; they continue until the last release."""
         self._holders += 1
         if self._holders == 1 and self._interval > 0:
             self._start = asyncio.get_running_loop().call_later(after, self._launch)

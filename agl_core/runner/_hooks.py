@@ -39,7 +39,7 @@ class Hooks:
             try:
                 await callback(**given)
             except Exception:
-                logger.exception("%s raised; the rollout goes on", _place(callback))
+                logger.exception("%s raised; the rollout continues", _place(callback))
 
 
 def _overriding(hooks: Sequence[Hook], name: str) -> list[Callable[..., Any]]:

@@ -57,7 +57,7 @@ class Oversight:
         try:
             reason = await self._reason_to_stop(run)
         except Exception as error:
-            logger.warning("%s: could not look whether it goes on: %r", _id(run), error)
+            logger.warning("%s: could not check whether it continues: %r", _id(run), error)
         else:
             if reason is not None:
                 logger.warning("%s: stopping the agent: %s", _id(run), reason)
@@ -75,7 +75,7 @@ class Oversight:
             return AgentCancelledError(f"attempt {own.attempt_id} was superseded by another")
         for attempt in attempts:
             if attempt.attempt_id == own.attempt_id and attempt.status == "timeout":
-                return AgentTimeoutError(f"attempt {own.attempt_id} ran past its rollout's timeout")
+                return AgentTimeoutError(f"attempt {own.attempt_id} exceeded its rollout's timeout")
         return None
 
 

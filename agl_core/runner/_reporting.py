@@ -103,7 +103,7 @@ async def report_end(run: AttemptRun, *, raised: bool = False) -> None:
     try:
         final = await run.place.store.get_rollout_by_id(rollout.rollout_id)
     except Exception as error:
-        logger.warning("%s: listeners miss its end: %r", rollout.rollout_id, error)
+        logger.warning("%s: its end is not reported to listeners: %r", rollout.rollout_id, error)
         return
     if final is not None and final.status in FINISHED_STATUSES:
         notify("rollout_finished", rollout=final, worker_id=worker_id)

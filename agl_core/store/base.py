@@ -98,7 +98,7 @@ class LightningStore(ABC):
         Raises:
             NotImplementedError: The store has no such endpoint (capability ``otlp_traces``).
         """
-        raise NotImplementedError(f"{type(self).__name__} takes no OTLP traces")
+        raise NotImplementedError(f"{type(self).__name__} accepts no OTLP traces")
 
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
         """Return the token bound to an attempt that was claimed or started through this object.

@@ -42,4 +42,4 @@ def describe_store(store: LightningStore, name: str = "") -> str:
         return f"store: {name}"
     package = package_of("store", _DURABLE)
     advice = f"; pip install {package} to keep it" if name == "memory" else ""
-    return f"store: {name}, nothing in it survives this process{advice}"
+    return f"store: {name}, its data is lost when this process ends{advice}"

@@ -211,6 +211,7 @@ class EngineStore(BatchingStore):
             stored = await self._backend.insert_rollouts(rollouts, begin=begin, worker_id=worker_id)
             if stored is not None:
                 return stored
+            # An id exists already. A random one has collided: the loop draws new ids.
             if key is not None:
                 # An earlier call with the same key has inserted them.
                 ids = [rollout.rollout_id for rollout in rollouts]
@@ -258,6 +259,7 @@ class EngineStore(BatchingStore):
             with self._waiters.waiting_claim() as place:
                 while True:
                     self._waiters.look(place)
+                    # The first claim has recorded the worker as idle; once is enough.
                     claimed = await self._claim(limit, worker_id, key, note_idle=False)
                     remaining = deadline - time.monotonic()
                     if claimed or remaining <= 0:

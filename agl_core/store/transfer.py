@@ -246,7 +246,7 @@ def read_records(path: Path) -> Iterator[Record]:
                 parsed = from_json(line)
                 kind, value = parsed["kind"], parsed["record"]
             except (ValueError, TypeError, KeyError) as error:
-                raise InvalidArgumentError(f"{path}, line {number} is no record") from error
+                raise InvalidArgumentError(f"{path}, line {number} is not a record") from error
             if kind not in _KINDS:
                 raise InvalidArgumentError(f"{path}, line {number}: unknown kind {kind!r}")
             head = b'{"kind":"%b","record":' % kind.encode()

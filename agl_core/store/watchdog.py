@@ -42,7 +42,7 @@ class Watchdog:
         return twin
 
     def is_due(self) -> bool:
-        """Whether :meth:`scan` would scan now."""
+        """Whether :meth:`scan` would scan now; callers check it to save an await per call."""
         last = self._last_scan
         return (
             last is None or time.monotonic() - last >= self._debounce

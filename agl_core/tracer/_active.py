@@ -50,7 +50,7 @@ def clear_active_tracer() -> None:
 
 @contextmanager
 def activate(tracer: Tracer) -> Generator[None]:
-    """Make ``tracer`` the active one within a ``with`` block, whatever was active before."""
+    """Make ``tracer`` the active one within a ``with`` block; restore the previous one after it."""
     previous = _active.get()
     _active.set(tracer)
     try:

@@ -176,7 +176,7 @@ class Tracer(ParallelWorkerBase, ABC):
     # -- deprecated ------------------------------------------------------------------------------
 
     def trace_run(self, func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function in a trace context of its own. Deprecated: use :meth:`trace_context`."""
+        """Run a function in a new trace context. Deprecated: use :meth:`trace_context`."""
         warnings.warn("use trace_context instead of trace_run", DeprecationWarning, stacklevel=2)
 
         async def run() -> R:

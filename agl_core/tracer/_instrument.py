@@ -210,4 +210,4 @@ def release_instrumentor(key: str) -> None:
             _logger.exception("the instrumentation %r could not be removed", key.rpartition(":")[2])
         forgotten = active.patches.restore()
         if forgotten:
-            _logger.debug("%r left %s patched; put back", key, ", ".join(forgotten))
+            _logger.debug("%r left %s patched; restored", key, ", ".join(forgotten))

@@ -201,7 +201,7 @@ class OtelTracer(Tracer):
             self._last = recording
         if scope.cancelled_caught:
             raise StoreUnavailableError(
-                f"{recording.unsent_summary()}: the store took none within "
+                f"{recording.unsent_summary()}: the store accepted none within "
                 f"{self._config.flush_timeout:g} s"
             )
 

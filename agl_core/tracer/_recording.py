@@ -141,7 +141,7 @@ class TraceRecording:
         if not made:
             self._fail(
                 StoreUnavailableError(
-                    f"the store took no span of attempt {self._attempt_id} for "
+                    f"the store accepted no span of attempt {self._attempt_id} for "
                     f"{self._max_wait:g} s, with {self._max_buffered} of them waiting"
                 )
             )

@@ -50,7 +50,7 @@ class StreamRecord:
         try:  # another client's stream, or one that has its decoder elsewhere
             self._events.append(to_jsonable(event))
         except Exception:
-            _logger.exception("a part of a stream could not be written down")
+            _logger.exception("an event of a stream could not be recorded")
 
     def may_call_tools(self) -> bool:
         """Tell quickly whether the response may contain tool calls; may be wrongly true."""
@@ -69,7 +69,7 @@ def _parsed(texts: Iterable[str]) -> Iterator[Json]:
         try:
             event = loads(text.encode())
         except ValueError:
-            _logger.debug("a stream broke off at %.200r, for the agent too", text)
+            _logger.debug("a stream ended with an invalid event, for the agent too: %.200r", text)
             return
         if isinstance(event, dict):
             yield event

@@ -60,7 +60,7 @@ class AlgorithmSide:
         if algorithm is None:
             if self.initial_resources:
                 await store.add_resources(self.initial_resources)
-            logger.info("No algorithm: runners serve what others enqueue, until Ctrl+C")
+            logger.info("No algorithm: runners run the rollouts that others enqueue, until Ctrl+C")
             await event.wait_async()
             return
         run = await Run.open(store, self.run)

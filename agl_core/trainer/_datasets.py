@@ -50,7 +50,7 @@ def load_dataset(spec: str | list[Any], directory: Path, *, path: str) -> Datase
         dataset = _read(spec, directory, path)
     checked = check_dataset(path, dataset)
     if checked is None:
-        raise ConfigError(f"{spec} is None and no dataset", path=path)
+        raise ConfigError(f"{spec} is None, not a dataset", path=path)
     if len(checked) == 0:
         raise ConfigError(f"{'the list' if isinstance(spec, list) else spec} is empty", path=path)
     return checked
@@ -86,7 +86,7 @@ def _read(spec: str, directory: Path, path: str) -> list[Any]:
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{file}: {error}", path=path) from error
     if not isinstance(data, list):
-        raise ConfigError(f"{file} holds a {type(data).__name__} and not a list", path=path)
+        raise ConfigError(f"{file} contains a {type(data).__name__}, not a list", path=path)
     return cast("list[Any]", data)
 
 

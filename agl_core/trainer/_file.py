@@ -284,7 +284,7 @@ def _check_component(key: str, spec: Any) -> None:
     contract = contract_of(part.kind)
     factory = blueprint.factory
     if contract and inspect.isclass(factory) and not issubclass(factory, contract):
-        raise ConfigError(f"{blueprint.source} is no {contract.__name__}", path=key)
+        raise ConfigError(f"{blueprint.source} is not a subclass of {contract.__name__}", path=key)
 
 
 def _default_type(key: str) -> str | None:
@@ -329,7 +329,7 @@ def _agent(text: str, directory: Path) -> LitAgent[Any]:
             return agent
     except (AgentSignatureError, TypeError) as error:
         raise ConfigError(f"{text}: {error}", path="agent") from error
-    raise ConfigError(f"{text} is a {type(found).__name__} and no agent", path="agent")
+    raise ConfigError(f"{text} is of type {type(found).__name__}, not an agent", path="agent")
 
 
 def _hook(index: int, text: str, directory: Path) -> Hook:
@@ -337,5 +337,5 @@ def _hook(index: int, text: str, directory: Path) -> Hook:
     found = import_reference(text, directory, path=path)
     hook = found() if isinstance(found, type) else found
     if not isinstance(hook, Hook):
-        raise ConfigError(f"{text} is a {type(hook).__name__} and no Hook", path=path)
+        raise ConfigError(f"{text} is of type {type(hook).__name__}, not a Hook", path=path)
     return hook

@@ -41,7 +41,9 @@ def import_reference(text: str, directory: Path, *, path: str) -> Any:
     if not file.is_file():
         raise ConfigError(f"there is no file {file}", path=path)
     if not file.stem.isidentifier():
-        raise ConfigError(f"{file.name} cannot be imported: its name is no identifier", path=path)
+        raise ConfigError(
+            f"{file.name} cannot be imported: its name is not an identifier", path=path
+        )
     search_in(file.parent)
     found = import_object(f"{file.stem}:{attribute}", path=path)
     imported = getattr(sys.modules[file.stem], "__file__", None)

@@ -28,7 +28,7 @@ def fine_tune(model: str | Path, dataset: str | Path, output: str | Path, **opti
     Args:
         model: Folder or hub id of the model.
         dataset: A file of ``agl export sft``.
-        output: Where to save the result.
+        output: Folder of the result.
         **options: See :func:`train`.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer

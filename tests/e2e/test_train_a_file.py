@@ -72,7 +72,7 @@ def test_a_run_improves_the_prompt_and_records_every_call(
     finish(agl, "train", "--check", "train.toml")
     assert model.seen == []
     output = finish(agl, "train", "train.toml", "--json")
-    assert "Add up. 0.25" in output  # the model says 7 to all, and 3+4 is 7
+    assert "Add up. 0.25" in output  # the model answers 7 to all, and 3+4 is 7
     assert "Add up carefully. 1.00" in output
     summary = json.loads(output.splitlines()[-1])
     assert summary["status"] == "succeeded"

@@ -264,6 +264,7 @@ class MemoryBackend(StorageBackend):
             for span in spans:
                 if span.attempt_id not in self._entry(span.rollout_id).attempts:
                     raise attempt_not_found(span.rollout_id, span.attempt_id)
+            # Before the first change: a user's estimator may raise.
             sizes = [self.budget.size_of(span) for span in spans]
             stored: list[EncodedSpan] = []
             alive: dict[tuple[str, str], _Entry] = {}
@@ -321,6 +322,7 @@ class MemoryBackend(StorageBackend):
             (entry.rollout.status not in FINISHED_STATUSES, entry.rollout.start_time, at)
             for at, entry in enumerate(holding)
         ]
+        # A heap and not a sort: an eviction usually stops after a few entries.
         heapq.heapify(heap)
         while heap:
             yield holding[heapq.heappop(heap)[2]]

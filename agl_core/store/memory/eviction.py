@@ -33,7 +33,7 @@ def memory_capacity() -> int:
     try:
         total = int(psutil.virtual_memory().total)
     except (OSError, RuntimeError, ValueError, NotImplementedError) as error:
-        logger.warning("Cannot tell this machine's memory (%s); assuming 8 GiB", error)
+        logger.warning("Cannot read the size of this machine's memory (%s); assuming 8 GiB", error)
         return _FALLBACK_CAPACITY
     return total if total > 0 else _FALLBACK_CAPACITY
 

@@ -89,7 +89,7 @@ def test_the_specific_decorators_ask_for_their_own() -> None:
         llm_rollout(lambda task, prompt_template: None)
     with pytest.raises(ValueError, match="has no prompt_template"):
         prompt_rollout(lambda task, llm: None)
-    with pytest.raises(ValueError, match="needs 'temperature', which nothing can supply"):
+    with pytest.raises(ValueError, match="needs 'temperature', which is not injected"):
         llm_rollout(lambda task, llm, temperature: None)
     with pytest.raises(TypeError, match="made of a function, not of 3"):
         rollout(3)  # pyright: ignore[reportArgumentType]
@@ -115,7 +115,7 @@ def test_defaults_and_variadics_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("decorate", [rollout, llm_rollout, prompt_rollout, prompt_rollout()])
-def test_everything_by_name_whatever_the_decorator(decorate: Any) -> None:
+def test_arguments_are_injected_by_name_with_every_decorator(decorate: Any) -> None:
     seen: dict[str, Any] = {}
 
     @decorate
@@ -218,7 +218,7 @@ def test_a_module_level_agent_pickles_by_reference() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(module_agent)) is module_agent
 
 
-def test_a_local_agent_travels_by_value() -> None:
+def test_a_local_agent_is_pickled_by_value() -> None:
     factor = 3
 
     @rollout
@@ -233,7 +233,7 @@ def test_a_local_agent_travels_by_value() -> None:
         copy.get_runner()
 
 
-def test_an_agent_of_main_travels_to_a_process_without_it(tmp_path: Any) -> None:
+def test_an_agent_of_main_is_unpickled_in_a_process_without_it(tmp_path: Any) -> None:
     """As with a spawned runner: its ``__main__`` does not have the function."""
     script = tmp_path / "script.py"
     script.write_text(

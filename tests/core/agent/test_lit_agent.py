@@ -42,7 +42,7 @@ async def test_which_method_falls_back_to_which() -> None:
     assert await Async().validation_rollout_async(1, {}, ROLLOUT) == ("async", 1)
 
 
-async def test_the_base_methods_say_what_is_missing() -> None:
+async def test_the_base_methods_name_the_missing_override() -> None:
     with pytest.raises(NotImplementedError, match="Async does not define rollout"):
         Async().rollout(1, {}, ROLLOUT)
     with pytest.raises(NotImplementedError, match="Sync does not define rollout_async"):
@@ -116,12 +116,12 @@ def test_trainer_runner_and_tracer() -> None:
     assert agent.tracer == "trainer's", "a runner without a tracer"
 
 
-def test_references_are_strong_and_stay_at_home() -> None:
+def test_references_are_strong_and_are_not_pickled() -> None:
     agent: Any = Sync()
     agent.memory = [1, 2]
     agent.set_trainer(_Part())
     agent.set_runner(_Part())
-    assert isinstance(agent.get_trainer(), _Part), "nobody else holds it"
+    assert isinstance(agent.get_trainer(), _Part), "the agent holds the only reference"
     for travelled in (cloudpickle.loads(cloudpickle.dumps(agent)), copy.deepcopy(agent)):
         assert travelled.memory == [1, 2]
         with pytest.raises(ValueError, match="has no trainer"):

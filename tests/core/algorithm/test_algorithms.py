@@ -65,7 +65,7 @@ def test_agents_get_the_model_behind_the_proxy_unless_they_have_one() -> None:
     assert add_llm({"model": other}, proxy) == {"model": other}
 
 
-def test_getters_say_what_is_missing() -> None:
+def test_getters_name_the_missing_part() -> None:
     algorithm = Algorithm()
     for what in ("trainer", "store", "adapter"):
         with pytest.raises(ValueError, match=f"Algorithm has no {what}"):
@@ -76,7 +76,7 @@ def test_getters_say_what_is_missing() -> None:
         algorithm.run()
 
 
-def test_algorithms_hold_what_they_are_given() -> None:
+def test_setters_and_getters() -> None:
     algorithm = Algorithm()
     algorithm.set_store(InMemoryLightningStore())
     algorithm.set_adapter(Length())
@@ -129,7 +129,7 @@ def test_algo_injects_by_name() -> None:
     assert search.__wrapped__.__name__ == "search"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_algo_leaves_var_arguments_and_defaults_alone() -> None:
+def test_algo_ignores_var_arguments_and_defaults() -> None:
     @algo
     def search(*args: Any, train_dataset: Any, rounds: int = 3, **kwargs: Any) -> Any:
         return args, train_dataset, rounds, kwargs
@@ -164,7 +164,7 @@ def test_algo_names_a_parameter_it_cannot_fill() -> None:
         def search(store: Any, model: Any) -> None: ...
 
 
-def test_algo_without_a_store_says_so() -> None:
+def test_algo_without_a_store_is_an_error() -> None:
     @algo
     def search(store: Any) -> None: ...
 
@@ -239,6 +239,6 @@ def test_batches_are_exact_and_fair(items: int, size: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("items", "size"), [([], 1), ([1], 0)])
-def test_no_batches_of_nothing(items: list[int], size: int) -> None:
+def test_an_empty_dataset_has_no_batches(items: list[int], size: int) -> None:
     with pytest.raises(InvalidArgumentError, match="at least 1"):
         batch_iter_over_dataset(items, size)

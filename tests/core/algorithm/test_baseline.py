@@ -120,12 +120,12 @@ async def test_without_an_adapter_it_warns(caplog: pytest.LogCaptureFixture) -> 
     assert "no adapter" in caplog.text
 
 
-async def test_without_data_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_baseline_without_data_logs_an_error(caplog: pytest.LogCaptureFixture) -> None:
     assert await run(Baseline(), InMemoryLightningStore(), [], None) == []
     assert "nothing to do" in caplog.text
 
 
-async def test_cancelled_it_leaves_nothing_in_the_queue() -> None:
+async def test_a_cancelled_baseline_leaves_an_empty_queue() -> None:
     store = InMemoryLightningStore()
     baseline = Baseline(max_queue_length=2)
     baseline.set_store(store)

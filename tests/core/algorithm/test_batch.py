@@ -101,7 +101,7 @@ async def test_resources_become_a_snapshot() -> None:
     assert [claim.resources_id for claim in claims] == [first.resources_id] * 3
 
 
-async def test_failures_count_as_asked() -> None:
+async def test_missing_rewards_count_as_given() -> None:
     store = InMemoryLightningStore()
     async with worker(store, lambda task: task):
         batch = await run_batch(store, [1.0, None, 0.5])
@@ -129,7 +129,7 @@ async def test_only_the_latest_attempt_counts() -> None:
     assert (outcome.reward, len(outcome.spans)) == (1.0, 1)
 
 
-async def test_a_timeout_cancels_what_is_left() -> None:
+async def test_a_timeout_cancels_the_open_rollouts() -> None:
     store = InMemoryLightningStore()
 
     async def one_of_three() -> None:
@@ -179,7 +179,7 @@ async def test_an_empty_batch() -> None:
         batch.score()
 
 
-async def test_progress_is_told_in_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_progress_is_logged_in_lines(caplog: pytest.LogCaptureFixture) -> None:
     store = InMemoryLightningStore()
     with caplog.at_level("INFO", logger="agl_core.algorithm"):
         async with worker(store, lambda task: task):

@@ -31,7 +31,7 @@ def test_bars_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text in shown
 
 
-def test_lines_come_at_the_end_and_now_and_then(
+def test_lines_are_logged_at_intervals_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())

@@ -52,7 +52,7 @@ async def working(
         await asyncio.wait((task,))
 
 
-async def test_the_state_and_the_metrics_come_back(quick_look):
+async def test_the_state_and_the_metrics_are_restored(quick_look):
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     assert (run.state, run.metrics, run.finished) == (None, {}, False)
@@ -69,7 +69,7 @@ async def test_the_state_and_the_metrics_come_back(quick_look):
     assert await store.get_latest_resources() is None
 
 
-async def test_the_state_is_what_json_makes_of_it():
+async def test_the_state_is_a_json_value():
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     state = {"pair": (1, 2)}
@@ -82,7 +82,7 @@ async def test_the_state_is_what_json_makes_of_it():
     assert (await Run.open(store, "night")).state == {"pair": [1, 2]}
 
 
-async def test_without_a_name_nothing_is_kept():
+async def test_a_run_without_a_name_stores_nothing():
     store = InMemoryLightningStore()
     run = await Run.open(store)
     await run.save({"epoch": 1})
@@ -93,17 +93,17 @@ async def test_without_a_name_nothing_is_kept():
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "ü:", "x" * 101])
-def test_a_name_is_made_of_plain_characters(name):
+def test_a_name_with_other_characters_is_refused(name):
     with pytest.raises(InvalidArgumentError, match="a run's name is made of"):
         Run(InMemoryLightningStore(), name)
 
 
-async def test_what_was_enqueued_is_not_enqueued_again():
+async def test_tasks_are_not_enqueued_twice():
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     first = await run.enqueue(requests(3), batch="epoch-0")
     assert first[1].metadata == {"mine": 1, "run": "night", "batch": "epoch-0", "index": 1}
-    await store.enqueue_rollout("of nobody")
+    await store.enqueue_rollout("of no run")
     await store.update_rollout(first[0].rollout_id, status="succeeded")
 
     again = await Run.open(store, "night")
@@ -118,7 +118,7 @@ async def test_what_was_enqueued_is_not_enqueued_again():
     assert of_another[0].rollout_id != first[0].rollout_id
 
 
-async def test_a_batch_needs_a_name_of_its_own():
+async def test_a_batch_needs_a_unique_name():
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     with pytest.raises(InvalidArgumentError, match="batches of the run 'night' need a name"):
@@ -146,7 +146,7 @@ async def test_a_snapshot_is_the_latest_and_not_stored_twice():
     assert latest.resources_id == "night/seed"
 
 
-async def test_an_interrupted_batch_is_left_and_gone_on_with():
+async def test_an_interrupted_batch_is_resumed():
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     batch = asyncio.ensure_future(
@@ -175,7 +175,7 @@ def quick_look(monkeypatch):
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_what_a_dead_worker_was_at_is_tried_again(quick_look, monkeypatch, silent):
+async def test_the_rollout_of_a_dead_worker_is_retried(quick_look, monkeypatch, silent):
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     (lost,) = await run.enqueue(requests(1), batch="a")
@@ -194,7 +194,7 @@ async def test_what_a_dead_worker_was_at_is_tried_again(quick_look, monkeypatch,
     assert attempts[0].metadata == {"error": "its worker is gone"}
 
 
-async def test_one_who_waits_in_short_slices_gets_there_too(quick_look):
+async def test_a_wait_in_short_slices_retries_too(quick_look):
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     (lost,) = await run.enqueue(requests(1), batch="a")
@@ -232,7 +232,7 @@ async def test_an_attempt_of_a_living_worker_is_adopted(quick_look):
         ({}, 1),
     ],
 )
-async def test_only_what_lost_its_runner_is_tried_again_and_not_for_ever(
+async def test_only_rollouts_that_lost_their_runner_are_retried_up_to_a_limit(
     quick_look, said, attempts
 ):
     store = InMemoryLightningStore()
@@ -245,7 +245,7 @@ async def test_only_what_lost_its_runner_is_tried_again_and_not_for_ever(
 
 
 @pytest.mark.parametrize(("limit", "ending"), [(None, "succeeded"), (60.0, "failed")])
-async def test_a_claim_that_reached_nobody_is_tried_again(quick_look, limit, ending):
+async def test_a_claim_that_reached_no_runner_is_retried(quick_look, limit, ending):
     store = InMemoryLightningStore()
     run = await Run.open(store, "night")
     config = RolloutConfig(unresponsive_seconds=limit)
@@ -257,7 +257,7 @@ async def test_a_claim_that_reached_nobody_is_tried_again(quick_look, limit, end
     assert done.status == ending
 
 
-async def test_the_baseline_goes_on(quick_look):
+async def test_the_baseline_is_resumed(quick_look):
     store = InMemoryLightningStore()
     tasks = list(range(6))
 
@@ -287,7 +287,7 @@ async def test_the_baseline_goes_on(quick_look):
     assert {r.resources_id for r in await store.query_rollouts()} == {"night/default"}
 
 
-def test_a_trainer_resumes_its_run_and_leaves_a_finished_one_alone():
+def test_a_trainer_resumes_its_run_but_not_a_finished_one():
     from agl_core.agent import rollout
 
     store = InMemoryLightningStore()

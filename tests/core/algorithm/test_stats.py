@@ -54,7 +54,7 @@ def test_shares_get_wilsons_interval(successes: int, n: int, low: float, high: f
     assert estimate.high == pytest.approx(high, abs=2e-4)
 
 
-def test_covers_the_true_mean_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_true_mean_at_its_confidence() -> None:
     rng = random.Random(7)
     covered = 0
     for _ in range(1000):
@@ -63,11 +63,11 @@ def test_covers_the_true_mean_as_often_as_it_says() -> None:
     assert 930 <= covered <= 970  # 95 % plus or minus three standard errors
 
 
-def test_one_value_says_nothing_about_the_spread() -> None:
+def test_one_value_has_an_unbounded_interval() -> None:
     assert estimate_mean([0.3]) == (0.3, -math.inf, math.inf, 1)
 
 
-def test_reads_well() -> None:
+def test_text_form() -> None:
     assert str(estimate_mean([1.0, 1.0, 0.0, 1.0])) == "0.750 [0.301, 0.954] (n=4)"
 
 
@@ -78,6 +78,6 @@ def test_bad_arguments(values: list[float], confidence: float) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 7, 48, 1000])
-def test_where_all_succeeded_the_interval_ends_at_1(n):
+def test_the_interval_ends_at_1_if_all_succeeded(n):
     assert estimate_mean([1] * n).high == 1.0
     assert estimate_mean([0] * n).low == 0.0

@@ -30,13 +30,16 @@ def test_check_runs_nothing(project, capsys):
         ("algorithm.n_epochs=many", "algorithm.n_epochs: should be a valid integer, not 'many'"),
         ("store=3", "store: should be a name or a table with a 'type', not 3"),
         ("store=nothing.toml", "store: "),
-        ("tracer=collections:Counter", "tracer: collections.Counter is no Tracer"),
+        ("tracer=collections:Counter", "tracer: collections.Counter is not a subclass of Tracer"),
         ("strategy.n_runners=x", "strategy.n_runners: should be a valid integer"),
         ("trainer.n_runners=0", "trainer.n_runners: should be greater than or equal to 1, not 0"),
         ("trainer.runners=1", "trainer.runners: unknown option; did you mean 'n_runners'?"),
         ("algoritm=x", "algoritm: unknown option; did you mean 'algorithm'?"),
         ("agent=agl_cli_agent.py:solv", "agent: agl_cli_agent has no 'solv'; did you mean 'solve'"),
-        ("agent=agl_cli_agent.py:number", "agent: agl_cli_agent.py:number is a int and no agent"),
+        (
+            "agent=agl_cli_agent.py:number",
+            "agent: agl_cli_agent.py:number is of type int, not an agent",
+        ),
         ("agent=agl_cli_agent:NoSolver", "cannot be called as an agent"),
         (
             "agent=agl_cli_agent.py:takes_nothing_an_agent_gets",

@@ -33,7 +33,7 @@ def test_events_survive_any_cut(values: list[dict[str, str]], data: st.DataObjec
     assert events[0].data == b""
 
 
-def test_data_of_several_lines_is_one_and_what_is_left_can_be_had():
+def test_data_lines_are_joined_and_the_rest_is_returned():
     splitter = SseSplitter()
     (event,) = splitter.feed(b"event: x\nid: 1\ndata: {\ndata: }\n\ndata: re")
     assert (event.name, event.data) == ("x", b"{\n}")
@@ -46,7 +46,7 @@ def test_an_endless_event_is_an_error():
         splitter.feed(b"data: " + b"x" * 20)
 
 
-def test_json_that_the_fast_parser_refuses():
+def test_json_that_the_fast_parser_rejects():
     lone = '"\\ud83d"'
     assert loads(lone.encode()) == "\ud83d"
     assert loads(dumps({"a": "\ud83d"})) == {"a": "\ud83d"}

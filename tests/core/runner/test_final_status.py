@@ -57,7 +57,7 @@ def test_a_long_message_is_cut() -> None:
     assert len(error_metadata(ValueError("x" * 10_000))["error"]) == 4000
 
 
-async def test_it_is_tried_again_until_the_store_is_back(
+async def test_the_write_is_retried_until_the_store_is_back(
     store: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(final_status, "_FIRST_RETRY", 0.01)
@@ -86,7 +86,7 @@ async def test_a_store_that_never_answers(store: Flaky) -> None:
         await write_final_status(store, rollout, None, timeout=0.05)
 
 
-async def test_other_errors_are_not_tried_again(store: Flaky) -> None:
+async def test_other_errors_are_not_retried(store: Flaky) -> None:
     rollout = await store.start_rollout({})
     store.failures = [RolloutNotFoundError("gone")]
     with pytest.raises(RolloutNotFoundError):
@@ -142,14 +142,14 @@ async def test_a_timeout_verdict_stands(store: Flaky, error: Exception) -> None:
     assert attempt.metadata["error_type"] == type(error).__name__
 
 
-async def test_an_unresponsive_verdict_gives_way(store: Flaky) -> None:
+async def test_an_unresponsive_status_is_overwritten(store: Flaky) -> None:
     rollout = await store.start_rollout({})
     ids = (rollout.rollout_id, rollout.attempt.attempt_id)
     await store.update_attempt(*ids, status="unresponsive")
     assert await write_final_status(store, rollout, ValueError("x"), timeout=1) == "failed"
 
 
-async def test_a_runner_whose_store_stays_away_goes_on(
+async def test_a_runner_continues_if_the_status_cannot_be_written(
     bench: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.store = store = Flaky()
@@ -168,7 +168,7 @@ async def test_a_runner_whose_store_stays_away_goes_on(
     assert "the final status is not written" in caplog.text
 
 
-async def test_a_step_whose_store_stays_away_raises(bench: Any) -> None:
+async def test_a_step_raises_if_the_status_cannot_be_written(bench: Any) -> None:
     bench.store = store = Flaky()
     runner = await bench.runner(lambda task: None, finish_timeout=0.05)
     store.failures = [StoreUnavailableError("down")]

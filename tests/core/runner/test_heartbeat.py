@@ -54,7 +54,7 @@ async def _beats(store: Pulse, count: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_it_beats_with_snapshots_and_tells_the_replies(mode: str) -> None:
+async def test_it_beats_with_snapshots_and_passes_the_replies_on(mode: str) -> None:
     store, replies = Pulse(), []
     heartbeat = _heartbeat(store, mode, replies)
     heartbeat.hold()
@@ -75,7 +75,7 @@ async def test_it_beats_with_snapshots_and_tells_the_replies(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_it_beats_while_anybody_holds_it(mode: str) -> None:
+async def test_it_beats_until_the_last_release(mode: str) -> None:
     store = Pulse()
     heartbeat = _heartbeat(store, mode)
     heartbeat.hold()

@@ -197,7 +197,9 @@ def listener() -> Any:
     remove_listener(name)
 
 
-async def test_listeners_hear_of_a_rollout_and_its_retry(bench: Any, listener: Listener) -> None:
+async def test_listeners_get_the_events_of_a_rollout_and_its_retry(
+    bench: Any, listener: Listener
+) -> None:
     error = ValueError("once")
     errors = [error]
 
@@ -222,7 +224,7 @@ async def test_listeners_hear_of_a_rollout_and_its_retry(bench: Any, listener: L
     ]
 
 
-async def test_listeners_hear_of_steps(bench: Any, listener: Listener) -> None:
+async def test_listeners_get_the_events_of_steps(bench: Any, listener: Listener) -> None:
     await (await bench.runner(lambda task: None)).step({})
     assert [name for name, _ in listener.events] == [
         "rollout_started",
@@ -247,5 +249,5 @@ async def test_a_store_that_is_away_at_the_end_is_logged(
     await bench.store.enqueue_rollout({})
     await runner.iter(until_idle=True)
     assert listener.events[-1][0] == "attempt_finished"
-    assert "listeners miss its end" in caplog.text
+    assert "its end is not reported to listeners" in caplog.text
     assert await bench.statuses() == ["succeeded"]

@@ -54,7 +54,7 @@ async def test_until_idle_on_an_empty_store_ends_at_once(bench: Any) -> None:
 
 
 @pytest.mark.timing
-async def test_until_idle_waits_for_what_others_run(bench: Any) -> None:
+async def test_until_idle_waits_for_the_rollouts_of_other_runners(bench: Any) -> None:
     """The rollout of another runner may fail and return to the queue."""
     other = await bench.store.start_rollout("other", config=_retried("failed"))
     done: list[str] = []
@@ -111,7 +111,7 @@ async def test_the_event_ends_an_idle_runner_at_once(counting: _Counting, bench:
     assert counting.waits == [0.0, 60.0]
 
 
-async def test_the_event_lets_the_rollout_at_hand_finish(bench: Any) -> None:
+async def test_the_event_lets_the_current_rollout_finish(bench: Any) -> None:
     event = ThreadingEvent()
 
     async def agent(task: int) -> None:
@@ -187,7 +187,7 @@ async def test_a_keyboard_interrupt_of_the_agent_ends_it(bench: Any, is_async: b
     assert await bench.statuses() == ["failed", "queuing"]
 
 
-async def test_retries_come_back(bench: Any) -> None:
+async def test_retries_are_claimed_again(bench: Any) -> None:
     tries: list[int] = []
 
     def agent(task: Any) -> float:
@@ -203,7 +203,7 @@ async def test_retries_come_back(bench: Any) -> None:
     assert (await bench.attempt()).sequence_id == 3
 
 
-async def test_a_store_that_is_away_is_asked_again(
+async def test_a_claim_is_repeated_while_the_store_is_away(
     counting: _Counting, bench: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = await bench.runner(lambda task: None, poll_interval=0.01, interval_jitter=0.0)
@@ -211,7 +211,7 @@ async def test_a_store_that_is_away_is_asked_again(
     await bench.store.enqueue_rollout({})
     await asyncio.wait_for(runner.iter(until_idle=True), 5)
     assert await bench.statuses() == ["succeeded"]
-    assert caplog.text.count("no work to be had") == 3
+    assert caplog.text.count("no work could be claimed") == 3
 
 
 async def test_the_event_ends_a_runner_whose_store_is_away(counting: _Counting, bench: Any) -> None:
@@ -232,7 +232,7 @@ async def test_a_store_that_refuses_ends_it(counting: _Counting, bench: Any) -> 
         await asyncio.wait_for(runner.iter(), 2)
 
 
-async def test_a_store_that_cannot_wait_is_not_hammered(bench: Any) -> None:
+async def test_a_store_that_cannot_wait_is_polled_slowly(bench: Any) -> None:
     class Impatient(_Counting):
         async def dequeue_rollout(
             self, worker_id: str | None = None, *, wait: float = 0.0
@@ -284,7 +284,7 @@ async def test_a_summary_is_logged_and_single_rollouts_only_in_detail(
     assert "1 spans, reward 0.5" in caplog.text
 
 
-async def test_work_that_a_cancelled_claim_got_all_the_same_is_handed_back(bench: Any) -> None:
+async def test_the_rollout_of_a_cancelled_claim_is_returned(bench: Any) -> None:
     class Shielded(InMemoryLightningStore):
         """A client whose request cannot be cancelled."""
 

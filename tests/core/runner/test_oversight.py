@@ -57,7 +57,7 @@ async def test_a_cancelled_step_raises(bench: Any, hang: Any, until: Any) -> Non
     assert await bench.statuses() == ["cancelled"]
 
 
-async def test_heartbeats_leave_a_running_agent_alone(bench: Any) -> None:
+async def test_heartbeats_do_not_disturb_a_running_agent(bench: Any) -> None:
     async def agent(task: Any) -> float:
         await asyncio.sleep(0.3)
         return 1.0
@@ -103,7 +103,7 @@ async def test_the_runner_enforces_the_timeout(bench: Any, hang: Any, kind: str)
     assert rollout.status == "failed"
 
 
-async def test_a_step_out_of_time_raises(bench: Any, hang: Any) -> None:
+async def test_a_step_that_exceeds_its_timeout_raises(bench: Any, hang: Any) -> None:
     class Hasty(InMemoryLightningStore):
         async def start_rollout(self, input: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["config"] = RolloutConfig(timeout_seconds=0.05)
@@ -172,7 +172,7 @@ async def test_a_rollout_that_is_gone_stops_its_agent(bench: Any, hang: Any, unt
         await asyncio.wait_for(step, 5)
 
 
-async def test_a_look_that_fails_stops_nothing(
+async def test_a_failed_check_does_not_stop_the_agent(
     bench: Any, until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Away(InMemoryLightningStore):

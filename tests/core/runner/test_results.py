@@ -46,7 +46,7 @@ async def test_bools_and_ints_are_rewards_too(
     assert [r.levelname for r in caplog.records if repr(value) in r.getMessage()] == ["WARNING"]
 
 
-async def test_none_adds_nothing_to_what_was_emitted(bench: Any) -> None:
+async def test_none_adds_no_span(bench: Any) -> None:
     runner = await bench.runner(lambda task: emit_reward(0.25) and None)
     rollout = await runner.step({})
     (span,) = await _spans(bench, rollout)
@@ -73,7 +73,7 @@ async def test_a_list_of_core_fields_keeps_its_order(bench: Any) -> None:
     assert [span.sequence_id for span in spans] == [1, 2, 3, 4, 5]
 
 
-async def test_a_list_of_spans_is_stored_as_it_is(bench: Any) -> None:
+async def test_a_list_of_spans_is_stored_unchanged(bench: Any) -> None:
     made: list[Span] = []
 
     async def agent(task: Any) -> list[Span]:

@@ -104,7 +104,7 @@ async def test_concurrent_steps_of_one_runner(bench: Any) -> None:
 # -- errors --------------------------------------------------------------------------------------
 
 
-async def test_an_agents_error_is_raised_and_written_down(bench: Any) -> None:
+async def test_an_agents_error_is_raised_and_stored(bench: Any) -> None:
     def agent(task: Any) -> None:
         emit_reward(0.5)
         raise LookupError("no such room")

@@ -140,7 +140,7 @@ async def test_cancelled_while_it_hangs_at_any_stage(bench: Any, stage: str) -> 
     assert attempt.status == ("succeeded" if stage == "status" else "failed")
 
 
-async def test_a_result_that_came_in_time_counts(bench: Any) -> None:
+async def test_a_result_before_the_stop_is_stored(bench: Any) -> None:
     """Stopped after the agent has returned: its result is stored."""
     store = _Stages("result")
     bench.store = store
@@ -156,7 +156,7 @@ async def test_a_result_that_came_in_time_counts(bench: Any) -> None:
     assert await bench.statuses() == ["succeeded"]
 
 
-async def test_an_async_agent_that_ignores_cancellation_is_left_behind(
+async def test_an_async_agent_that_ignores_cancellation_is_abandoned(
     bench: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = asyncio.Event()
@@ -178,13 +178,13 @@ async def test_an_async_agent_that_ignores_cancellation_is_left_behind(
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 5)
     assert (await bench.attempt()).status == "failed"
-    assert "it is left behind" in caplog.text
+    assert "it is abandoned" in caplog.text
     release.set()
     await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("kind", ["sync", "coroutine"])
-def test_a_loop_that_is_torn_down_under_it(bench: Any, hang: Any, kind: str) -> None:
+def test_the_loop_is_torn_down_during_an_attempt(bench: Any, hang: Any, kind: str) -> None:
     """As after a second Ctrl+C: all tasks are cancelled, not only the runner's."""
 
     async def main() -> str:
@@ -228,7 +228,7 @@ async def test_hanging_sync_agents_do_not_stop_their_siblings(
     assert sorted(await bench.statuses()) == ["cancelled"] * 2 + ["succeeded"] * 30
 
 
-async def test_what_an_abandoned_agent_does_later_changes_nothing(
+async def test_an_abandoned_agents_later_result_is_ignored(
     bench: Any, hang: Any, until: Any
 ) -> None:
     def agent(task: Any) -> float:

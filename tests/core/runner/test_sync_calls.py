@@ -52,7 +52,7 @@ async def test_as_many_threads_as_calls_at_once(calls: SyncCalls) -> None:
     assert len(_threads()) == 3
 
 
-async def test_an_abandoned_call_is_not_in_the_way(calls: SyncCalls) -> None:
+async def test_an_abandoned_call_does_not_block_the_next(calls: SyncCalls) -> None:
     release = threading.Event()
     hung = calls.submit(lambda: release.wait(20))
     hung.cancel()
@@ -113,7 +113,7 @@ def test_a_call_that_outlives_its_loop(calls: SyncCalls, caplog: pytest.LogCaptu
         assert asyncio.run(again()).value == "works"
 
 
-async def test_nothing_of_a_call_is_kept(calls: SyncCalls) -> None:
+async def test_no_object_of_a_call_is_kept(calls: SyncCalls) -> None:
     class Big:
         pass
 

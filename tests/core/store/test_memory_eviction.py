@@ -98,7 +98,7 @@ async def evicted(store: InMemoryLightningStore, rollout: AttemptedRollout) -> b
     return False
 
 
-async def test_the_oldest_go_first(caplog: pytest.LogCaptureFixture):
+async def test_the_oldest_rollouts_are_evicted_first(caplog: pytest.LogCaptureFixture):
     store = store_of(50, 5)
     rollouts = [await store.start_rollout(i) for i in range(4)]
     with caplog.at_level(logging.WARNING, "agl_core.store.memory.backend"):
@@ -112,7 +112,7 @@ async def test_the_oldest_go_first(caplog: pytest.LogCaptureFixture):
     assert "Evicted 3 spans of 3 rollouts" in caplog.text
 
 
-async def test_finished_rollouts_go_before_running_ones():
+async def test_finished_rollouts_are_evicted_before_running_ones():
     store = store_of(100, 80)
     rollouts = [await store.start_rollout(i) for i in range(3)]
     await add(store, rollouts[0], 2)
@@ -122,7 +122,7 @@ async def test_finished_rollouts_go_before_running_ones():
     assert [await evicted(store, rollout) for rollout in rollouts] == [False, True, False]
 
 
-async def test_the_one_being_written_goes_when_nothing_else_is_left():
+async def test_the_rollout_being_written_is_evicted_last():
     store = store_of(50, 0)
     rollout = await store.start_rollout(1)
     await add(store, rollout, 3)

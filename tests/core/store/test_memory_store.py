@@ -177,7 +177,7 @@ async def test_unknown_ids_raise_what_both_except_forms_catch(store: InMemoryLig
 # -- queries ---------------------------------------------------------------------------------------
 
 
-async def test_every_way_of_asking_agrees(store: InMemoryLightningStore):
+async def test_all_queries_agree(store: InMemoryLightningStore):
     made = [await store.enqueue_rollout(number) for number in range(12)]
     for index in (1, 4, 6):
         await store.update_rollout(made[index].rollout_id, status="cancelled")
@@ -256,7 +256,7 @@ async def test_encoded_spans_are_shared_and_counted(store: InMemoryLightningStor
     assert statistics.get("total_span_bytes", 0) >= len(payload)
 
 
-async def test_a_page_costs_what_it_holds(store: InMemoryLightningStore):
+async def test_the_cost_of_a_page_grows_with_its_length(store: InMemoryLightningStore):
     """Ten times the rollouts must not make a page ten times as slow."""
 
     async def cost(count: int) -> float:
@@ -283,7 +283,7 @@ async def test_capabilities_and_statistics():
     store = InMemoryLightningStore(eviction_memory_threshold=1000, safe_memory_threshold=10)
     assert store.capabilities == {"thread_safe": True, "async_safe": True, "events": True}
     assert not InMemoryLightningStore(thread_safe=False).capabilities.get("thread_safe")
-    with pytest.raises(NotImplementedError, match="takes no OTLP"):
+    with pytest.raises(NotImplementedError, match="accepts no OTLP"):
         store.otlp_traces_endpoint()
     statistics = await store.statistics()
     assert statistics.pop("uptime") >= 0  # pyright: ignore[reportTypedDictNotRequiredAccess]

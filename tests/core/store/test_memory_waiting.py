@@ -51,14 +51,14 @@ class TestDequeue:
         assert worker.status == "busy"
         assert worker.current_attempt_id == claimed.attempt.attempt_id
 
-    async def test_a_waiter_takes_what_there_is(self, store: InMemoryLightningStore):
+    async def test_a_waiter_returns_a_partial_batch(self, store: InMemoryLightningStore):
         task = asyncio.create_task(store.dequeue_many_rollouts(limit=3, wait=30))
         await queued(store, 1)
         await store.enqueue_rollout(1)
         await store.enqueue_rollout(2)
         assert [item.input for item in await task] == [1, 2]
 
-    async def test_a_cancelled_waiter_passes_its_turn_on(self, store: InMemoryLightningStore):
+    async def test_a_cancelled_waiter_wakes_the_next(self, store: InMemoryLightningStore):
         first = asyncio.create_task(store.dequeue_rollout("a", wait=30))
         await queued(store, 1)
         second = asyncio.create_task(store.dequeue_rollout("b", wait=30))
@@ -284,7 +284,7 @@ class TestEvents:
         assert numbers == list(range(numbers[0], numbers[0] + 6))
         assert store._waiters._bus._subscriptions == set()
 
-    async def test_a_slow_listener_loses_the_oldest_and_can_tell(self):
+    async def test_a_slow_listener_loses_the_oldest_events_and_sees_the_gap(self):
         bus = EventBus()
         subscription = bus.subscribe()
         for number in range(5000):
@@ -303,7 +303,9 @@ class TestEvents:
         await stream.aclose()  # pyright: ignore[reportAttributeAccessIssue]
         assert store._waiters._bus._subscriptions == set()
 
-    async def test_heartbeats_of_spans_and_polls_are_no_events(self, store: InMemoryLightningStore):
+    async def test_heartbeats_of_spans_and_polls_are_not_events(
+        self, store: InMemoryLightningStore
+    ):
         await store.dequeue_rollout("w")
         number = store._waiters._bus._number
         await store.dequeue_rollout("w")

@@ -120,7 +120,7 @@ RETRY = RolloutConfig(unresponsive_seconds=5, max_attempts=2, retry_condition=["
 
 
 @pytest.mark.parametrize("ending", ["succeeded", "failed"])
-async def test_a_revived_attempt_takes_its_retry_back(times: Times, ending: Any):
+async def test_a_revived_attempt_withdraws_its_retry(times: Times, ending: Any):
     store = InMemoryLightningStore(scan_debounce_seconds=0)
     made = await store.start_rollout("x", config=RETRY, worker_id="w")
     times.now += 6

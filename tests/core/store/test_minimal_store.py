@@ -89,7 +89,7 @@ async def test_queries_return_pages(store: LightningStore):
     assert (await store.query_rollouts(limit=0)).total == 5
 
 
-async def test_spans_travel_as_bytes(store: MinimalStore):
+async def test_spans_are_read_and_written_as_bytes(store: MinimalStore):
     started = await store.start_rollout("x")
     encoded = [encode_span(span_of(started, number)) for number in (1, 2, 2)]
     assert await store.add_encoded_spans(encoded) == encoded[:2]
@@ -115,7 +115,7 @@ async def test_a_claim_is_returned(store: MinimalStore):
         await store.return_claim(made.rollout_id, "at-nothing")
 
 
-async def test_what_it_lacks_is_said(store: MinimalStore):
+async def test_defaults_of_missing_methods(store: MinimalStore):
     assert await store.run_watchdog() == 0
     assert store.draw_span_sequence_id("ro", "at") is None
     assert store.attempt_token("ro", "at") is None

@@ -68,7 +68,7 @@ BOB = record(name="bob", age=None, tags=[], mail="bob@x")
         ),
     ],
 )
-def test_what_a_filter_keeps(options: dict[str, Any], expected: list[bool]):
+def test_filters(options: dict[str, Any], expected: list[bool]):
     assert matching(options, ANN, BOB) == expected
 
 
@@ -111,7 +111,7 @@ def test_arguments_become_options():
         filter_options(logic="nor")
 
 
-def test_what_can_be_sorted_by():
+def test_sortable_fields():
     assert dict(sortable_fields(Rollout)) == {
         "rollout_id": "",
         "start_time": math.inf,

@@ -65,7 +65,7 @@ def test_every_method_of_the_contract_is_delegated():
                 assert inspect.signature(own[name]) == inspect.signature(member)
 
 
-async def test_what_it_says_about_itself(store: LightningStoreThreaded, inner: FragileStore):
+async def test_capabilities_and_statistics(store: LightningStoreThreaded, inner: FragileStore):
     assert store.capabilities == {"thread_safe": True, "async_safe": True, "events": True}
     assert store.otlp_traces_endpoint() == inner.otlp_traces_endpoint()
     assert (await store.statistics()).get("name") == "FragileStore"
@@ -92,7 +92,9 @@ async def test_coroutines_of_one_loop_do_not_block_each_other(store: LightningSt
     assert sorted(item.input for item in found) == list(range(50))
 
 
-async def test_waiting_lets_the_others_through(store: LightningStoreThreaded, inner: FragileStore):
+async def test_a_waiting_call_does_not_block_the_others(
+    store: LightningStoreThreaded, inner: FragileStore
+):
     work = asyncio.create_task(store.dequeue_rollout("w", wait=30))
     many = asyncio.create_task(store.dequeue_many_rollouts(limit=5, wait=30))
     await asyncio.sleep(0.05)

@@ -35,7 +35,7 @@ def test_entering_and_leaving_nests():
     assert otel_context.get_current() is before
 
 
-def test_what_ended_elsewhere_is_not_alive_and_is_cleared_by_what_is_around_it():
+def test_a_span_that_ended_elsewhere_is_not_current_and_is_cleared_by_its_outer_span():
     before = otel_context.get_current()
     outer = enter_span(tracer.start_span("outer"))
     for _ in range(3):
@@ -61,7 +61,7 @@ def test_leaving_elsewhere_changes_nothing_there():
     otel_context.detach(token)
 
 
-async def test_emitters_report_to_what_is_alive(desk):
+async def test_emitters_report_to_the_open_span(desk):
     rollout = await desk.rollout()
     async with desk.trace(rollout):
         enter_span(graph := desk.tracer._initialised().start_span("graph"))

@@ -9,7 +9,7 @@ from agl_core.tracer import DummyTracer, get_active_tracer
 from agl_core.types import TraceStatus
 
 
-def test_spans_are_made_and_sent_nowhere():
+def test_spans_are_created_and_not_sent():
     tracer = DummyTracer()
     core = tracer.create_span("x", {"a": 1}, timestamp=2.0)
     assert core.model_dump() == {

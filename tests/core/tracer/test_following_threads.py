@@ -57,7 +57,7 @@ async def test_pooled_work_belongs_to_the_trace_that_submitted_it(desk):
         assert bodies == {f"{index}.{step}" for step in range(6)}
 
 
-async def test_results_and_errors_of_threads_are_what_they_were(desk):
+async def test_results_and_errors_of_threads_are_unchanged(desk):
     def fail(value: int, *, by: int) -> int:
         return value // by
 

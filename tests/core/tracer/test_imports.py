@@ -24,7 +24,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         del sys.modules[name]
 
 
-def test_it_is_told_of_what_is_there_and_of_what_comes(libraries):
+def test_it_is_called_for_imported_modules_and_for_later_imports(libraries):
     importlib.import_module("lib_early")
     path = list(sys.meta_path)
     told: list[tuple[str, int]] = []
@@ -46,7 +46,7 @@ def test_it_is_told_of_what_is_there_and_of_what_comes(libraries):
     assert module.__spec__.loader is module.__loader__
 
 
-def test_afterwards_nobody_is_told(libraries):
+def test_it_is_not_called_after_the_block(libraries):
     told: list[str] = []
     with on_import(["lib_late"], told.append):
         pass

@@ -124,7 +124,7 @@ def test_the_last_user_removes_it(installed):
         assert library.call is before
 
 
-def test_what_the_application_instrumented_is_left_alone(installed):
+def test_libraries_that_the_application_instrumented_are_unchanged(installed):
     from opentelemetry.trace import NoOpTracerProvider
 
     library = installed(good=GOOD)
@@ -146,7 +146,7 @@ def test_what_the_application_instrumented_is_left_alone(installed):
         ("broken", "'broken': division by zero"),
     ],
 )
-def test_what_is_asked_for_by_name_must_work(installed, name: str, message: str):
+def test_a_library_requested_by_name_must_activate(installed, name: str, message: str):
     library = installed(good=GOOD, declining=DECLINING, broken="1 / 0")
     before = library.call
     tracer = OtelTracer(instrument=["good", name])
@@ -155,7 +155,7 @@ def test_what_is_asked_for_by_name_must_work(installed, name: str, message: str)
     assert library.call is before  # the libraries activated before the error are deactivated
 
 
-def test_one_that_cannot_be_removed_is_logged(installed, caplog: pytest.LogCaptureFixture):
+def test_a_library_that_cannot_be_removed_is_logged(installed, caplog: pytest.LogCaptureFixture):
     installed(sticky=STICKY)
     with OtelTracer(instrument=["sticky"]).lifespan():
         assert caplog.text == ""

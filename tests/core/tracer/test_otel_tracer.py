@@ -57,7 +57,7 @@ async def test_spans_of_one_attempt_share_a_trace(desk):
     assert len({span.trace_id for span in (message, inner, outer, flat)}) == 1
 
 
-async def test_a_trace_starts_afresh(desk):
+async def test_a_trace_has_no_parent(desk):
     rollout = await desk.rollout()
     app = TracerProvider(shutdown_on_exit=False).get_tracer("app")
     with app.start_as_current_span("around the runner") as around:
@@ -68,7 +68,7 @@ async def test_a_trace_starts_afresh(desk):
     assert span.parent_id is None
 
 
-async def test_concurrent_traces_in_one_loop_do_not_meet(desk):
+async def test_concurrent_traces_in_one_loop_are_separate(desk):
     rollouts = [await desk.rollout() for _ in range(20)]
 
     async def run(index: int) -> list[str]:
@@ -87,7 +87,7 @@ async def test_concurrent_traces_in_one_loop_do_not_meet(desk):
         assert texts(await desk.stored(rollout)) == expected
 
 
-def test_concurrent_traces_in_threads_do_not_meet(desk):
+def test_concurrent_traces_in_threads_are_separate(desk):
     errors: list[BaseException] = []
     together = threading.Barrier(8)
 
@@ -116,7 +116,7 @@ def test_concurrent_traces_in_threads_do_not_meet(desk):
     assert errors == []
 
 
-async def test_nested_traces_keep_apart_and_restore(make_desk):
+async def test_nested_traces_are_separate_and_restored(make_desk):
     outer, inner = make_desk(), make_desk()
     one, two = await outer.rollout(), await inner.rollout()
     async with outer.trace(one):
@@ -146,7 +146,7 @@ async def test_a_span_belongs_to_the_trace_it_started_in(desk):
     assert await desk.names(two) == ["child"]
 
 
-async def test_a_parent_alone_says_where_a_span_belongs(desk):
+async def test_a_parent_alone_determines_the_trace_of_a_span(desk):
     rollout = await desk.rollout()
     tracer = otel_trace.get_tracer("an.agent")
     async with desk.trace(rollout):
@@ -177,7 +177,7 @@ async def test_without_ids_spans_stay_in_memory(desk):
     assert desk.store.batches == []
 
 
-async def test_wrong_use_is_told():
+async def test_wrong_use_is_an_error():
     tracer = OtelTracer()
     with pytest.raises(RuntimeError, match="init_worker"):
         async with tracer.trace_context():
@@ -229,7 +229,7 @@ def test_running_a_function_in_a_trace_is_deprecated(desk):
         assert span.attributes["agentlightning.message.body"] == "x"
 
 
-async def test_an_error_of_the_agent_goes_through_and_loses_nothing(desk):
+async def test_an_error_of_the_agent_propagates_and_loses_no_span(desk):
     rollout = await desk.rollout()
 
     async def run() -> None:
@@ -243,7 +243,7 @@ async def test_an_error_of_the_agent_goes_through_and_loses_nothing(desk):
     assert get_active_tracer() is None
 
 
-async def test_cancelling_the_agent_loses_nothing(desk):
+async def test_cancelling_the_agent_loses_no_span(desk):
     rollout = await desk.rollout()
     inside = asyncio.Event()
 
@@ -261,7 +261,7 @@ async def test_cancelling_the_agent_loses_nothing(desk):
     assert len(await desk.stored(rollout)) == 1
 
 
-async def test_create_span_says_what_it_recorded(desk):
+async def test_create_span_returns_the_recorded_span(desk):
     rollout = await desk.rollout()
     async with desk.trace(rollout):
         core = desk.tracer.create_span(
@@ -339,7 +339,7 @@ async def test_outside_of_traces_spans_cost_nothing_and_go_nowhere(desk):
     assert desk.store.batches == []
 
 
-def test_a_span_outside_of_traces_is_told_once(desk, caplog: pytest.LogCaptureFixture):
+def test_a_span_outside_of_traces_is_logged_once(desk, caplog: pytest.LogCaptureFixture):
     set_active_tracer(desk.tracer)
     try:
         assert emit_reward(0.5).attributes["agentlightning.reward.0.value"] == 0.5

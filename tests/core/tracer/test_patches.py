@@ -46,7 +46,7 @@ def make_loud(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return patch
 
 
-def test_what_is_left_patched_is_put_back_as_it_was(make_loud):
+def test_remaining_patches_are_removed(make_loud):
     before = dict(vars(Client))
     with recorded_patches() as patches:
         make_loud("own")
@@ -67,7 +67,7 @@ def test_an_unpatched_inherited_method_leaves_no_copy(make_loud):
     assert dict(vars(Client)) == before
 
 
-def test_somebody_elses_patch_on_top_stays(make_loud, monkeypatch: pytest.MonkeyPatch):
+def test_another_patch_on_top_stays(make_loud, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Client, "own", Client.own)  # so that monkeypatch restores it after the test
     with recorded_patches() as patches:
         make_loud("own")
@@ -77,7 +77,7 @@ def test_somebody_elses_patch_on_top_stays(make_loud, monkeypatch: pytest.Monkey
     assert Client().own() == "OWN!"
 
 
-def test_only_what_happens_within_is_recorded(make_loud, monkeypatch: pytest.MonkeyPatch):
+def test_only_patches_within_the_block_are_recorded(make_loud, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Client, "own", Client.own)
     with recorded_patches() as patches:
         pass
@@ -86,7 +86,7 @@ def test_only_what_happens_within_is_recorded(make_loud, monkeypatch: pytest.Mon
     assert Client().own() == "OWN"
 
 
-def test_without_wrapt_there_is_nothing_to_record(monkeypatch: pytest.MonkeyPatch):
+def test_without_wrapt_no_patch_is_recorded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "wrapt.patches", raising=False)
     with recorded_patches() as patches:
         pass

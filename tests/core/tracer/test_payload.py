@@ -62,11 +62,11 @@ def chat(**entry: Any) -> Any:
         ((part for part in "ab"), ["a", "b"]),
     ],
 )
-def test_plain_values_are_what_json_has(value: Any, expected: Any):
+def test_plain_values_become_json(value: Any, expected: Any):
     assert to_jsonable(value) == expected
 
 
-def test_what_the_agent_changes_afterwards_is_not_changed_in_the_copy():
+def test_later_changes_of_the_agent_do_not_change_the_copy():
     request: Any = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
     copy = to_jsonable(request)
     request["messages"][0]["content"][0]["text"] = "b"
@@ -89,21 +89,21 @@ def test_what_the_agent_changes_afterwards_is_not_changed_in_the_copy():
     assert "logprobs" not in choice
 
 
-def test_all_that_a_token_has_is_kept():
+def test_all_fields_of_a_token_are_kept():
     top = {"token": "e", "logprob": -2.0, "bytes": None}
     (choice,) = response_to_jsonable(chat(top_logprobs=[top], token_id=7))["choices"]
     (entry,) = json.loads(choice["logprobs.content"])
     assert entry["top_logprobs"] == [top] and entry["token_id"] == 7
 
 
-def test_what_a_server_made_up_is_kept():
+def test_malformed_log_probabilities_are_kept():
     logprobs = ChoiceLogprobs.construct(content=["odd", 1])
     choice = Choice.construct(index=0, logprobs=logprobs)
     (found,) = response_to_jsonable(ChatCompletion.construct(choices=[choice]))["choices"]
     assert json.loads(found["logprobs.content"]) == ["odd", 1]
 
 
-def test_log_probabilities_of_other_shapes_stay_as_they_are():
+def test_log_probabilities_of_other_shapes_are_unchanged():
     logprobs = {"tokens": ["a"], "token_logprobs": [-0.5]}
     choice = {"index": 0, "finish_reason": "stop", "text": "a", "logprobs": logprobs}
     answer = {"id": "1", "created": 1, "model": "m", "object": "text_completion"}

@@ -53,7 +53,7 @@ async def test_sequence_ids_follow_the_order_of_ends(desk):
     assert desk.tracer.get_last_trace() == spans
 
 
-async def test_sequence_ids_interleave_with_what_others_draw(desk):
+async def test_sequence_ids_interleave_with_those_of_other_writers(desk):
     rollout = await desk.rollout()
     attempt = (rollout.rollout_id, rollout.attempt.attempt_id)
     async with desk.trace(rollout):
@@ -70,7 +70,7 @@ async def test_sequence_ids_interleave_with_what_others_draw(desk):
     assert [span.sequence_id for span in desk.tracer.get_last_trace()] == [1, 3]
 
 
-async def test_what_a_reader_does_to_waiting_spans_is_not_stored(desk):
+async def test_a_readers_changes_to_waiting_spans_are_not_stored(desk):
     rollout = await desk.rollout()
     desk.store.up.clear()
     async with desk.trace(rollout):
@@ -83,7 +83,7 @@ async def test_what_a_reader_does_to_waiting_spans_is_not_stored(desk):
     assert stored.name == "agentlightning.message" and stored.attributes
 
 
-async def test_flush_waits_for_what_has_ended(desk):
+async def test_flush_waits_for_ended_spans(desk):
     rollout = await desk.rollout()
     async with desk.trace(rollout):
         for index in range(1000):
@@ -144,7 +144,7 @@ async def test_an_agents_own_error_comes_before_the_stores(make_desk):
     assert "1 spans of attempt" in caught.value.__notes__[0]
 
 
-async def test_an_error_that_will_not_go_away_is_not_tried_again(desk):
+async def test_a_permanent_error_is_not_retried(desk):
     desk.store.error = lambda: AttemptNotFoundError("no such attempt")
     desk.store.up.clear()
     rollout = await desk.rollout()
@@ -158,7 +158,7 @@ async def test_an_error_that_will_not_go_away_is_not_tried_again(desk):
     assert "1 spans of attempt" in caught.value.__notes__[0]
 
 
-async def test_a_full_buffer_makes_the_agent_wait_until_there_is_room(make_desk):
+async def test_a_full_buffer_makes_the_agent_wait_for_room(make_desk):
     desk = make_desk(max_buffered=10, max_wait=30.0)
     rollout = await desk.rollout()
     desk.store.up.clear()
@@ -192,7 +192,7 @@ async def test_a_full_buffer_gives_the_trace_up_rather_than_the_agent(make_desk)
             for index in range(100):
                 desk.tracer.create_span(str(index))
 
-    with pytest.raises(StoreUnavailableError, match=r"^100 spans .* took no span .* 0\.1 s"):
+    with pytest.raises(StoreUnavailableError, match=r"^100 spans .* accepted no span .* 0\.1 s"):
         await run()
     assert time.monotonic() - started < 3.0  # waited once, not once per span
 
@@ -230,7 +230,7 @@ async def test_store_calls_are_not_traced(make_desk, flaky_store):
     assert await desk.names(rollout) == ["agentlightning.message"] * 3
 
 
-async def test_a_worker_torn_down_in_the_middle_of_a_trace_loses_nothing(desk):
+async def test_a_worker_torn_down_in_the_middle_of_a_trace_loses_no_span(desk):
     rollout = await desk.rollout()
     async with desk.trace(rollout):
         emit_message("one")

@@ -29,7 +29,7 @@ def client(models: ScriptedModels) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_the_text_is_kept_and_no_event_is_looked_at(client):
+def test_the_text_is_kept_and_no_event_is_copied(client):
     stream = client.chat.completions.create(model="m", messages=HI, stream=True)
     record = StreamRecord(stream, "chat")
     for event in stream:
@@ -42,7 +42,7 @@ def test_the_text_is_kept_and_no_event_is_looked_at(client):
     assert choice["token_ids"] == [token.id for token in Reply("Hello there.").tokens]
 
 
-async def test_asynchronous_streams_are_kept_alike(models):
+async def test_asynchronous_streams_are_recorded_in_the_same_way(models):
     async with openai.AsyncOpenAI(base_url=models.base_url, api_key="none") as client:
         stream = await client.chat.completions.create(model="m", messages=HI, stream=True)
         record = StreamRecord(stream, "chat")
@@ -51,7 +51,7 @@ async def test_asynchronous_streams_are_kept_alike(models):
     assert record.response()["choices"][0]["message"]["content"] == "Hello there."
 
 
-def test_calls_of_tools_are_noticed(models, client):
+def test_tool_calls_are_detected(models, client):
     models.script = [Reply(tool_calls=[ToolCall("look", {"at": "it"})])]
     stream = client.chat.completions.create(model="m", messages=HI, stream=True)
     record = StreamRecord(stream, "chat")
@@ -72,7 +72,7 @@ def test_two_records_of_one_stream_do_not_disturb_each_other(client):
     assert first == second and first["choices"][0]["message"]["content"] == "Hello there."
 
 
-def test_a_stream_that_is_left_is_kept_as_far_as_it_was_read(models, client):
+def test_the_read_part_of_an_abandoned_stream_is_recorded(models, client):
     models.script = [Reply("a b c d")]
     stream = client.chat.completions.create(model="m", messages=HI, stream=True)
     record = StreamRecord(stream, "chat")
@@ -112,7 +112,7 @@ def test_an_event_that_cannot_be_copied_is_logged_and_left_out(caplog):
     record = StreamRecord(iter(()), "chat")
     for event in (CHUNKS[0], Odd(), CHUNKS[2]):
         record.passed(event)
-    assert "could not be written down" in caplog.text
+    assert "could not be recorded" in caplog.text
     assert record.response()["choices"][0]["message"]["content"] == "ac"
 
 
@@ -124,7 +124,7 @@ class Decoder:
             yield SimpleNamespace(data=line.decode())
 
 
-def test_what_the_client_cannot_read_ends_the_record_too(caplog):
+def test_an_event_that_the_client_cannot_parse_ends_the_record(caplog):
     caplog.set_level(logging.DEBUG)
     stream = SimpleNamespace(_decoder=Decoder())
     record = StreamRecord(stream, "chat")
@@ -133,7 +133,7 @@ def test_what_the_client_cannot_read_ends_the_record_too(caplog):
     for event in stream._decoder.iter_bytes(iter([*lines, b"[DONE]"])):
         record.passed(event)
     assert record.response()["choices"][0]["message"]["content"] == "ab"
-    assert "broke off" in caplog.text
+    assert "invalid event" in caplog.text
 
 
 class Manager:
@@ -170,7 +170,7 @@ def content_of(record: StreamRecord | None) -> str:
     return record.response()["choices"][0]["message"]["content"]
 
 
-async def test_a_manager_tells_what_came_when_the_agent_is_done():
+async def test_a_manager_reports_the_record_when_the_agent_is_done():
     told: list[tuple[StreamRecord | None, BaseException | None]] = []
     managers = [Manager(), Manager()]
     first, second = (RecordedManager(m, "chat", lambda *what: told.append(what)) for m in managers)
@@ -185,14 +185,14 @@ async def test_a_manager_tells_what_came_when_the_agent_is_done():
     assert [manager.closed for manager in managers] == [True, True]
 
 
-def test_a_manager_that_the_agent_throws_away_tells_so():
+def test_a_manager_that_the_agent_drops_is_reported():
     told: list[Any] = []
     manager = RecordedManager(Manager(), "chat", lambda *what: told.append(what))
     del manager
     assert told == [(None, None)]
 
 
-async def test_a_manager_tells_of_errors_of_the_client_and_of_the_agent():
+async def test_a_manager_reports_errors_of_the_client_and_of_the_agent():
     told: list[tuple[StreamRecord | None, BaseException | None]] = []
     refused, wrong = ConnectionError("refused"), RuntimeError("the agent's")
 

@@ -23,6 +23,6 @@ def test_the_built_in_tracers_are_built_by_name():
         ({"type": "dummy", "x": 1}, "tracer.x"),
     ],
 )
-def test_a_mistake_is_told_with_its_path(spec: dict[str, object], path: str):
+def test_a_wrong_option_is_an_error_with_its_path(spec: dict[str, object], path: str):
     with pytest.raises(ConfigError, match=path):
         build_component("tracer", spec)

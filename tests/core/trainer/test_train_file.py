@@ -50,7 +50,7 @@ class TestDatasets:
         ("name", "text", "message"),
         [
             ("t.jsonl", '{"a": 1}\n\n{"a"', "line 3 is not JSON: "),
-            ("t.json", '{"a": 1}', "holds a dict and not a list"),
+            ("t.json", '{"a": 1}', "contains a dict, not a list"),
             ("t.json", "[1,", "Expecting value: line 1 column 4"),
             ("t.csv", "a,b\n1,2\n1\n", "line 3 has not as many cells as the header"),
             ("t.csv", "a,b\n1,2,3\n", "line 2 has not as many cells as the header"),
@@ -59,13 +59,13 @@ class TestDatasets:
             ("t.parquet", "", "is not a dataset"),
         ],
     )
-    def test_what_is_malformed(self, tmp_path, name, text, message):
+    def test_a_malformed_file_is_an_error(self, tmp_path, name, text, message):
         with pytest.raises(ConfigError) as caught:
             self.load(tmp_path, name, text)
         assert str(caught.value).startswith("train_dataset: ")
         assert message in str(caught.value)
 
-    def test_a_file_of_no_text(self, tmp_path):
+    def test_a_file_without_text(self, tmp_path):
         (tmp_path / "t.jsonl").write_bytes(b"\xff\x00")
         with pytest.raises(ConfigError, match="cannot be read: 'utf-8' codec"):
             load_dataset("t.jsonl", tmp_path, path="x")
@@ -75,7 +75,7 @@ class TestDatasets:
         [
             ("breaks", "agl_ds_parts.py:breaks raised KeyError: 'k'"),
             ("number", "a int is not a dataset"),
-            ("none", "is None and no dataset"),
+            ("none", "is None, not a dataset"),
             ("mapping", "a dict is not a dataset"),
         ],
     )
@@ -93,7 +93,7 @@ class TestDatasets:
 
 
 class TestReferences:
-    def test_what_is_one(self):
+    def test_is_reference(self):
         yes = ["a:b", "a.b:c.d", "x.py:a", "../d/x.py:a", "C:\\x.py:a"]
         no = ["a", "a.b", "x.py", "x.py:", "a b:c", "t.jsonl", "http://x"]
         assert [is_reference(text) for text in yes + no] == [True] * len(yes) + [False] * len(no)
@@ -114,11 +114,11 @@ class TestReferences:
         ("text", "message"),
         [
             ("gone.py:a", "there is no file"),
-            ("not-a-name.py:a", "its name is no identifier"),
+            ("not-a-name.py:a", "its name is not an identifier"),
             ("agl_ref_bad.py:a", "module 'agl_ref_bad' does not import: SyntaxError"),
         ],
     )
-    def test_what_cannot_be_imported(self, tmp_path, text, message):
+    def test_an_import_that_fails_is_an_error(self, tmp_path, text, message):
         (tmp_path / "not-a-name.py").write_text("")
         (tmp_path / "agl_ref_bad.py").write_text("def (\n")
         with pytest.raises(ConfigError, match=message):

@@ -428,7 +428,7 @@ def test_other_old_names_warn() -> None:
     assert isinstance(run.adapter, TracerTraceToTriplet)
 
 
-def test_custom_components_are_taken_as_they_are() -> None:
+def test_custom_components_are_used_unchanged() -> None:
     class Mine(Adapter[Any, Any]):
         def adapt(self, source: Any) -> Any:
             return source

@@ -186,12 +186,12 @@ class TestFile:
         assert isinstance(trainer.llm_proxy, DirectProxy)
 
     def test_a_component_of_another_kind_is_refused(self, file):
-        with pytest.raises(ConfigError, match=r"llm_server: .* is no LLMServer"):
+        with pytest.raises(ConfigError, match=r"llm_server: .* is not a subclass of LLMServer"):
             read_train_file(file, ["llm_server=agl_proxy_direct.proxy:DirectProxy"])
 
     def test_a_plugin_that_is_not_installed_is_named(self, file):
-        with pytest.raises(PluginNotFoundError, match=r"llm_server: .*nobody"):
-            read_train_file(file, ["llm_server=nobody"])
+        with pytest.raises(PluginNotFoundError, match=r"llm_server: .*no_such_server"):
+            read_train_file(file, ["llm_server=no_such_server"])
 
     def test_a_type_is_needed(self, file):
         with pytest.raises(ConfigError, match=r"llm_server: has no 'type'"):

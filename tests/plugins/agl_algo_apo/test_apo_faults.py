@@ -90,7 +90,7 @@ class TestEndpoints:
             (Reply(delay=30), "no critique: no answer within 0.3 s"),
             (Reply(garbage=b"<html>no</html>"), "no critique: "),
             (Reply(garbage=b"[]"), "no critique: "),
-            (Reply(garbage=b'{"choices": []}'), "no critique: the answer is no chat completion"),
+            (Reply(garbage=b'{"choices": []}'), "no critique: the answer is not a chat completion"),
             (Reply(garbage=b'{"choices": [{"message": {"content": 7}}]}'), "no critique: "),
             (Reply(text=""), "no critique: the answer is empty"),
         ],

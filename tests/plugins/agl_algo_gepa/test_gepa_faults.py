@@ -58,8 +58,8 @@ def test_a_useless_edit_is_rejected_with_the_reason(fit, store, edit, reason):
         (nothing, "no edit: no answer within 0.2 s"),
         ("", "no edit: the answer is empty"),
         ("  \n", "no edit: the answer is empty"),
-        (SimpleNamespace(choices=[]), "no edit: the answer is no chat completion"),
-        (SimpleNamespace(error="no"), "no edit: the answer is no chat completion"),
+        (SimpleNamespace(choices=[]), "no edit: the answer is not a chat completion"),
+        (SimpleNamespace(error="no"), "no edit: the answer is not a chat completion"),
     ],
 )
 def test_a_model_that_never_answers_ends_the_search_early(fit, store, answer, reason):

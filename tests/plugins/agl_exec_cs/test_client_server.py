@@ -133,7 +133,7 @@ def test_the_algorithms_error_is_raised() -> None:
         strategy(2).execute(algorithm, make_runner(), InMemoryLightningStore())
 
 
-def test_a_runners_error_ends_the_run_and_is_told() -> None:
+def test_a_runners_error_ends_the_run_and_is_reported() -> None:
     cancelled: list[bool] = []
 
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
@@ -238,7 +238,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error() -> None:
         )
 
 
-def test_the_default_port_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_free_port_replaces_a_taken_default_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGL_SERVER_PORT", raising=False)
     listener, port = _taken_port()
     monkeypatch.setattr("agl_exec_cs.client_server._DEFAULT_PORT", port)
@@ -325,7 +325,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("n_runners", [1, 2])
-def test_runners_elsewhere_are_told_when_the_run_is_over(n_runners: int) -> None:
+def test_runners_elsewhere_are_notified_of_the_end_of_the_run(n_runners: int) -> None:
     port, store = free_port(), InMemoryLightningStore()
     # The runners start first, and wait for their server.
     runners = strategy(n_runners, role="runner", server_port=port, server_host="127.0.0.1")
@@ -384,7 +384,7 @@ def test_a_runner_elsewhere_that_hangs_is_ended_with_the_run(
     assert [rollout.status for rollout, _ in outcome(store)] == ["succeeded"]
 
 
-def test_the_server_stays_until_remote_rollouts_are_written_down() -> None:
+def test_the_server_stays_until_remote_rollouts_are_finished() -> None:
     port, local = free_port(), InMemoryLightningStore()
 
     async def slow(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:

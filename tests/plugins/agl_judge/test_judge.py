@@ -86,7 +86,7 @@ class TestGrade:
             (Reply('{"grade": 8}'), "the score is not a number: None"),
             (Reply(""), "the answer is empty"),
             (Reply(error_status=500), "InternalServerError: "),
-            (Reply(garbage=b'{"choices": 1}'), "the answer is no chat completion"),
+            (Reply(garbage=b'{"choices": 1}'), "the answer is not a chat completion"),
         ],
     )
     async def test_an_invalid_verdict_is_requested_again_then_reported(

@@ -168,9 +168,9 @@ async def test_an_unhealthy_server_can_be_left_running():
     await server.stop()
 
 
-async def test_an_app_that_cannot_travel():
+async def test_an_app_that_cannot_be_pickled():
     server = launcher("mp", lambda *_: None, start_method="spawn")
-    with pytest.raises(LaunchError, match="cannot travel"):
+    with pytest.raises(LaunchError, match="cannot be pickled"):
         await server.start()
 
 
@@ -233,7 +233,7 @@ async def test_a_server_process_ends_with_its_starter():
     pytest.fail("the orphaned server kept its port")
 
 
-async def test_a_pickled_launcher_knows_the_address():
+async def test_a_pickled_launcher_has_the_address():
     server = launcher("thread")
     await server.start()
     copy = pickle.loads(pickle.dumps(server))

@@ -30,7 +30,7 @@ from wrong import (  # noqa: E402
 
 
 class Kind(NamedTuple):
-    """How to run the fakes of a module under their suite."""
+    """How the fakes of one module run under their suite: fixture, flags and further lines."""
 
     module: object
     fixture: str

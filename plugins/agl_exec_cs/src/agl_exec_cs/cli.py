@@ -39,10 +39,10 @@ _NOT_FOR_RUNNERS: Final = (
     multiple=True,
     help="Override a key of FILE, e.g. --set logging.level=DEBUG; may be repeated.",
 )
-@click.option("--server", metavar="HOST|URL", help="Where the algorithm's store server is.")
+@click.option("--server", metavar="HOST|URL", help="Address of the algorithm's store server.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Its port, if --server is a host.")
 @click.option("-n", "--n-runners", type=click.IntRange(min=1), help="Number of processes.")
-@click.option("--max-rollouts", type=click.IntRange(min=1), help="Rollouts each does at most.")
+@click.option("--max-rollouts", type=click.IntRange(min=1), help="Most rollouts per runner.")
 def runner(
     file: Path,
     overrides: tuple[str, ...],
@@ -82,7 +82,7 @@ def runner(
 @click.command(epilog="Example: agl algorithm train.toml --host 0.0.0.0 --port 4747")
 @run_options
 @click.option("--run", "name", metavar="NAME", help="Name of the run, as in agl train.")
-@click.option("--resume", is_flag=True, help="Go on with a run, as in agl train.")
+@click.option("--resume", is_flag=True, help="Resume a run, as in agl train.")
 @click.option("--host", help="Interface that the store server listens on; this machine's only.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Its port; 4747.")
 def algorithm(

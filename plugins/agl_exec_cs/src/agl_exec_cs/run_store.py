@@ -31,7 +31,7 @@ _PROBE_INTERVAL: Final = 1.0  # seconds between later probes
 
 
 class RunStore(ClaimTracker):
-    """A store that hands out work until the run ends, and tracks which workers know of the end.
+    """A store that hands out work until the run ends, and tracks which workers were notified.
 
     Thread-safe.
 

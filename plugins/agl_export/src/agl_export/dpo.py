@@ -75,7 +75,7 @@ def dpo_rows(samples: Sequence[Sample], options: DpoOptions, report: ExportRepor
 
     Args:
         samples: All rollouts of one task.
-        options: Which pairs to make.
+        options: Options of the dataset.
         report: Counts each sample: as used if it is in a pair, otherwise as left out, with the
             reason of its best candidate.
     """

@@ -47,7 +47,7 @@ def rl_rows(samples: Sequence[Sample], options: RlOptions, report: ExportReport)
 
     Args:
         samples: All rollouts of one task.
-        options: Which rows to make.
+        options: Options of the dataset.
         report: Counts each sample, as used or as left out.
     """
     rows: list[Row] = []

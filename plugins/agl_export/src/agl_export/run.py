@@ -40,7 +40,7 @@ _ABOUT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rollouts are used. None allows any.
+    """Selects rollouts; None allows any value.
 
     Attributes:
         run: Name of their run.
@@ -71,7 +71,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which tasks are for training and which for validation. All rows of a task are on one side.
+    """Divides tasks into training and validation. All rows of a task are on one side.
 
     A task's side depends only on the task and the seed, so it is stable while rollouts are added.
     The share is met on average.
@@ -114,8 +114,8 @@ async def export_dataset(
         store: The store of the rollouts.
         build: Makes rows, e.g. ``lambda samples, report: sft_rows(samples, options, report)``.
         path: A file that ends in ``.jsonl`` or ``.parquet``.
-        selection: Which rollouts are used; by default all that succeeded.
-        split: Which tasks go to a second file; by default none.
+        selection: Selects rollouts; by default all that succeeded.
+        split: Selects the tasks of a second file; by default none.
         bare: Leave out the columns about a row's origin.
 
     Returns:
@@ -158,7 +158,7 @@ async def read_samples(
 
     Args:
         store: The store of the rollouts.
-        selection: Which rollouts are used.
+        selection: Selects rollouts.
         report: Counts all rollouts, and those without a sample.
     """
     tasks: dict[str, list[str]] = {}

@@ -61,7 +61,7 @@ def sft_rows(samples: Sequence[Sample], options: SftOptions, report: ExportRepor
 
     Args:
         samples: All rollouts of one task.
-        options: Which rows to make.
+        options: Options of the dataset.
         report: Counts each sample, as used or as left out.
     """
     needed = options.best is not None or options.min_reward is not None

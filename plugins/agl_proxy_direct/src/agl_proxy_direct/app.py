@@ -59,7 +59,7 @@ class ProxyApp:
     """ASGI application between agents and backends. For one event loop.
 
     Args:
-        store: Where spans go.
+        store: Store of the spans.
         backends: The backends to start with.
         config: Options of the proxy; those of its server are not used here.
         upstream_spec: The upstream that sends requests; HTTP by default.
@@ -98,7 +98,7 @@ class ProxyApp:
 
     @property
     def forwards_keys(self) -> bool:
-        """Whether a backend without a key gets the caller's; never where that is our token."""
+        """Whether a backend without a key gets the caller's key; false if that is a proxy token."""
         return not self._access.uses_tokens
 
     # -- ASGI ------------------------------------------------------------------------------------

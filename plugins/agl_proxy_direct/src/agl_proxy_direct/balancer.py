@@ -180,7 +180,7 @@ class Balancer:
                     member.version = version
 
     def pause(self) -> None:
-        """Make new calls wait. Calls in flight go on."""
+        """Make new calls wait. Calls in flight continue."""
         self._paused = True
 
     def resume(self) -> None:
@@ -274,7 +274,7 @@ class Balancer:
         """Give a backend back.
 
         Args:
-            member: What :meth:`acquire` returned.
+            member: A backend from :meth:`acquire`.
             failed: Whether the backend was at fault; None if the call gives no evidence.
         """
         member.in_flight -= 1

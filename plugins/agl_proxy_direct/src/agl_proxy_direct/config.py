@@ -24,7 +24,7 @@ class DirectProxyConfig(ComponentConfig):
     model_list: Sequence[Mapping[str, Any]] | None = Field(default=None, kw_only=False)
     """Backends, in LiteLLM's form."""
     store: LightningStore | None = Field(default=None, exclude=True, kw_only=False)
-    """Where spans go; may be set later, before the start."""
+    """Store of the spans; may be set later, before the start."""
     host: str | None = Field(default=None, kw_only=False)
     """Interface to listen on; None is loopback. Any other needs ``auth_token`` or ``insecure``."""
     access_host: str | None = None

@@ -36,7 +36,7 @@ class CallError(Exception):
 
     Args:
         status: HTTP status.
-        message: What happened and what to do, for the caller.
+        message: The problem and its remedy, for the caller.
         code: Machine-readable code; also the span's ``error.type``.
         headers: Further headers of the response, e.g. ``retry-after``.
     """

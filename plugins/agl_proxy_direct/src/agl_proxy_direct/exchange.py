@@ -24,7 +24,7 @@ _CLIENT_CLOSED: Final = 499
 
 
 class Exchange(ABC):
-    """One request and its response. Serves once.
+    """One request and its response; an instance serves once.
 
     Args:
         app: The application whose backends, spool and limits are used.

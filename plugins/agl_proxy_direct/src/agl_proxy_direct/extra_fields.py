@@ -18,7 +18,7 @@ __all__ = ["NO_EXTRA_FIELDS", "ExtraFields", "complete_request"]
 
 @dataclass(frozen=True, slots=True)
 class ExtraFields:
-    """Which fields of a response the agent did not request."""
+    """The fields of a response that the agent did not request."""
 
     token_ids: bool = False
     logprobs: bool = False

@@ -115,13 +115,13 @@ class ModelCallExchange(Exchange):
         try:
             return translate_request(self._protocol, "chat", request)
         except CodecError as error:
-            # The backend may accept what the codec cannot translate, so the call goes on.
+            # The backend may accept fields that the codec cannot translate, so the call continues.
             self._record.extra["agl.proxy.raw_request"] = dumps(request).decode()
             self._record.extra["agl.proxy.codec_error"] = str(error)
             return {}
 
     def _may_retry(self, error: UpstreamError, member: Member, failed: list[Member]) -> bool:
-        """Whether another try may succeed. Never after the agent got a byte."""
+        """Return whether another try may succeed; false after the agent got a byte."""
         if self._headers_sent or len(failed) >= self._app.config.num_retries:
             return False
         if isinstance(error, BackendRefusal) and error.status not in _RETRIED_STATUSES:

@@ -209,5 +209,5 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _refuse_calls(scope: Any, receive: Any, send: Any) -> None:
-    """Stand in for the application, which is made at each start."""
+    """ASGI application of a proxy that is not started; each start makes the real one."""
     raise LaunchError("the proxy was not started")

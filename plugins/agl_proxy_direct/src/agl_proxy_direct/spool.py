@@ -106,14 +106,14 @@ class Spool:
     """Spans on their way from a proxy to its store. Belongs to one event loop.
 
     Args:
-        store: Where spans go.
+        store: Store of the spans.
         max_spans: Number of waiting spans at which the spool is full.
         max_bytes: Bytes of JSON at which the spool is full.
 
     Attributes:
-        store: Where spans go; may be replaced.
+        store: Store of the spans; may be replaced.
         stored_spans: Number of spans that the store accepted.
-        refused_spans: Number of spans that the store refused for good.
+        refused_spans: Number of spans that the store refused permanently.
     """
 
     def __init__(

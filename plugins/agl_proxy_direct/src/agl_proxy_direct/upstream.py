@@ -16,7 +16,7 @@ HeaderList = list[tuple[bytes, bytes]]
 
 
 class UpstreamError(Exception):
-    """A backend gave no usable response.
+    """A backend did not return a usable response.
 
     Args:
         status: HTTP status for the caller.
@@ -100,7 +100,7 @@ class Upstream(ABC):
         """Return the response when its headers have arrived.
 
         Raises:
-            UpstreamError: The backend gave no response.
+            UpstreamError: The backend did not respond.
         """
 
     @abstractmethod

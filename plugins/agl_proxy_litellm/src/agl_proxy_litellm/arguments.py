@@ -33,7 +33,7 @@ _PARAMETERS: Final = _CARRIERS | set(_NAMES.split())
 _OPENAI_ONLY: Final = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store"}
 )
-"""Parameters that only OpenAI knows and that do not change a response; others get none of them."""
+"""Parameters of OpenAI alone that do not change a response; not sent to other providers."""
 
 
 def arguments(body: Json, *, openai: bool) -> Json:

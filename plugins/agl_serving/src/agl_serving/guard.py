@@ -45,7 +45,7 @@ class BrowserGuard:
             if not self._is_ours(host):
                 raise HTTPError(
                     421,
-                    "this server does not answer to that Host; name it with --allowed-host, "
+                    "this server does not accept that Host header; name it with --allowed-host, "
                     "or protect the server with --auth-token",
                 )
             if len(self._seen) < 64:

@@ -184,7 +184,7 @@ class ProcessServing(Serving):
                 process.start()
             except (AttributeError, TypeError, multiprocessing.ProcessError) as error:
                 raise LaunchError(
-                    f"the app cannot travel to a process ({context.get_start_method()}): {error}"
+                    f"the app cannot be pickled ({context.get_start_method()}): {error}"
                 ) from error
             finally:
                 there.close()

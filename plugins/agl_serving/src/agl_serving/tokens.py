@@ -99,7 +99,7 @@ def mint_token(
         raise ConfigError(f"unknown scope {scope!r}: use one of {', '.join(SCOPES)}")
     bound = rollout_id is not None and attempt_id is not None
     if bound != (scope == "attempt"):
-        raise ConfigError("a token of scope attempt, and no other, names a rollout and an attempt")
+        raise ConfigError("scope attempt needs a rollout and an attempt; other scopes take neither")
     return _Signer(secret).sign(scope, lifetime, rollout_id, attempt_id, models)
 
 

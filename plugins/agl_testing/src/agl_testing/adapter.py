@@ -30,7 +30,7 @@ __all__ = ["AdapterSuite"]
 
 
 class AdapterSuite(Suite):
-    """Everything an adapter of traces must do.
+    """Tests the contract of adapters of traces.
 
     The author supplies a fixture ``adapter``.
     """

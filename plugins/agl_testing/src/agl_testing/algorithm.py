@@ -48,7 +48,7 @@ class SlowStart(Hook):
 
 
 class AlgorithmSuite(Suite):
-    """Everything an algorithm must do.
+    """Tests the contract of algorithms.
 
     The author supplies a fixture ``algorithm`` whose run ends by itself within seconds on the
     datasets below, and may override the other fixtures.

@@ -89,7 +89,7 @@ class UntilClaimed:
 
 
 class ExecutionSuite(Suite):
-    """Everything an execution strategy must do.
+    """Tests the contract of execution strategies.
 
     The author supplies a fixture ``make_strategy``: a callable that takes ``n_runners`` and returns
     a strategy whose grace periods are about a second.

@@ -32,7 +32,7 @@ __all__ = ["LLMServerSuite"]
 
 
 class LLMServerSuite(Suite):
-    """Everything an LLM server must do.
+    """Tests the contract of LLM servers.
 
     The author supplies a fixture ``server``: a server that is not started, on a free port of
     loopback. With the flag ``weights``, also ``new_weights``.

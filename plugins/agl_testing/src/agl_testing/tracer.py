@@ -36,7 +36,7 @@ class BrokenStore(InMemoryLightningStore):
 
 
 class TracerSuite(Suite):
-    """Everything a tracer must do.
+    """Tests the contract of tracers.
 
     The author supplies a fixture ``tracer``: a tracer that is not initialised yet, and that waits
     at most a second for a store that is down.

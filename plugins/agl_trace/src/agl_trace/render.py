@@ -36,7 +36,7 @@ _COLORS: Final = {"model": "cyan", "tool": "yellow", "agent": "magenta", "reward
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How lines are written.
+    """Options of the output.
 
     Attributes:
         width: Most columns of a line; at least 24.
@@ -66,7 +66,7 @@ def render_trace(view: TraceView, style: Style, *, depth: int | None = None) -> 
 
     Args:
         view: The trace.
-        style: How to write it.
+        style: Options of the output.
         depth: Fold levels deeper than this and show the number of folded spans; None: show all.
     """
     folded = list(_fold(view.rows, depth))

@@ -150,8 +150,8 @@ def test_a_server_gets_what_is_finished_under_new_ids(filled, capsys):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"kind": "rollout"}', "all.jsonl, line 1 is no record"),
-        ("[", "all.jsonl, line 1 is no record"),
+        ('{"kind": "rollout"}', "all.jsonl, line 1 is not a record"),
+        ("[", "all.jsonl, line 1 is not a record"),
         ('{"kind": "x", "record": {}}', "line 1: unknown kind 'x'"),
         ('{"kind": "rollout", "record": {"input": 1}}', "this rollout cannot be restored"),
         ('{"kind": "span", "record": {"rollout_id": 1}}', "this span cannot be restored"),

@@ -84,5 +84,5 @@ class WorksInItself(Base):
 
     def adapt_with_report(self, source: Any, /):
         self.source = source
-        time.sleep(0.005)  # lets another thread in
+        time.sleep(0.005)  # lets another thread run
         return super().adapt_with_report(self.source)

@@ -1,4 +1,4 @@
-"""How the processes of a crash test build the store."""
+"""Specifies a store, so that the processes of a crash test can build it."""
 
 from __future__ import annotations
 

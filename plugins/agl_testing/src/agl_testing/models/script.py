@@ -13,7 +13,7 @@ __all__ = ["Reply", "Token", "ToolCall", "prompt_tokens", "tokenize"]
 
 
 class Token(NamedTuple):
-    """A piece of text, its id, and the log-probability the scripted model gives it."""
+    """A piece of text with its id and its scripted log-probability."""
 
     text: str
     id: int
@@ -57,7 +57,7 @@ class Reply:
         delay: Seconds before the first byte.
         chunk_delay: Seconds between the chunks of a stream.
         drop_after: Cut the connection after this many chunks of a stream (or, with 0, before any
-            byte of any reply); None for never.
+            byte of any reply); None: never.
         garbage: Send these bytes as the body instead of a reply.
     """
 

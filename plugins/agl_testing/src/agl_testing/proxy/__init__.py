@@ -21,4 +21,4 @@ __all__ = ["ProxySuite", "TroubledStore"]
 class ProxySuite(
     LifecycleTests, CallTests, StreamTests, BackendFaultTests, StoreFaultTests, ControlTests
 ):
-    """Everything an LLM proxy must do; see :class:`agl_testing.proxy.base.ProxyTests`."""
+    """Tests the contract of LLM proxies; see :class:`agl_testing.proxy.base.ProxyTests`."""

@@ -24,7 +24,7 @@ _REQUIRES = {
     "provider": ("agl-proxy-direct",),
     "proxy": ("agl-proxy-direct",),
 }
-"""Distributions that a package of a kind needs beside the core."""
+"""Distributions that a package of a kind needs besides the core."""
 _PACKAGE = "PACKAGE"  # placeholder for the package's name in a template's path
 
 

@@ -42,4 +42,4 @@ class StoreSuite(
     MachineTests,
     LoadTests,
 ):
-    """Everything a store must do; see :class:`agl_testing.store.base.StoreTests`."""
+    """Tests the contract of stores; see :class:`agl_testing.store.base.StoreTests`."""

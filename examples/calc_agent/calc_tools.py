@@ -79,9 +79,9 @@ class Calculator:
         try:
             given = json.loads(arguments)
         except ValueError:
-            return "error: the arguments are no JSON"
+            return "error: the arguments are not JSON"
         if not isinstance(given, dict):
-            return "error: the arguments are no JSON object"
+            return "error: the arguments are not a JSON object"
         result = self._portal.call(functools.partial(self._client.call_tool, name, given))
         text = "\n".join(getattr(part, "text", "") for part in result.content)
         return f"error: {text}" if result.is_error else text

@@ -39,7 +39,7 @@ def calculate(expression: str) -> str:
     try:
         value = _value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
-        raise ValueError(f"{expression!r} is no arithmetic expression") from None
+        raise ValueError(f"{expression!r} is not an arithmetic expression") from None
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"

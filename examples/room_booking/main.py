@@ -61,7 +61,7 @@ def main() -> int:
     try:
         run = demo.choose_run()
         if run is None:
-            say(f"There is no run with seed {options.seed} to go on with in {options.store}.")
+            say(f"There is no run with seed {options.seed} to resume in {options.store}.")
             return FAILED
         result = demo.run(run)
     except KeyboardInterrupt:
@@ -207,11 +207,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--runners", type=int, default=8, help="at once (default: 8)")
     parser.add_argument(
-        "--store", type=Path, default=STORE, help=f"file that keeps it all (default: {STORE})"
+        "--store", type=Path, default=STORE, help=f"file of the store (default: {STORE})"
     )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the last run of this seed"
-    )
+    parser.add_argument("--resume", action="store_true", help="resume the last run of this seed")
     return parser.parse_args()
 
 

@@ -19,10 +19,10 @@ from simulated_model.server import create_app
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m simulated_model", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
-    parser.add_argument("--seed", type=int, default=0, help="where it slips, what it proposes")
-    parser.add_argument("--slip", type=float, default=0.02, help="chance of forgetting a rule")
+    parser.add_argument("--seed", type=int, default=0, help="seed of slips and proposals")
+    parser.add_argument("--slip", type=float, default=0.02, help="probability of forgetting a rule")
     parser.add_argument(
-        "--until-stdin-closes", action="store_true", help="end when standard input does"
+        "--until-stdin-closes", action="store_true", help="end when standard input closes"
     )
     options = parser.parse_args()
     listener = socket.create_server(("127.0.0.1", options.port), backlog=1024)

@@ -29,7 +29,7 @@ def calculator() -> Iterator[Any]:
         yield calculator
 
 
-def test_the_server_says_what_its_tool_takes(calculator):
+def test_the_server_describes_the_parameters_of_its_tool(calculator):
     (tool,) = calculator.definitions()
     assert tool["function"]["name"] == "calculate"
     assert "arithmetic" in tool["function"]["description"]
@@ -44,8 +44,8 @@ def test_calls_and_their_errors(calculator):
     assert "division by zero" in call({"expression": "1/0"})
     assert call({"expression": "1/0"}).startswith("error: ")
     assert call({"sum": "1"}).startswith("error: ")
-    assert call([1]) == "error: the arguments are no JSON object"
-    assert calculator.call("calculate", "{") == "error: the arguments are no JSON"
+    assert call([1]) == "error: the arguments are not a JSON object"
+    assert calculator.call("calculate", "{") == "error: the arguments are not JSON"
     assert calculator.call("sing", "{}").startswith("error: ")
 
 

@@ -43,7 +43,7 @@ def test_values(expression, value):
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("1 +", "is no arithmetic expression"),
+        ("1 +", "is not an arithmetic expression"),
         ("1/0", "division by zero"),
         ("0**-1", "division by zero"),
         ("__import__('os')", "only numbers"),
@@ -53,11 +53,11 @@ def test_values(expression, value):
         ("9**9**9", "an exponent must be"),
         ("2**0.5", "an exponent must be"),
         ("10**50", "more than 50 digits"),
-        ("(" * 150, "is no arithmetic expression"),
+        ("(" * 150, "is not an arithmetic expression"),
         ("1" * 201, "longer than 200 characters"),
     ],
 )
-def test_what_is_refused(expression, message):
+def test_invalid_expressions_are_refused(expression, message):
     with pytest.raises(ValueError, match=message):
         calculate(expression)
 
@@ -70,7 +70,7 @@ def test_it_agrees_with_exact_arithmetic(steps):
     assert isinstance(exact, Fraction)
 
 
-def test_tasks_are_the_same_for_a_seed_and_apart_for_another():
+def test_equal_seeds_give_equal_tasks_and_other_seeds_other_tasks():
     assert make_tasks(8, 1) == make_tasks(8, 1)
     train, held_out = train_tasks(), val_tasks()
     assert (len(train), len(held_out)) == (64, 32)
@@ -96,7 +96,7 @@ def ask(question: str, *more: dict[str, Any], seed: int = 0) -> Any:
     return simulate({"messages": messages, "tools": [{}], "seed": seed})
 
 
-def test_the_simulated_model_sets_sums_up_right_most_of_the_time():
+def test_most_formulas_of_the_simulated_model_are_right():
     tasks = make_tasks(400, 7)
     tried = right = 0
     for task in tasks:
@@ -116,7 +116,7 @@ def test_the_simulated_model_reads_results():
     assert "only know" in ask("What is love?").text
 
 
-def test_the_environment_decides_which_model_is_asked(monkeypatch):
+def test_environment_variables_select_the_model(monkeypatch):
     llm = agl.LLM(endpoint="environment", model="environment")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://h/v1")
     monkeypatch.setenv("OPENAI_MODEL", "m")

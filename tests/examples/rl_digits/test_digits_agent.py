@@ -57,7 +57,7 @@ def test_the_reward_is_half_for_each_turn(replies: tuple[Reply, ...], reward: fl
     assert reward_for(*replies)[0] == reward
 
 
-def test_the_model_is_told_what_lies_where_it_looked():
+def test_the_tool_returns_the_digit_on_the_shelf():
     _, models = reward_for(look("0"), Reply("7"))
     first, second = (request.body["messages"] for request in models.requests)
     assert [message["content"] for message in first] == ["Shelf 3?"]
@@ -66,7 +66,7 @@ def test_the_model_is_told_what_lies_where_it_looked():
     assert models.requests[0].body["max_tokens"] == 9
 
 
-def test_tasks_are_repeatable_and_of_every_shelf():
+def test_tasks_are_repeatable_and_cover_every_shelf():
     assert make_tasks(50, seed=4) == make_tasks(50, seed=4) != make_tasks(50, seed=5)
     assert {task["shelf"] for task in train_tasks()} == set(range(10))
     assert not [task for task in val_tasks() if task in train_tasks()]

@@ -79,7 +79,7 @@ def test_a_trace_holds_the_conversation_the_feedback_and_the_reward():
     assert [message for message in messages if message is not None] == [feedback]
 
 
-def test_losing_the_placeholder_costs_rewards():
+def test_a_prompt_without_the_placeholder_scores_lower():
     """The placeholder holds today's date; without it "tomorrow" is a guess."""
     rows = [
         task.model_dump(mode="json")
@@ -92,7 +92,7 @@ def test_losing_the_placeholder_costs_rewards():
 
 
 @pytest.mark.parametrize("arguments", ["", "[]", '{"day": "2026-01-01"}', "{oops"])
-def test_a_wrong_tool_call_is_told_to_the_model(arguments: str):
+def test_a_wrong_tool_call_returns_an_error_to_the_model(arguments: str):
     assert json.loads(list_rooms(TASKS[0], arguments)) == {
         "error": "list_rooms takes one argument, date: YYYY-MM-DD"
     }

@@ -92,10 +92,10 @@ def test_ctrl_c_leaves_nothing_running_and_resume_ends_as_if_undisturbed(start, 
         assert resumed[field] == undisturbed[field], field
 
 
-def test_there_must_be_something_to_resume(run):
+def test_resume_without_an_earlier_run_is_an_error(run):
     code, _, err = run(MAIN, "--resume")
     assert code == 2
-    assert "There is no run with seed 7 to go on with in agl-runs/room_booking/demo.db." in err
+    assert "There is no run with seed 7 to resume in agl-runs/room_booking/demo.db." in err
 
 
 def test_help_shows_examples(run):
@@ -106,7 +106,7 @@ def test_help_shows_examples(run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_the_demo_wins_clearly_with_any_seed(run, seed: int):
+def test_the_demo_improves_the_score_with_any_seed(run, seed: int):
     code, out, err = run(MAIN, "--json", "--seed", str(seed))
     assert code == 0, err
     result = json.loads(out)

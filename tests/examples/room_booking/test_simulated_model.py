@@ -50,7 +50,7 @@ def test_understands_every_wording_of_the_generator():
         assert resolve_day(task.request, f"Today is {task.today}.") == needs.day
 
 
-def test_is_perfect_only_if_told_everything():
+def test_is_perfect_only_with_all_rules():
     assert accuracy(FULL_PROMPT) == 1.0
     assert accuracy(SEED_PROMPT) < 0.25
     assert 0.85 < accuracy(FULL_PROMPT, slip=0.02) < 1.0
@@ -66,7 +66,7 @@ def test_every_rule_is_worth_learning(name: str):
         assert accuracy(without) < 0.99
 
 
-def test_learning_one_thing_at_a_time_pays_at_every_step():
+def test_each_further_rule_raises_the_score():
     """The score has no plateau for a search that keeps the best of a few edits."""
     prompt, scores = SEED_PROMPT, [accuracy(SEED_PROMPT, tasks=150)]
     left = set(ADVICE) - followed(SEED_PROMPT)
@@ -111,7 +111,7 @@ def test_without_todays_date_relative_days_are_guessed():
     assert json.loads(call["function"]["arguments"])["date"] != task.needs.day.isoformat()
 
 
-def test_says_so_when_the_tool_fails():
+def test_reports_a_failed_tool_call():
     messages = [
         {"role": "system", "content": FULL_PROMPT},
         {"role": "user", "content": TASKS[0].request},
@@ -150,7 +150,7 @@ def test_edits_follow_a_critique():
     assert sum("no room" in followed(edited) for edited in edits) > 30
 
 
-def test_edits_may_mend_two_things_if_not_asked_for_one():
+def test_edits_may_add_two_rules_unless_asked_for_one():
     model = SimulatedModel(seed=4)
     question = f"<prompt>{SEED_PROMPT}</prompt>"
     added = {
@@ -200,7 +200,7 @@ def test_finds_the_prompt_in_usual_layouts(text: str):
     assert find_prompt(text) == "Book. {today}"
 
 
-def test_answers_in_a_fence_if_asked_to():
+def test_answers_in_a_fence_on_request():
     user = f"```\n{SEED_PROMPT}\n```\nProvide the new instructions within ``` blocks."
     reply = ask(SimulatedModel(), "", user)
     assert reply.startswith(f"```\n{SEED_PROMPT}\n")
@@ -216,5 +216,5 @@ def test_answers_in_a_fence_if_asked_to():
         ("", "What is the capital of France?", "other"),
     ],
 )
-def test_tells_what_is_asked(system: str, user: str, kind: str):
+def test_recognises_the_kind_of_a_request(system: str, user: str, kind: str):
     assert what_is_asked(system, user) == kind

@@ -124,7 +124,7 @@ def test_bad_requests_are_errors_the_client_knows(
     assert caught.value.type == "invalid_request_error"
 
 
-def test_a_body_that_is_no_json_is_a_bad_request(url: str):
+def test_a_body_that_is_not_json_is_a_bad_request(url: str):
     request = urllib.request.Request(f"{url}/chat/completions", data=b"{oops", method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request)
@@ -151,7 +151,7 @@ def test_equal_seeds_answer_alike_across_processes(client: OpenAI):
         assert draws(other, 8) != here
 
 
-def test_says_loudly_that_it_is_simulated_and_ends_with_its_context(
+def test_reports_that_it_is_simulated_and_ends_with_its_context(
     capfd: pytest.CaptureFixture[str],
 ):
     with run_in_background() as url:

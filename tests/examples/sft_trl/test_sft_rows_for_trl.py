@@ -6,12 +6,12 @@ from fine_tune import to_trl
 from sft_tasks import TASKS
 
 
-def test_tokens_stay_as_they_are():
+def test_tokens_are_unchanged():
     row = {"input_ids": [1, 2], "labels": [-100, 2], "reward": 1.0, "task": "t"}
     assert to_trl([row]) == [{"input_ids": [1, 2], "labels": [-100, 2]}]
 
 
-def test_each_answer_is_a_row_with_what_came_before_it():
+def test_each_answer_is_a_row_with_the_messages_before_it():
     user, first, tool, second = (
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"},

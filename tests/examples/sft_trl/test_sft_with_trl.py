@@ -128,7 +128,7 @@ def export(build: Any, path: Path) -> list[dict[str, Any]]:
     return list(read_rows(path))
 
 
-def test_sft_trains_on_tool_calls_as_they_were_made(tiny, tmp_path):
+def test_sft_trains_on_unchanged_tool_calls(tiny, tmp_path):
     from agl_export import SftOptions, sft_rows
     from fine_tune import to_trl, train
 
@@ -153,7 +153,7 @@ def test_sft_trains_on_tool_calls_as_they_were_made(tiny, tmp_path):
     assert '{"name": "add", "arguments": {"b": "x"}}' in written  # without "a": null
 
 
-def test_sft_of_tokens_trains_on_what_was_sampled(tiny, tmp_path):
+def test_sft_of_tokens_trains_on_the_sampled_tokens(tiny, tmp_path):
     from agl_export import SftOptions, sft_rows
     from fine_tune import to_trl, train
 

@@ -49,7 +49,7 @@ def test_a_right_query_at_once():
     assert "CREATE TABLE customers" in request.body["messages"][1]["content"]
 
 
-def test_an_error_is_told_and_mended():
+def test_the_model_corrects_a_query_after_an_error():
     script = [Reply("```sql\nSELECT COUNT(x) FROM customers\n```"), Reply("SELECT 12")]
     with ScriptedModels(script) as models:
         assert answer(models) == 1.0

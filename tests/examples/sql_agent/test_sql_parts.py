@@ -32,7 +32,7 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", DATABASES)
-def test_a_database_says_what_it_holds(name):
+def test_a_database_returns_its_schema(name):
     schema = schema_of(name)
     assert schema.count("CREATE TABLE") == 3
     assert sql_databases.database(name).stat().st_size > 0
@@ -60,7 +60,7 @@ def test_every_question_has_a_query_that_runs_and_few_find_nothing():
     assert {task["database"] for task in tasks} == set(DATABASES)
 
 
-def test_what_is_held_out_is_not_trained_on():
+def test_held_out_tasks_are_not_training_tasks():
     train, held_out = train_tasks(), val_tasks()
     assert (len(train), len(held_out)) == (69, 24)
     assert not {t["question"] for t in train} & {t["question"] for t in held_out}
@@ -84,7 +84,7 @@ def test_what_is_held_out_is_not_trained_on():
         "not sql",
     ],
 )
-def test_what_is_no_query_that_reads(sql):
+def test_statements_that_are_not_read_only_queries_are_refused(sql):
     before = run_query("shop", "SELECT COUNT(*) FROM orders")
     if sql:
         with pytest.raises(QueryError):
@@ -105,7 +105,7 @@ def test_queries_are_bounded(monkeypatch):
     assert time.monotonic() - start < 5
 
 
-def test_rewards_are_by_what_is_found():
+def test_rewards_compare_result_rows():
     count = {"database": "shop", "sql": "SELECT COUNT(*) FROM customers"}
     assert grade(count, "SELECT 12") == 1.0
     assert grade(count, "SELECT 12.0000000001") == 1.0
@@ -131,7 +131,7 @@ def ask(question: str, *more: dict[str, Any], seed: int = 0) -> str:
     return text.removeprefix("```sql\n").removesuffix("\n```")
 
 
-def test_the_simulated_model_errs_and_mends_as_it_says():
+def test_the_simulated_model_errs_and_corrects_at_the_stated_rates():
     tasks = [(task, seed) for task in all_tasks() for seed in range(5)]
     complaint = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "no"}]
     first = [grade(task, ask(task["question"], seed=seed)) for task, seed in tasks]

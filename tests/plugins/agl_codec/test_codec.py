@@ -179,7 +179,7 @@ def without(value: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("other", OTHERS)
 @given(requests())
-def test_requests_there_and_back(other: Protocol, request: dict[str, Any]):
+def test_round_trips_of_requests(other: Protocol, request: dict[str, Any]):
     before = dumps(request)
     there = translate_request("chat", other, request)
     assert dumps(request) == before, "the original is not changed"
@@ -202,7 +202,7 @@ def test_messages_and_responses_meet_in_chat(request: dict[str, Any]):
 
 @pytest.mark.parametrize("other", OTHERS)
 @given(responses())
-def test_responses_there_and_back(other: Protocol, response: dict[str, Any]):
+def test_round_trips_of_responses(other: Protocol, response: dict[str, Any]):
     back = translate_response(other, "chat", translate_response("chat", other, response))
     assert without(back, "created") == without(response, "created")
 
@@ -244,7 +244,7 @@ def test_every_event_of_responses_is_numbered_and_items_open_before_they_close(
     assert opened == sorted(opened) and set(opened) == closed
 
 
-def test_what_only_messages_has_becomes_what_chat_has():
+def test_fields_of_messages_become_their_equivalents_in_chat():
     made = translate_request(
         "messages",
         "chat",
@@ -306,7 +306,7 @@ def test_what_only_messages_has_becomes_what_chat_has():
         ("completions", "chat", {}, "completions"),
     ],
 )
-def test_what_the_other_cannot_say_is_refused(
+def test_content_without_an_equivalent_is_refused(
     source: Protocol, target: Protocol, request_: Any, why: str
 ):
     with pytest.raises(CodecError, match=why):
@@ -358,7 +358,7 @@ def test_signed_thoughts_survive_the_way_through_chat():
     assert lost_in_request("chat", "messages", request) == []
 
 
-def test_thoughts_that_nobody_signed_are_not_given_to_anthropic():
+def test_unsigned_thoughts_are_not_sent_to_anthropic():
     unsigned = {"type": "thinking", "thinking": "let me see", "signature": None}
     said = {"role": "assistant", "content": "yes", "thinking_blocks": [unsigned]}
     request = {"model": "q", "messages": [{**said, "reasoning_content": "let me see"}]}
@@ -458,14 +458,14 @@ LOSSES: Any = [
 
 
 @pytest.mark.parametrize(("source", "target", "request_", "names"), LOSSES)
-def test_what_a_request_loses_is_named(
+def test_fields_that_a_request_loses_are_named(
     source: Protocol, target: Protocol, request_: dict[str, Any], names: list[str]
 ):
     assert lost_in_request(source, target, request_) == names
     translate_request(source, target, request_)  # lost, but not refused
 
 
-def test_what_a_response_loses_is_named():
+def test_fields_that_a_response_loses_are_named():
     message = signed_message()
     message["content"] += [
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
@@ -483,7 +483,9 @@ def test_what_a_response_loses_is_named():
 
 @pytest.mark.parametrize("other", OTHERS)
 @given(request=requests())
-def test_nothing_is_called_lost_that_comes_back(other: Protocol, request: dict[str, Any]):
+def test_fields_that_survive_a_round_trip_are_not_named_as_lost(
+    other: Protocol, request: dict[str, Any]
+):
     thought = any("reasoning_content" in message for message in request["messages"])
     expected = ["reasoning_content"] if other == "messages" and thought else []
     assert lost_in_request("chat", other, request) == expected

@@ -24,7 +24,7 @@ def rewards(rows: list[dict[str, Any]]) -> list[tuple[float, float]]:
     return [(row["reward_chosen"], row["reward_rejected"]) for row in rows]
 
 
-def test_a_pair_says_both_and_where_they_are_from():
+def test_a_pair_holds_both_answers_and_their_origin():
     worse, better = answered(0.0, "5"), answered(1.0, "4")
     (row,), report = build(worse, better)
     assert row == {
@@ -62,7 +62,7 @@ def test_equal_rewards_make_no_pair():
     assert report.left_out == {Skip.NO_PARTNER: 2}
 
 
-def test_the_next_pair_is_taken_where_the_widest_cannot_be():
+def test_the_next_widest_pair_replaces_an_unusable_one():
     samples = [answered(1.0, "a"), answered(0.5, "b"), answered(0.0, "a")]
     rows, report = build(*samples)
     assert rewards(rows) == [(1.0, 0.5)]
@@ -80,7 +80,7 @@ def two_turns(value: float, argument: int, answer: str, told: str = "4", id: str
     return sample(value, call(first, asked, tools=True), call(second, said(answer), tools=True))
 
 
-def test_they_part_at_the_first_turn_that_differs():
+def test_a_pair_starts_at_the_first_turn_that_differs():
     (row,), _ = build(two_turns(1.0, 2, "4", id="x"), two_turns(0.0, 2, "5", id="y"))
     assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "tool"]
     assert row["prompt"][1]["tool_calls"][0]["function"]["arguments"] == {"a": 2}
@@ -101,7 +101,7 @@ def test_they_part_at_the_first_turn_that_differs():
     assert row["rejected"][-1] == said("5")
 
 
-def test_what_parts_where_a_tool_speaks_is_no_pair():
+def test_rollouts_that_first_differ_in_a_tool_result_are_not_a_pair():
     rows, report = build(two_turns(1.0, 2, "4", told="4"), two_turns(0.0, 2, "5", told="5"))
     assert rows == []
     assert report.left_out == {Skip.NO_FORK: 2}
@@ -135,7 +135,7 @@ def test_tokens():
     assert row["rejected_ids"] == [8, 9, 10]
 
 
-def test_tokens_that_part_elsewhere_make_no_pair():
+def test_tokens_that_do_not_fork_in_a_response_make_no_pair():
     better = tokens(1.0, ([1, 2], [3]), ([1, 2, 3, 5], [6]))
     for worse, reason in (
         (tokens(0.0, ([1, 2], [3]), ([1, 2, 3, 9], [7])), Skip.NO_FORK),

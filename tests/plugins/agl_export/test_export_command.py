@@ -204,7 +204,7 @@ def test_shares_are_met_on_average():
         (["sft", "x.jsonl", "--min-reward", "2"], "nothing to export; x.jsonl was not written", 1),
     ],
 )
-def test_mistakes_are_one_line_and_leave_no_file(folder, capsys, arguments, message, code):
+def test_user_errors_are_one_line_and_leave_no_file(folder, capsys, arguments, message, code):
     assert main(["export", *arguments]) == code
     said = capsys.readouterr().err
     assert message in said
@@ -226,7 +226,7 @@ def test_a_server_gives_the_same(folder, server, capsys):
     assert len(rows("x.jsonl")) == 10
 
 
-async def test_a_store_that_goes_away_is_an_error_and_leaves_no_file(tmp_path):
+async def test_a_store_that_fails_is_an_error_and_leaves_no_file(tmp_path):
     class Leaving(InMemoryLightningStore):
         async def query_spans(self, *args: Any, **kwargs: Any) -> Any:
             raise StoreUnavailableError("gone")
@@ -238,7 +238,7 @@ async def test_a_store_that_goes_away_is_an_error_and_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_builder_of_ones_own(tmp_path):
+async def test_a_custom_builder(tmp_path):
     def build(samples: Any, report: ExportReport) -> list[dict[str, Any]]:
         report.used += len(samples)
         return [{"task": samples[0].task, "rewards": [one.reward for one in samples]}]

@@ -124,7 +124,7 @@ def test_many_rows(tmp_path):
     assert list(read_rows(tmp_path / "x.jsonl")) == rows
 
 
-def test_a_file_is_replaced_only_when_all_has_gone_well(tmp_path):
+def test_a_file_is_replaced_only_after_success(tmp_path):
     path = tmp_path / "x.jsonl"
     write(path, [{"task": "old"}])
     with pytest.raises(ZeroDivisionError):
@@ -139,7 +139,7 @@ def test_a_file_is_replaced_only_when_all_has_gone_well(tmp_path):
     ("name", "message"),
     [("x.csv", "must end in .jsonl or .parquet"), ("none/x.jsonl", "none does not exist")],
 )
-def test_names_that_will_not_do(tmp_path, name, message):
+def test_invalid_file_names_are_refused(tmp_path, name, message):
     with pytest.raises(ConfigError, match=message), writing_rows(tmp_path / name):
         pass
 

@@ -14,7 +14,7 @@ from agl_export.samples import comparable, final_reward, with_arguments
 from .recorded import TOOLS, call, called, result, reward, said, span, user
 
 
-def test_calls_that_go_on_are_one_conversation():
+def test_calls_that_extend_each_other_are_one_conversation():
     first = [user("2+2?")]
     second = [*first, called({"a": 2}), result("4")]
     spans = [
@@ -34,7 +34,7 @@ def test_a_call_sampled_again_is_a_conversation_of_its_own():
     assert [one["messages"][-1]["content"] for one in found] == ["one", "two"]
 
 
-def test_what_judges_and_second_recorders_saw_is_left_out():
+def test_calls_of_judges_and_duplicate_spans_are_left_out():
     judged = reward(1.0)
     judge = call([user("good?")], said("yes")).model_copy(update={"parent_id": judged.span_id})
     seen = call([user("hi")], said("hello"))
@@ -57,7 +57,7 @@ def test_a_judge_behind_the_proxy_is_known_by_its_time():
     assert [one["messages"][0]["content"] for one in found] == ["hi"]
 
 
-def test_agents_are_told_apart_by_name():
+def test_agents_are_selected_by_name():
     planner = span(1000, "run", {"agent.name": "planner"})
     inside = call([user("plan")], said("done")).model_copy(update={"parent_id": planner.span_id})
     outside = call([user("else")], said("no"))
@@ -65,7 +65,7 @@ def test_agents_are_told_apart_by_name():
     assert [one["messages"][0]["content"] for one in found] == ["plan"]
 
 
-def test_messages_that_are_none_are_an_error():
+def test_invalid_messages_are_an_error():
     broken = call([user("hi")], said("x"))
     broken.attributes["gen_ai.input.messages"] = '[{"role": "robot", "parts": []}]'
     with pytest.raises(InvalidArgumentError):

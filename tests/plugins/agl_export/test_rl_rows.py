@@ -65,7 +65,7 @@ def test_triplets():
     assert row["logprobs"] is None
 
 
-def test_what_certificates_lack_can_be_refused():
+def test_incomplete_certificates_can_be_refused():
     for form in ("trajectory", "triplets"):
         rows, report = build(turns(logprobs=False), turns(), form=form, require_logprobs=True)
         assert {row["logprobs"] is not None for row in rows} == {True}

@@ -21,7 +21,7 @@ def texts(rows: list[dict[str, Any]]) -> list[str]:
     return [row["messages"][-1]["content"] for row in rows]
 
 
-def test_a_row_says_what_was_said_and_where_it_is_from():
+def test_a_row_holds_the_conversation_and_its_origin():
     one = answered(0.5, "4")
     (row,), report = build(one)
     assert row == {
@@ -58,7 +58,7 @@ def test_the_best_of_a_task():
     assert report.left_out == {Skip.NOT_BEST: 1}
 
 
-def test_what_says_the_same_is_taken_once():
+def test_equal_content_is_used_once():
     samples = [answered(0.5, "a"), answered(0.9, "a"), answered(0.4, "b"), answered(0.1, "c")]
     rows, report = build(*samples, best=2)
     assert [(row["reward"], row["messages"][-1]["content"]) for row in rows] == [
@@ -85,7 +85,7 @@ def test_thresholds_and_rewards_that_are_missing():
     assert report.left_out == {Skip.NOT_A_NUMBER: 1}
 
 
-def test_a_rollout_that_cannot_be_used_makes_room_for_the_next():
+def test_the_next_best_rollout_replaces_an_unusable_one():
     empty = sample(1.0, *answered(1.0, "x").spans)
     del empty.spans[0].attributes["gen_ai.input.messages"]
     del empty.spans[0].attributes["gen_ai.output.messages"]
@@ -103,7 +103,7 @@ def tokens(value: float, *calls: tuple[list[int], list[int]]) -> Sample:
     )
 
 
-def test_tokens_are_those_of_the_model_and_labels_say_which_it_sampled():
+def test_labels_mark_the_tokens_that_the_model_sampled():
     two_turns = tokens(1.0, ([1, 2], [3, 4]), ([1, 2, 3, 4, 5], [6]))
     (row,), _ = build(two_turns, form="tokens")
     assert row == {

@@ -87,7 +87,7 @@ async def test_a_backend_that_keeps_failing_is_left_alone_for_longer_and_longer(
     assert bad.failures == 0
 
 
-async def test_with_every_backend_ejected_calls_go_on():
+async def test_calls_continue_with_every_backend_ejected():
     balancer = Balancer(backends("a"))
     for _ in range(5):
         balancer.release(await take(balancer), failed=True)
@@ -116,7 +116,7 @@ async def test_waiting_calls_are_served_in_turns_of_rollouts():
     assert balancer.in_flight == balancer.waiting() == 0
 
 
-async def test_limits_hold_and_nobody_starves():
+async def test_limits_hold_and_no_rollout_starves():
     balancer = Balancer(backends("a", "b", max_parallel_requests=2))
     most = 0
 
@@ -133,7 +133,7 @@ async def test_limits_hold_and_nobody_starves():
     assert balancer.in_flight == 0
 
 
-async def test_a_cancelled_call_gives_its_turn_on():
+async def test_a_cancelled_call_passes_its_turn_to_the_next():
     balancer = Balancer(backends("a", max_parallel_requests=1))
     held = await take(balancer)
     first = asyncio.ensure_future(balancer.acquire("q", "r1"))
@@ -197,7 +197,7 @@ async def test_an_update_keeps_those_that_stay_and_lets_the_others_finish():
     assert balancer.in_flight == 1
 
 
-async def test_calls_that_wait_learn_of_an_update():
+async def test_waiting_calls_use_an_update():
     balancer = Balancer(backends("a", max_parallel_requests=1))
     await take(balancer)
     lucky = asyncio.ensure_future(balancer.acquire("q", "r1"))

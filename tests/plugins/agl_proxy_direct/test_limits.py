@@ -40,7 +40,7 @@ def test_calls_and_tokens_are_budgets_of_each_rollout():
     assert (b"x-should-retry", b"false") in caught.value.headers
 
 
-def test_a_rate_lets_bursts_pass_and_says_when_to_come_back():
+def test_a_rate_limit_allows_bursts_and_returns_retry_after():
     clock = Clock()
     limits = Limits(RolloutLimits(calls_per_minute=30), clock=clock)
     for _ in range(5):  # a burst of ten seconds' worth
@@ -58,7 +58,7 @@ def test_a_rate_lets_bursts_pass_and_says_when_to_come_back():
         limits.admit("r")
 
 
-async def test_agents_are_told_in_their_protocol(
+async def test_limits_are_errors_in_the_agents_protocol(
     serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, spans: Any
 ):
     proxy = await serve(backend(models), max_calls_per_rollout=1)

@@ -112,7 +112,7 @@ async def test_a_runner_gives_an_agent_its_key(
     assert all("authorization" not in seen.headers for seen in models.requests)
 
 
-async def test_a_key_opens_nothing_but_its_own_attempt(
+async def test_a_key_is_valid_for_its_own_attempt_only(
     proxy: DirectProxy,
     runner_client: LightningStoreClient,
     store: InMemoryLightningStore,
@@ -149,9 +149,7 @@ class Once(agl.Algorithm):
 
 
 @pytest.mark.parametrize("strategy", ["shm", {"type": "cs", "server_port": 0}], ids=["shm", "cs"])
-def test_a_trainers_own_proxy_gives_keys_whatever_its_store_asks(
-    models: ScriptedModels, strategy: Any
-):
+def test_a_trainers_own_proxy_gives_keys_with_any_store(models: ScriptedModels, strategy: Any):
     algorithm = Once()
     params = {"model": "hosted_vllm/Q", "api_base": models.base_url}
     trainer = agl.Trainer(

@@ -120,7 +120,7 @@ async def test_adapters_read_the_spans(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_the_agent_asks_for_it_gets(
+async def test_the_agent_gets_the_fields_that_it_requests(
     client: AsyncOpenAI, models: ScriptedModels, stream: bool
 ):
     options: Any = {"logprobs": True, "extra_body": {"return_token_ids": True}}

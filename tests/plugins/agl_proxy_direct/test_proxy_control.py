@@ -130,7 +130,7 @@ async def test_both_launch_modes(
     assert proxy.is_running()
 
 
-async def test_what_is_not_understood_passes_unchanged(
+async def test_calls_of_unknown_protocols_pass_unchanged(
     serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, spans: Any
 ):
     proxy = await serve(backend(models))
@@ -146,7 +146,7 @@ async def test_what_is_not_understood_passes_unchanged(
     assert second.attributes["error.type"] == "backend_404"
 
 
-async def test_odd_requests_get_an_answer_in_their_protocol(
+async def test_invalid_requests_get_an_error_in_their_protocol(
     serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout
 ):
     other = {**backend(models), "model_name": "r"}

@@ -64,7 +64,7 @@ async def only(spans: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_one_that_refuses_connections(
+async def test_a_backend_that_refuses_connections(
     serve: Any, backend: Any, post: Post, spans: Any, models: ScriptedModels, path: str
 ):
     async with FaultyRelay(models.port) as relay:
@@ -80,7 +80,7 @@ async def test_one_that_refuses_connections(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_one_that_takes_too_long(
+async def test_a_backend_that_times_out(
     serve: Any, backend: Any, post: Post, spans: Any, models: ScriptedModels, path: str
 ):
     models.script = [Reply("late", delay=30)]
@@ -93,7 +93,7 @@ async def test_one_that_takes_too_long(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_one_that_breaks_off_a_stream(
+async def test_a_backend_that_truncates_a_stream(
     serve: Any, backend: Any, post: Post, spans: Any, models: ScriptedModels, path: str
 ):
     models.script = [Reply("one two three four", drop_after=3)]
@@ -113,7 +113,7 @@ async def test_one_that_breaks_off_a_stream(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_one_that_sends_garbage(
+async def test_a_backend_that_sends_garbage(
     serve: Any, backend: Any, post: Post, spans: Any, models: ScriptedModels, path: str
 ):
     proxy = await serve(backend(models))
@@ -131,7 +131,7 @@ async def test_one_that_sends_garbage(
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("provider", ["hosted_vllm/Q", "anthropic/Q"])
-async def test_one_that_is_overloaded(
+async def test_an_overloaded_backend(
     serve: Any,
     backend: Any,
     post: Post,
@@ -152,7 +152,7 @@ async def test_one_that_is_overloaded(
     assert len(models.requests) == 1
 
 
-async def test_one_that_answers_after_the_attempt_ended(
+async def test_a_backend_that_answers_after_the_end_of_the_attempt(
     serve: Any,
     backend: Any,
     post: Post,
@@ -216,7 +216,7 @@ async def test_another_backend_takes_over_before_the_first_byte(
     assert found[0].attributes["agl.proxy.backend"] == models.base_url
 
 
-async def test_after_the_first_byte_there_is_no_other_try(
+async def test_no_retry_after_the_first_byte(
     serve: Any, backend: Any, post: Post, models: ScriptedModels
 ):
     with ScriptedModels([Reply("one two three", drop_after=2)]) as broken:
@@ -226,7 +226,7 @@ async def test_after_the_first_byte_there_is_no_other_try(
     assert models.requests == []
 
 
-async def test_mistakes_of_the_agent_are_not_tried_again(
+async def test_errors_of_the_agent_are_not_retried(
     serve: Any, backend: Any, post: Post, models: ScriptedModels
 ):
     with ScriptedModels([Reply(error_status=400, error_message="too long")]) as strict:
@@ -344,7 +344,7 @@ async def test_a_store_that_is_gone_and_comes_back(
     assert span.status.status_code == "OK"
     assert (await post(proxy, path))[0] == 200
     assert len(await spans()) == 2
-    assert "does not take spans" in caplog.text
+    assert "does not accept spans" in caplog.text
 
 
 async def test_a_full_spool_holds_back_new_calls(
@@ -362,7 +362,7 @@ async def test_a_full_spool_holds_back_new_calls(
     assert len(await spans()) >= 3
 
 
-async def test_what_a_stop_cannot_store_is_said(
+async def test_spans_that_a_stop_cannot_store_are_logged(
     serve: Any,
     backend: Any,
     post: Post,

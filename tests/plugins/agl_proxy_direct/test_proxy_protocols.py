@@ -184,7 +184,7 @@ async def test_images_and_results_of_tools_reach_another_protocol(url: str, mode
     assert asked.body["max_tokens"] == 4096
 
 
-async def test_what_a_translation_leaves_out_stands_on_the_span(
+async def test_the_span_names_fields_that_a_translation_leaves_out(
     url: str, models: ScriptedModels, spans: Any, provider: str
 ):
     result = {"type": "tool_result", "tool_use_id": "c1", "content": "no", "is_error": True}
@@ -212,7 +212,7 @@ async def test_a_protocol_that_no_backend_speaks_is_refused(
 ):
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         if provider.startswith("anthropic"):
-            with pytest.raises(Exception, match="take no embeddings calls"):
+            with pytest.raises(Exception, match="do not accept embeddings calls"):
                 await client.embeddings.create(model="q", input="x")
             assert models.requests == []
             assert (await spans())[0].attributes["error.type"] == "protocol_not_supported"

@@ -26,7 +26,7 @@ def relay(
     return StreamRelay(source, target, extra, request)
 
 
-def test_bytes_pass_unchanged_until_the_last_word_which_is_held():
+def test_bytes_pass_unchanged_and_the_final_event_is_held():
     stream = relay()
     odd = b': ping\n\ndata:   {"choices": [], "x": 1e-7}\n\n'
     assert stream.feed(odd) == odd
@@ -39,7 +39,7 @@ def test_bytes_pass_unchanged_until_the_last_word_which_is_held():
     assert stream.close() == last
 
 
-def test_with_several_choices_the_last_words_of_all_are_waited_for():
+def test_with_several_choices_the_final_events_of_all_are_held():
     stream = relay(n=2)
     one, two = event_bytes(chunk("a", "stop")), event_bytes(chunk("b", "stop", index=1))
     assert stream.feed(one) == one
@@ -79,7 +79,7 @@ def test_a_translated_end_is_held_too():
     assert b"message_delta" in held and held.rstrip().endswith(b'{"type":"message_stop"}')
 
 
-def test_what_was_not_asked_for_is_removed_and_known():
+def test_fields_that_were_not_requested_are_recorded_and_removed():
     stream = relay(extra=ExtraFields(token_ids=True, logprobs=True, usage=True))
     logprobs = {"content": [{"token": "a", "logprob": -1.0}]}
     got = stream.feed(

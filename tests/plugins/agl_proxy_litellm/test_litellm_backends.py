@@ -32,7 +32,7 @@ def client_of(proxy: LiteLLMProxy, claim: AttemptedRollout) -> AsyncOpenAI:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_vllm_server_gets_the_request_as_it_is(
+async def test_a_vllm_server_gets_the_request_unchanged(
     serve: Any, backend: Any, models: ScriptedModels, claim: Any, stream: bool
 ):
     proxy = await serve(backend(models))
@@ -78,7 +78,7 @@ async def test_a_server_of_openais_kind_gives_ids_if_asked_to(
     assert {seen.headers["authorization"] for seen in models.requests} == {"Bearer k"}
 
 
-async def test_nothing_an_agent_says_steers_litellm(
+async def test_an_agents_request_cannot_configure_litellm(
     serve: Any, backend: Any, models: ScriptedModels, claim: Any
 ):
     steering: dict[str, Any] = {
@@ -156,7 +156,7 @@ async def test_other_providers_are_translated(
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "mistral"])
-async def test_streams_of_other_providers_come_as_they_come(
+async def test_streams_of_other_providers_are_relayed_without_delay(
     serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, provider: str
 ):
     proxy = await serve(backend(models, f"{provider}/Q", api_key="k"))
@@ -260,7 +260,7 @@ async def test_messages_to_anthropic_go_straight(
     assert (await spans())[0].attributes["agl.proxy.backend_protocol"] == "messages"
 
 
-async def test_unknown_calls_are_passed_on_where_there_is_a_server(
+async def test_unknown_calls_are_relayed_to_providers_with_a_server(
     serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout
 ):
     proxy = await serve(backend(models))

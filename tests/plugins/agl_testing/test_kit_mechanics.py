@@ -84,7 +84,7 @@ def test_a_test_deleted_from_the_suite_fails_the_run(kit):
     result.stdout.fnmatch_lines(["*overrides or deletes conformance tests: test_failing*"])
 
 
-def test_tests_of_ones_own_may_be_added(kit):
+def test_a_subclass_may_add_tests(kit):
     result = run(kit, "class TestDemo(DemoSuite):\n    def test_mine(self):\n        pass\n")
     result.assert_outcomes(passed=2, skipped=2, failed=1)
 
@@ -122,7 +122,7 @@ class TestNew(Suite):
         result.assert_outcomes(xfailed=1, warnings=1)
         result.stdout.fnmatch_lines(["*NewConformanceTestWarning*test_new fails and will count*"])
 
-    def test_it_counts_where_one_is_strict(self, kit):
+    def test_it_counts_in_strict_mode(self, kit):
         run(kit, self.body("SUITE_VERSION"), "--agl-strict").assert_outcomes(failed=1)
 
     def test_it_counts_in_the_next_version(self, kit):
@@ -143,7 +143,7 @@ class TestFixtures:
                 with pytest.raises(AssertionError, match="must not look at what is installed"):
                     Registry.discover()
 
-            def test_what_is_added_is_gone_in_the_next(agl_registry):
+            def test_additions_end_with_their_test(agl_registry):
                 agl_registry.add("store.mine", "my_hooks")
                 assert get_registry().find("store", "mine").dist == "agl-under-test"
 
@@ -158,7 +158,7 @@ class TestFixtures:
         )
         pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
 
-    def test_the_clock_stands_still_until_it_is_moved(self, pytester):
+    def test_only_the_test_moves_the_clock(self, pytester):
         pytester.makepyfile(
             """
             import time

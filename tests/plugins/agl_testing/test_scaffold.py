@@ -53,7 +53,7 @@ def test_a_package_is_whole(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_it_says_about_itself_is_a_good_spec(kind, tmp_path, agl_registry, monkeypatch):
+def test_its_hook_returns_a_valid_spec(kind, tmp_path, agl_registry, monkeypatch):
     name = PluginName(kind, "spec-of-" + kind.replace("_", "-"))
     folder = create_plugin(name, tmp_path)
     monkeypatch.syspath_prepend(str(folder / "src"))
@@ -89,7 +89,7 @@ def test_names():
         (["store", "sqlite"], "agl-store-sqlite has it already"),
     ],
 )
-def test_what_is_refused_in_one_line(arguments, line, tmp_path, capsys):
+def test_invalid_names_are_refused_in_one_line(arguments, line, tmp_path, capsys):
     assert main(["plugins", "new", *arguments, "--path", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -125,7 +125,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_says_what_to_do_next(tmp_path, capsys):
+def test_it_prints_the_next_commands(tmp_path, capsys):
     assert main(["plugins", "new", "adapter", "pairs", "--path", str(tmp_path / "new")]) == 0
     folder = tmp_path / "new/agl-adapter-pairs"
     assert folder.is_dir()

@@ -75,7 +75,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_package_is_green(kind: str, fresh: Environment, tmp_path: Path):
+def test_a_new_package_passes_its_tests(kind: str, fresh: Environment, tmp_path: Path):
     start = time.monotonic()
     name = PluginName(kind, f"made-{kind.replace('_', '-')}")
     folder = create_plugin(name, tmp_path)

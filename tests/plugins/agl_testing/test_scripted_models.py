@@ -119,7 +119,7 @@ def test_models_and_embeddings(client):
     assert [entry.embedding for entry in data.data] == [[2.0, 1.0], [1.0, 1.0]]
 
 
-def test_the_script_goes_on_and_its_last_reply_repeats(models, client):
+def test_replies_come_in_order_and_the_last_one_repeats(models, client):
     models.script = [Reply("one"), Reply("two")]
     said = [chat(client).choices[0].message.content for _ in range(3)]
     assert said == ["one", "two", "two"]
@@ -148,7 +148,7 @@ def test_errors(models, client):
         chat(client)
 
 
-def test_a_stream_that_breaks_off(models, client):
+def test_a_truncated_stream(models, client):
     models.script = [Reply("a b c d e", drop_after=3)]
     got: list[str | None] = []
     with pytest.raises(openai.APIConnectionError):
@@ -175,7 +175,7 @@ def test_a_client_that_goes_away_is_counted(models, client):
     assert models.disconnects == 1
 
 
-def test_parameters_that_a_request_is_taken_to_have():
+def test_parameters_that_the_server_adds_to_every_request():
     with ScriptedModels([Reply("a b")], always={"return_token_ids": True}) as always:
         with openai.OpenAI(base_url=always.base_url, api_key="none", max_retries=0) as client:
             answer = chat(client)

@@ -150,7 +150,7 @@ def test_a_wrong_component_is_caught_by_name(outcomes: Outcomes, suite, fake):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("suite", KINDS)
-def test_what_the_fakes_derive_from_passes_those_tests(outcomes: Outcomes, suite):
+def test_the_correct_components_pass_those_tests(outcomes: Outcomes, suite):
     for test in TESTS[suite]:
         seen = outcomes[f"Test_{suite}_Base", test]
         assert {outcome for outcome, _ in seen} == {"passed"}, (test, seen)

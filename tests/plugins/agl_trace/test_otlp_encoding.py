@@ -87,7 +87,7 @@ def test_spans_are_grouped_by_where_they_came_from():
     assert sorted(span["span_id"] for span in decode(request)) == [s.span_id for s in spans]
 
 
-def test_without_routing_nothing_of_ours_is_added():
+def test_without_routing_no_attribute_is_added():
     (group,) = to_export_request([make()], routing=False, numbered=False).resource_spans
     assert not group.resource.attributes
     assert not group.scope_spans[0].spans[0].attributes

@@ -43,7 +43,7 @@ def spans(count: int, size: int = 0) -> list[Span]:
     ]
 
 
-def test_what_is_sent_holds_to_the_protocol(collector):
+def test_requests_conform_to_the_protocol(collector):
     sender = OtlpSender(collector.url, {"x-api-key": "k"})
     assert sender.send(spans(3)) == SendOutcome(3)
     assert collector.problems == []
@@ -65,7 +65,7 @@ def test_large_spans_are_split_by_size(collector):
     assert all(request.ByteSize() <= 4 * 1024 * 1024 for request in collector.requests)
 
 
-def test_a_backend_that_takes_less_gets_less(collector):
+def test_requests_that_are_too_large_are_split(collector):
     collector.answers = [(413, b"too large", {})]
     assert OtlpSender(collector.url).send(spans(5)).sent == 5
     assert [span.name for span in collector.spans] == ["step"] * 5
@@ -75,7 +75,7 @@ def test_a_backend_that_takes_less_gets_less(collector):
         OtlpSender(collector.url).send(spans(1))
 
 
-def test_what_the_backend_drops_is_told(collector):
+def test_the_outcome_counts_spans_that_the_backend_drops(collector):
     answer = ExportTraceServiceResponse()
     answer.partial_success.rejected_spans = 2
     answer.partial_success.error_message = "no room"
@@ -86,7 +86,7 @@ def test_what_the_backend_drops_is_told(collector):
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_what_may_pass_is_tried_again(collector, status):
+def test_transient_errors_are_retried(collector, status):
     collector.answers = [(status, b"later", {"Retry-After": "0"}), (status, b"later", {})]
     assert OtlpSender(collector.url).send(spans(1)).sent == 1
     assert len(collector.headers) == 3
@@ -101,7 +101,7 @@ def test_what_may_pass_is_tried_again(collector, status):
         ((302, b"", {"Location": "http://else"}), "it has moved to http://else"),
     ],
 )
-def test_what_will_not_pass_is_an_error_at_once(collector, answer, message):
+def test_permanent_errors_are_not_retried(collector, answer, message):
     collector.answers = [answer]
     with pytest.raises(TraceExportError) as raised:
         OtlpSender(collector.url).send(spans(1))
@@ -109,7 +109,7 @@ def test_what_will_not_pass_is_an_error_at_once(collector, answer, message):
     assert len(collector.headers) == 1
 
 
-def test_a_backend_that_is_not_there():
+def test_a_missing_backend():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -117,7 +117,7 @@ def test_a_backend_that_is_not_there():
         OtlpSender(url, tries=2).send(spans(1))
 
 
-def test_a_backend_that_says_nothing():
+def test_a_backend_that_does_not_answer():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         sender = OtlpSender(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1, tries=2)
         with pytest.raises(TraceExportError, match="timed out"):
@@ -149,8 +149,8 @@ def test_where_traces_go(url, expected):
 
 
 @pytest.mark.parametrize("url", ["h:4318", "ftp://h", "http://", "http://h:x", "http://h:0", ""])
-def test_what_is_no_url(url):
-    with pytest.raises(ConfigError, match="is no URL of an OTLP backend"):
+def test_an_invalid_url_is_refused(url):
+    with pytest.raises(ConfigError, match="is not a URL of an OTLP backend"):
         traces_url(url)
 
 

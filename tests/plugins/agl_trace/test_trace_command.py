@@ -149,7 +149,7 @@ def test_the_latest_rollout_of_all(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0::2] == [f"rollout {newest}: preparing", "0 spans"]
 
 
-def test_mistakes_are_one_line(ids, capsys):
+def test_user_errors_are_one_line(ids, capsys):
     for arguments, message, code in (
         (["ro-none"], "the store has no rollout 'ro-none'", 1),
         (["ro-"], "'ro-' is part of 2 ids: ro-", 1),
@@ -158,7 +158,7 @@ def test_mistakes_are_one_line(ids, capsys):
         ([ids[0], "--path", "gone.db"], "there is no store gone.db", 2),
         ([ids[0], "--backend", "memory"], "a store in memory is gone", 2),
         ([ids[0], "--url", "localhost:4747"], "--url must be a server's", 2),
-        ([ids[0], "--otlp", "localhost:4318"], "is no URL of an OTLP backend", 2),
+        ([ids[0], "--otlp", "localhost:4318"], "is not a URL of an OTLP backend", 2),
         ([ids[0], "--header", "a=b"], "--header needs --otlp", 2),
         ([ids[0], "--otlp", "http://h", "--header", "secret"], "is not NAME=VALUE", 2),
         ([ids[0], "--depth", "-1"], "-1 is not in the range", 2),
@@ -186,7 +186,7 @@ def server() -> Iterator[Any]:
     asyncio.run(server.stop())
 
 
-def test_a_server_and_a_server_that_is_gone(server, capsys):
+def test_a_server_and_an_unreachable_server(server, capsys):
     ids = asyncio.run(fill(server))
     assert main(["trace", ids[0], "--url", server.endpoint, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["summary"]["spans"] == 3
@@ -195,7 +195,7 @@ def test_a_server_and_a_server_that_is_gone(server, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_strict_backend_takes_it(ids, capsys, monkeypatch):
+def test_a_strict_backend_accepts_the_spans(ids, capsys, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=a,x-api-key=old")
     with Collector() as collector:
         assert main(["trace", ids[0], "--otlp", collector.url, "--header", "x-api-key=new=1"]) == 0
@@ -207,7 +207,7 @@ def test_a_strict_backend_takes_it(ids, capsys, monkeypatch):
     assert (sent["x-api-key"], sent["x-tenant"]) == ("new=1", "a")
 
 
-def test_our_own_server_takes_it(ids, capsys, server):
+def test_the_store_server_accepts_the_spans(ids, capsys, server):
     """Spans sent to a store server with the same rollout are stored there."""
 
     async def twin() -> list[str]:
@@ -247,7 +247,7 @@ def test_our_own_server_takes_it(ids, capsys, server):
     ]
 
 
-def test_what_a_backend_drops_is_told_and_fails(ids, capsys, server):
+def test_spans_that_a_backend_drops_are_reported_and_the_command_fails(ids, capsys, server):
     assert main(["trace", ids[0], "--otlp", server.endpoint]) == 1
     said = capsys.readouterr().out
     assert "3 spans sent to" in said

@@ -35,7 +35,7 @@ def lines(width: int, **style: Any) -> list[str]:
     return list(render_trace(TRACE, Style(width=width, **style)))
 
 
-def test_a_wide_terminal_has_it_all():
+def test_a_wide_terminal_shows_all_columns():
     assert lines(66) == [
         "span             0            10.00 s      time     tokens  reward",
         "agent · planner  ━━━━━━━━━━━━━━━━━━━━   10.00 s",
@@ -70,7 +70,7 @@ def test_colours_are_only_added():
     assert error.startswith("\x1b[31m")
 
 
-def test_folding_says_how_many_are_not_shown():
+def test_folding_shows_the_number_of_folded_spans():
     folded = list(render_trace(TRACE, Style(), depth=0))
     assert len(folded) == 2
     assert folded[1].startswith("agent · planner (+4)")
@@ -106,7 +106,7 @@ def test_names_cannot_move_the_cursor():
     assert line.startswith("a?[2J b?c d ")
 
 
-def test_deep_rows_say_how_deep():
+def test_deep_rows_show_their_depth():
     trace = view(*(row(depth, f"level {depth}") for depth in range(40)))
     found = list(render_trace(trace, Style(width=80)))
     assert found[1].startswith("level 0")

@@ -96,7 +96,7 @@ def test_times_that_are_unknown(start):
     assert row.seconds == 0  # the clock was set back
 
 
-def test_model_calls_say_model_and_tokens():
+def test_model_calls_show_model_and_tokens():
     said = {
         "gen_ai.operation.name": "chat",
         "gen_ai.response.id": "r",
@@ -131,7 +131,7 @@ def test_kinds():
     assert rows[1].agent == "planner"
 
 
-def test_operations_and_messages_say_what_they_are():
+def test_operations_and_messages_show_name_and_text():
     spans = [
         span(
             1, name="agentlightning.operation", attributes={"agentlightning.operation.name": "chat"}
@@ -164,7 +164,7 @@ def test_rewards_and_the_final_one():
     assert row.as_dict()["reward"] == "nan"
 
 
-def test_errors_say_what_went_wrong():
+def test_errors_show_their_message():
     exception: Attributes = {"exception.type": "ValueError", "exception.message": "bad\n  value"}
     spans = [
         span(1, error="ValueError: bad\n  value", attributes=exception),
@@ -186,7 +186,7 @@ def test_errors_say_what_went_wrong():
     assert view.summary.errors == 5
 
 
-def test_json_leaves_out_what_there_is_not():
+def test_json_leaves_out_empty_fields():
     (row,) = view_trace([span(1)]).rows
     assert row.as_dict() == {
         "span_id": f"{1:016x}",

@@ -130,7 +130,7 @@ async def test_streams_of_other_protocols_keep_calls_of_tools(models, read):
 
 
 @pytest.mark.parametrize("work", [call_then_change_all, stream_and_change_all])
-async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
+async def test_later_changes_by_the_agent_do_not_affect_the_span(models, client, work):
     """A span is built after the call from copies that were made at the call."""
 
     (call,) = calls(await traced(lambda: work(client)))
@@ -162,7 +162,7 @@ async def test_errors_and_broken_streams_reach_the_agent_and_the_span(models, cl
     assert "gen_ai.completion.0.content" not in failed.attributes
 
 
-async def test_an_anthropic_stream_is_the_agents_to_read(models):
+async def test_an_anthropic_stream_is_read_by_the_agent_only(models):
     def work() -> None:
         with anthropic.Anthropic(base_url=models.url, api_key="none") as client:
             events = client.messages.create(model="m", messages=HI, max_tokens=9, stream=True)
@@ -214,7 +214,7 @@ async def test_the_sdk_is_set_up_for_the_agent_and_its_service_is_not_called(mod
     assert {t for t in threading.enumerate() if t not in threads and not t.daemon} == set()
 
 
-async def test_what_the_application_set_up_is_respected(monkeypatch: pytest.MonkeyPatch, models):
+async def test_the_applications_own_setup_is_respected(monkeypatch: pytest.MonkeyPatch, models):
     monkeypatch.setattr(sdk_tracer, "_initialized", True)
     with pytest.raises(TracerError, match="agentops_managed=False"):
         AgentOpsTracer().init_worker(0)

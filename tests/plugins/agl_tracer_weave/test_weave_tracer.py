@@ -101,7 +101,7 @@ async def test_streams_of_other_protocols_keep_calls_of_tools(models, read):
 
 
 @pytest.mark.parametrize("work", [call_then_change_all, stream_and_change_all])
-async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
+async def test_later_changes_by_the_agent_do_not_affect_the_span(models, client, work):
     """A span is built after the call from copies that were made at the call."""
 
     (call,) = calls(await traced(lambda: work(client)))
@@ -115,7 +115,7 @@ async def test_the_agent_goes_on_with_what_it_was_given(models, client, work):
     assert logprobs[0]["logprob"] == tokens[0].logprob
 
 
-async def test_openai_is_asked_for_nothing_that_the_agent_did_not_ask_for(models):
+async def test_requests_to_openai_have_no_fields_that_the_agent_did_not_set(models):
     """Weave's own patch would request the usage of a stream: a chunk without choices."""
     asked: list[dict[str, Any]] = []
 
@@ -208,7 +208,7 @@ async def test_an_error_of_the_agent_is_the_root_calls_too():
     assert [span.attributes["exception.message"] for span in spans] == ["no luck", "no luck"]
 
 
-async def test_what_agents_publish_stays_here_and_what_needs_the_service_says_so(models, client):
+async def test_published_objects_stay_local_and_reads_of_the_service_raise(models, client):
     published: list[str] = []
 
     def work() -> None:

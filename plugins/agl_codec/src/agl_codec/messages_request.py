@@ -183,7 +183,7 @@ def _part_to_chat(block: Json) -> Json:
         if block.get("title"):
             file["filename"] = block["title"]
         return {"type": "file", "file": file}
-    raise CodecError(f"chat has no form of a content block of type {kind!r}")
+    raise CodecError(f"chat has no equivalent of a content block of type {kind!r}")
 
 
 def _source_url(source: Json) -> str:
@@ -191,7 +191,9 @@ def _source_url(source: Json) -> str:
         return data_url(source.get("media_type", ""), source.get("data", ""))
     if source.get("type") == "url":
         return str(source.get("url"))
-    raise CodecError(f"chat takes no images by {source.get('type')!r}; send a URL or the bytes")
+    raise CodecError(
+        f"chat does not accept images by {source.get('type')!r}; send a URL or the bytes"
+    )
 
 
 def _assistant_to_chat(content: Any) -> Json:
@@ -210,7 +212,7 @@ def _assistant_to_chat(content: Any) -> Json:
         elif kind == "thinking":
             thoughts.append(block.get("thinking", ""))
         elif kind != "redacted_thinking":  # encrypted: only Anthropic can read it
-            raise CodecError(f"chat has no form of an assistant's block of type {kind!r}")
+            raise CodecError(f"chat has no equivalent of an assistant's block of type {kind!r}")
     message: Json = {"role": "assistant", "content": simplify_content(parts)}
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
@@ -237,7 +239,7 @@ def request_to_messages(request: Json) -> Json:
         CodecError: The request asks for several choices, or has content without an equivalent.
     """
     if (request.get("n") or 1) != 1:
-        raise CodecError("Messages gives one answer per call: n must be 1")
+        raise CodecError("Messages returns one answer per call: n must be 1")
     made = copy_keys(request, _SAME)
     made["max_tokens"] = (
         request.get("max_completion_tokens") or request.get("max_tokens") or _DEFAULT_MAX_TOKENS
@@ -337,7 +339,7 @@ def _block(part: Any) -> Json:
         return {"type": "image", "source": source}
     data = split_data_url(part["file"].get("file_data") or "") if kind == "file" else None
     if data is None:
-        raise CodecError(f"Messages has no form of a content part of type {kind!r}")
+        raise CodecError(f"Messages has no equivalent of a content part of type {kind!r}")
     source = {"type": "base64", "media_type": data[0], "data": data[1]}
     title = part["file"].get("filename")
     return {"type": "document", "source": source, **({"title": title} if title else {})}
@@ -346,7 +348,7 @@ def _block(part: Any) -> Json:
 def _tool_from_chat(tool: Json) -> Json:
     function = tool.get("function")
     if tool.get("type") != "function" or function is None:
-        raise CodecError(f"Messages has no form of a tool of type {tool.get('type')!r}")
+        raise CodecError(f"Messages has no equivalent of a tool of type {tool.get('type')!r}")
     made = copy_keys(function, {"name": "name", "description": "description", "strict": "strict"})
     made["input_schema"] = function.get("parameters") or {"type": "object", "properties": {}}
     return made
@@ -358,5 +360,5 @@ def _choice_from_chat(choice: Any) -> Json | None:
     if choice is None:
         return None
     if choice.get("type") != "function":
-        raise CodecError(f"Messages has no form of the tool choice {choice!r:.80}")
+        raise CodecError(f"Messages has no equivalent of the tool choice {choice!r:.80}")
     return {"type": "tool", "name": choice["function"]["name"]}

@@ -150,7 +150,7 @@ def _add_item(messages: list[Json], item: Json) -> None:
         if thoughts:  # only OpenAI can read encrypted reasoning
             messages.append({"role": "assistant", "content": None, "reasoning_content": thoughts})
     else:
-        raise CodecError(f"chat has no form of an input item of type {kind!r}")
+        raise CodecError(f"chat has no equivalent of an input item of type {kind!r}")
 
 
 def _only_reasons(message: Json) -> bool:
@@ -186,12 +186,12 @@ def _part_to_chat(part: Json) -> Json:
     if kind == "input_file" and part.get("file_data"):
         names = {"file_data": "file_data", "filename": "filename"}
         return {"type": "file", "file": copy_keys(part, names)}
-    raise CodecError(f"chat has no form of a content part of type {kind!r}")
+    raise CodecError(f"chat has no equivalent of a content part of type {kind!r}")
 
 
 def _tool_to_chat(tool: Json) -> Json:
     if tool.get("type") != "function":
-        raise CodecError(f"the tool {tool.get('type')!r} runs at OpenAI and nowhere else")
+        raise CodecError(f"the tool {tool.get('type')!r} runs only at OpenAI")
     return {"type": "function", "function": _function(tool)}
 
 
@@ -202,13 +202,13 @@ def _function(tool: Json) -> Json:
 
 def _choice_to_chat(choice: Json) -> Json:
     if choice.get("type") != "function":
-        raise CodecError(f"chat has no form of the tool choice {choice!r:.80}")
+        raise CodecError(f"chat has no equivalent of the tool choice {choice!r:.80}")
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 
 def _choice_from_chat(choice: Json) -> Json:
     if choice.get("type") != "function":
-        raise CodecError(f"Responses has no form of the tool choice {choice!r:.80}")
+        raise CodecError(f"Responses has no equivalent of the tool choice {choice!r:.80}")
     return {"type": "function", "name": choice["function"]["name"]}
 
 
@@ -222,7 +222,7 @@ def request_to_responses(request: Json) -> Json:
         CodecError: The request asks for several choices, or has content without an equivalent.
     """
     if (request.get("n") or 1) != 1:
-        raise CodecError("Responses gives one answer per call: n must be 1")
+        raise CodecError("Responses returns one answer per call: n must be 1")
     made = copy_keys(request, _SAME)
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is not None:
@@ -300,11 +300,11 @@ def _content_from_chat(content: Any, text: str) -> list[Json]:
             names = {"file_data": "file_data", "file_id": "file_id", "filename": "filename"}
             parts.append({"type": "input_file", **copy_keys(part["file"], names)})
         else:
-            raise CodecError(f"Responses has no form of a content part of type {kind!r}")
+            raise CodecError(f"Responses has no equivalent of a content part of type {kind!r}")
     return parts
 
 
 def _tool_from_chat(tool: Json) -> Json:
     if tool.get("type") != "function":
-        raise CodecError(f"Responses has no form of a tool of type {tool.get('type')!r}")
+        raise CodecError(f"Responses has no equivalent of a tool of type {tool.get('type')!r}")
     return {"type": "function", **_function(tool["function"])}

@@ -8,5 +8,5 @@ def agl_command() -> CommandSpec:
     return CommandSpec(
         name="export",
         target="agl_export.cli:export",
-        summary="Make datasets for fine-tuning of what rollouts recorded",
+        summary="Write recorded rollouts as datasets for fine-tuning",
     )

@@ -173,7 +173,7 @@ class ProxyApp:
         """Reserve the place of a call's span in the order of its attempt.
 
         Raises:
-            CallError: 503, the store does not take spans, so the call could not be recorded.
+            CallError: 503, the store does not accept spans, so the call could not be recorded.
         """
         spool = self.spool
         if spool.full():
@@ -181,7 +181,7 @@ class ProxyApp:
         if spool.full() or spool.failing_for() > self.config.flush_timeout:
             raise CallError(
                 503,
-                f"the store does not take this proxy's spans "
+                f"the store does not accept this proxy's spans "
                 f"({spool.store_error or 'too slow'}); try again later",
                 "store_unavailable",
                 _RETRY_SOON,

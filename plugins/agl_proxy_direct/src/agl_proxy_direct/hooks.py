@@ -20,7 +20,7 @@ def agl_command() -> CommandSpec:
     return CommandSpec(
         name="proxy",
         target="agl_proxy_direct.cli:proxy",
-        summary="Serve an LLM proxy that records what agents and models say",
+        summary="Serve an LLM proxy that records model calls",
     )
 
 

@@ -175,8 +175,8 @@ class ModelCallExchange(Exchange):
                 return protocol
         raise CallError(
             400,
-            f"the backends of model {self._record.model!r} take no {self._protocol} calls; "
-            f"they take: {', '.join(spoken)}",
+            f"the backends of model {self._record.model!r} do not accept {self._protocol} calls; "
+            f"they accept: {', '.join(spoken)}",
             "protocol_not_supported",
         )
 
@@ -194,7 +194,8 @@ class ModelCallExchange(Exchange):
         if not isinstance(answer, dict):
             raise UpstreamError(
                 502,
-                f"the backend {member.backend.api_base} answered with no JSON object: {raw[:80]!r}",
+                f"the backend {member.backend.api_base} did not answer with a JSON object: "
+                f"{raw[:80]!r}",
                 "backend_garbage",
             )
         answer = cast("Json", answer)

@@ -304,12 +304,12 @@ class Spool:
                 # Any other error may pass: the spans are kept, and the store may recover.
                 if self._store_error is None:
                     self._failing_since = time.monotonic()
-                    logger.warning("the store does not take spans; trying again: %r", error)
+                    logger.warning("the store does not accept spans; retrying: %r", error)
                 self._store_error = str(error) or type(error).__name__
                 await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
                 continue
             if self._store_error is not None:
-                logger.info("the store takes spans again; %d wait", self._waiting)
+                logger.info("the store accepts spans again; %d are waiting", self._waiting)
                 self._store_error = None
             return result

@@ -120,7 +120,7 @@ def _provider(params: ModelParams, base: str | None, where: str) -> tuple[str, s
             return "openai", params.model
         known = "see https://docs.litellm.ai/docs/providers for the providers"
         raise ConfigError(
-            f"LiteLLM knows no provider for {params.model!r}: write PROVIDER/MODEL ({known}), "
+            f"LiteLLM has no provider for {params.model!r}: write PROVIDER/MODEL ({known}), "
             "or add the api_base of a server that speaks OpenAI's protocols",
             path=f"{where}.model",
         ) from None

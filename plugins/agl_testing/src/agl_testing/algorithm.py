@@ -129,7 +129,7 @@ class AlgorithmSuite(Suite):
     ):
         trainer.fit(agent, train_dataset, val_dataset=val_dataset)
         statuses = asyncio.run(self._statuses(algorithm_store))
-        assert statuses, "the algorithm gave out no task"
+        assert statuses, "the algorithm enqueued no task"
         assert set(statuses) <= FINISHED_STATUSES
 
     def test_it_can_run_twice(

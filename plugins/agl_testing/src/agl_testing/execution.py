@@ -97,7 +97,7 @@ class ExecutionSuite(Suite):
 
     suite_name = "execution"
     FLAGS: ClassVar[dict[str, str]] = {
-        "fails_open_attempts": "what an abandoned worker was running is failed in the store",
+        "fails_open_attempts": "open attempts of an abandoned worker are failed in the store",
     }
 
     @pytest.fixture

@@ -81,7 +81,7 @@ def loopback_only() -> Generator[list[str]]:
         yield attempts
     finally:
         _guard.watch(None)
-    assert not attempts, f"the network was tried: {attempts}"
+    assert not attempts, f"the test tried to reach the network: {attempts}"
 
 
 @pytest.fixture

@@ -370,7 +370,7 @@ def make_tiny_model(
         [str(python), "-I", __file__, *arguments], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"{python} built no tiny model:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{python} did not build a tiny model:\n{done.stderr[-2000:]}")
     return Path(folder)
 
 

@@ -8,5 +8,5 @@ def agl_command() -> CommandSpec:
     return CommandSpec(
         name="trace",
         target="agl_trace.cli:trace",
-        summary="Show what happened in a rollout as a tree of its spans",
+        summary="Show a rollout as a tree of its spans",
     )

@@ -19,5 +19,5 @@ def agl_dialect() -> DialectSpec:
     return DialectSpec(
         name="agentops",
         dialect="agl_tracer_agentops.dialect:AGENTOPS",
-        summary="Agents as AgentOps' instrumentation writes them",
+        summary="Agents in spans of AgentOps' instrumentation",
     )

@@ -19,5 +19,5 @@ def agl_dialect() -> DialectSpec:
     return DialectSpec(
         name="weave",
         dialect="agl_tracer_weave.dialect:WEAVE",
-        summary="Agents as Weave's integrations write them",
+        summary="Agents in spans of Weave's integrations",
     )

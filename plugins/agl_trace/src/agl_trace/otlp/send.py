@@ -74,7 +74,7 @@ def traces_url(url: str) -> str:
     except ValueError:  # the port is not a number
         usable = False
     if not usable:
-        raise ConfigError(f"{url!r} is no URL of an OTLP backend, e.g. http://127.0.0.1:4318")
+        raise ConfigError(f"{url!r} is not a URL of an OTLP backend, e.g. http://127.0.0.1:4318")
     path = parts.path.rstrip("/")
     return parts._replace(path=path if path.endswith("/traces") else path + _PATH).geturl()
 
@@ -171,7 +171,7 @@ class OtlpSender:
 
     def _post(self, body: bytes, *, splittable: bool) -> bytes | None:
         """Post a body; return the response, or None if the body is too large and can be split."""
-        complaint = "nothing was tried"
+        complaint = "no request was sent"
         for number in range(1, self._tries + 1):
             request = urllib.request.Request(self.url, body, self._headers, method="POST")  # noqa: S310 -- checked to be HTTP
             try:

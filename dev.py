@@ -79,7 +79,9 @@ def pytest(
         arguments: Arguments to pytest; they may replace the number of processes.
         env: What to add to the environment.
     """
-    spread = ("-n", str(WORKERS), "--dist", "loadgroup", "--timing", "skip")
+    # A run that goes on after the crash of a worker can wait for it for ever.
+    crashes = ("--max-worker-restart", "0")
+    spread = ("-n", str(WORKERS), "--dist", "loadgroup", *crashes, "--timing", "skip")
     codes = {
         exit_code(*command, *spread, *arguments, env=env),
         exit_code(*command, *arguments, "-n0", "--timing", "only", env=env),

@@ -3,12 +3,15 @@
 import pickle
 from functools import partial
 
+import pytest
 import pytest_asyncio
 
 from agl_store_mongo import MongoLightningStore
 from agl_testing import StoreSuite
 
 
+# The random histories make thousands of calls to the database server.
+@pytest.mark.timeout(600)
 class TestMongoStore(StoreSuite):
     flags = frozenset({"thread_safe", "durable", "processes", "events"})
 

@@ -14,18 +14,28 @@ import pytest
 from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest
 from agl_store_sqlite import SqliteLightningStore
+from agl_testing import Clock
 from agl_testing.samples import span_of
 
 DATA = Path(__file__).parent / "data"
 EXPECTED: dict[str, Any] = json.loads((DATA / "schema4.json").read_text())
 
 
+LATEST = max(
+    attempt["last_heartbeat_time"] or attempt["start_time"]
+    for attempts in EXPECTED["attempts"].values()
+    for attempt in attempts
+)
+
+
 @pytest.fixture
 async def store(tmp_path):
     shutil.copy(DATA / "schema4.db", tmp_path / "store.db")
-    store = SqliteLightningStore(tmp_path / "store.db", durability="normal")
-    yield store
-    await store.close()
+    # The running attempt of the file must not look unresponsive.
+    with Clock(LATEST + 1).installed():
+        store = SqliteLightningStore(tmp_path / "store.db", durability="normal")
+        yield store
+        await store.close()
 
 
 def dumped(records) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,19 @@ def test_a_runner_that_ignores_everything_is_killed_and_leaves_no_attempt_open()
     assert time.monotonic() - start < 20
     ((rollout, attempt),) = outcome(store)
     assert (rollout.status, attempt.status) == ("failed", "failed")
+
+
+def test_an_interrupt_that_hits_a_runner_while_it_exits_is_not_a_failure() -> None:
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        rollout = await store.enqueue_rollout("x")
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=30)
+
+    async def runner(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        await make_runner()(store, worker_id, event)
+        # The process hangs in its exit functions until the interrupt of the shutdown.
+        Finalize(None, time.sleep, args=(60,), exitpriority=1)
+
+    strategy(1, graceful_timeout=1.0).execute(algorithm, runner, InMemoryLightningStore())
 
 
 def test_unpicklable_parts_are_named() -> None:

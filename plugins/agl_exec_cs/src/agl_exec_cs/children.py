@@ -36,6 +36,8 @@ class _Child:
         self.make_job = make_job
         self.deaths = 0
         self.ended = False
+        self.interrupted = False
+        """Whether the last signal that it was sent is SIGINT."""
 
     def launch(self, context: Any) -> None:
         self._report, writer = context.Pipe(duplex=False)
@@ -156,6 +158,7 @@ class Children:
                 for child in self._children:
                     if act is not None and not child.ended:
                         logger.warning("%s did not end in time; ending it by force", child.name)
+                        child.interrupted = act is _interrupt
                         act(child.process)
                 if self.join(seconds):
                     return interrupted
@@ -180,10 +183,16 @@ class Children:
         code = child.process.exitcode
         failure = child.failure()
         if failure is None and code not in self._allowed:
-            failure = f"died with exit code {code}"
             if self._on_death is not None:
                 self._on_death(child.name)
-            if child.deaths < self._max_restarts and not self._stop.is_set():
+            # Our own interrupt may hit a child that is already exiting. Python then exits with 1.
+            if not (child.interrupted and code in (1, -signal.SIGINT)):
+                failure = f"died with exit code {code}"
+            if (
+                failure is not None
+                and child.deaths < self._max_restarts
+                and not self._stop.is_set()
+            ):
                 child.deaths += 1
                 logger.warning("%s %s; replacing it", child.name, failure)
                 child.launch(self._context)

@@ -228,9 +228,9 @@ def test_bad_secrets_and_scopes_are_refused():
         TokenVerifier("short")
     with pytest.raises(ConfigError, match="unknown scope"):
         mint_token(SECRET, "root", lifetime=1)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="names a rollout"):
+    with pytest.raises(ConfigError, match="needs a rollout"):
         mint_token(SECRET, "attempt", lifetime=1)
-    with pytest.raises(ConfigError, match="names a rollout"):
+    with pytest.raises(ConfigError, match="needs a rollout"):
         mint_token(SECRET, "read", lifetime=1, rollout_id="r", attempt_id="a")
 
 

@@ -18,13 +18,14 @@ NEEDED: Final = {
     "torch": ">=2.6",
     "verl": ">=0.9.1,<0.10",
     "TransferQueue": ">=0.1.11,<0.2",
+    "aiohttp": ">=3.10",
     "cachetools": ">=5.5",
     "fastapi": ">=0.115",
     "msgspec": ">=0.18",
     "pyzmq": ">=26",
     "uvicorn": ">=0.50",
 }
-"""Supported versions by distribution; equal to this package's requirements."""
+"""Supported versions by distribution; equal to this package's requirements, without agl's own."""
 
 
 class WrongVersionError(MissingDependencyError):

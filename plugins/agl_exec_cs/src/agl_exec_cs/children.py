@@ -183,16 +183,14 @@ class Children:
         code = child.process.exitcode
         failure = child.failure()
         if failure is None and code not in self._allowed:
+            # Looked up first: the call of on_death may end the last rollout, and so the run.
+            may_restart = child.deaths < self._max_restarts and not self._stop.is_set()
             if self._on_death is not None:
                 self._on_death(child.name)
             # Our own interrupt may hit a child that is already exiting. Python then exits with 1.
             if not (child.interrupted and code in (1, -signal.SIGINT)):
                 failure = f"died with exit code {code}"
-            if (
-                failure is not None
-                and child.deaths < self._max_restarts
-                and not self._stop.is_set()
-            ):
+            if failure is not None and may_restart:
                 child.deaths += 1
                 logger.warning("%s %s; replacing it", child.name, failure)
                 child.launch(self._context)

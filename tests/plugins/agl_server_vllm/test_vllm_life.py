@@ -163,7 +163,7 @@ class TestOptions:
             VLLMServer(model, args=args)
 
     def test_a_network_interface_needs_insecure(self, model: Path):
-        with pytest.raises(ConfigError, match=r"^VLLMServer\.insecure: on 0\.0\.0\.0 anyone"):
+        with pytest.raises(ConfigError, match=r"^VLLMServer: on 0\.0\.0\.0 anyone"):
             VLLMServer(model, host="0.0.0.0")
         VLLMServer(model, host="0.0.0.0", insecure=True)
 

@@ -293,7 +293,7 @@ async def test_a_model_that_nobody_has(vllm_python: str, tmp_path: Path):
         env=VLLM_CPU_ENV,
         log_file=tmp_path / "vllm.log",
     )
-    with pytest.raises(LLMServerError, match=r"ended while it started \(exit code 1\)") as raised:
+    with pytest.raises(LLMServerError, match=r"ended during its start \(exit code 1\)") as raised:
         await server.start()
     assert re.search(r"^[\w.]*Error: ", str(raised.value), re.MULTILINE)
     assert not server.is_running()

@@ -58,6 +58,7 @@ __all__ = [
     "return_claim",
     "rollout_status_after",
     "span_arrived",
+    "status_before_claim",
     "update_attempt",
     "update_rollout",
     "verdict",
@@ -266,6 +267,11 @@ def return_claim(
     changed, queue = _with_status(rollout, "requeuing", now)
     freed = _released(worker, "idle", now) if worker and _is_on(worker, attempt) else None
     return Change(changed, given_up, freed, queue)
+
+
+def status_before_claim(attempt: Attempt) -> RolloutStatus:
+    """Return the status that a rollout had in the queue before this attempt claimed it."""
+    return "queuing" if attempt.sequence_id == 1 else "requeuing"
 
 
 def rollout_status_after(attempt: Attempt, config: RolloutConfig) -> RolloutStatus:

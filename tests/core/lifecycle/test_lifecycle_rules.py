@@ -206,6 +206,12 @@ class TestUpdatingAttempts:
         else:
             assert after == ("requeuing" if retry and sequence_id < 3 else "failed")
 
+    @pytest.mark.parametrize(
+        ("sequence_id", "before"), [(1, "queuing"), (2, "requeuing"), (3, "requeuing")]
+    )
+    def test_only_a_first_attempt_claims_a_rollout_that_was_never_tried(self, sequence_id, before):
+        assert lifecycle.status_before_claim(attempt("preparing", sequence_id)) == before
+
     def test_success_finishes_the_rollout(self):
         change = write(attempt(), rollout(), status="succeeded")
         assert change.rollout is not None

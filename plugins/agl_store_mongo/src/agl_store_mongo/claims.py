@@ -11,8 +11,8 @@ from pymongo import ASCENDING, ReturnDocument
 from agl_core import lifecycle
 from agl_core.ids import generate_id
 from agl_core.lifecycle import Change
-from agl_core.store import ClaimRequest, Notice, RolloutState, evolve, notices_of
-from agl_core.types import Attempt, Rollout, RolloutConfig
+from agl_core.store import ClaimRequest, Notice, RolloutState, notices_of
+from agl_core.types import Attempt, Rollout, RolloutConfig, evolve
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import (
     Document,
@@ -132,7 +132,7 @@ class Claims:
             head = await self._db.rollouts.find_one(
                 self._db.queued(), {"queue_position": 1}, sort=_HEAD_FIRST
             )
-            status = "queuing" if attempt.sequence_id == 1 else "requeuing"
+            status = lifecycle.status_before_claim(attempt)
             which = self._db.by(rollout_id=rollout.rollout_id, version=record.version)
             back = {
                 "$set": {

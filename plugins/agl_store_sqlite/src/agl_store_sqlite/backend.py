@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
+from agl_core import lifecycle
 from agl_core.lifecycle import Change
 from agl_core.store import (
     AttemptQuery,
@@ -27,9 +28,8 @@ from agl_core.store import (
     StorageBackend,
     WorkerQuery,
     attempt_not_found,
-    evolve,
 )
-from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker, evolve
 from agl_store_sqlite import queries
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.database import Database
@@ -325,7 +325,7 @@ def _return_claims(tx: Transaction, claimed: Sequence[tuple[Rollout, Attempt]]) 
         if latest != attempt or current.status != "preparing":
             continue  # somebody has acted on it
         tx.delete_attempt(stored.ordinal, attempt)
-        status: RolloutStatus = "queuing" if attempt.sequence_id == 1 else "requeuing"
+        status = lifecycle.status_before_claim(attempt)
         back = evolve(current, {"status": status})
         columns = {"attempts": attempt.sequence_id - 1, "queue_position": tx.position_at_head()}
         tx.update_rollout(stored.ordinal, current, back, columns)

@@ -54,7 +54,6 @@ from agl_core.store.values import (
     StoreEvent,
     Unset,
 )
-from agl_core.types._copying import construct, evolve
 
 if TYPE_CHECKING:
     from agl_core.store.default import default_store
@@ -100,12 +99,10 @@ __all__ = [
     "WorkerQuery",
     "attempt_changes",
     "attempt_not_found",
-    "construct",
     "current_request_key",
     "decode_spans",
     "default_store",
     "encode_span",
-    "evolve",
     "export_records",
     "filter_options",
     "import_records",

@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core import lifecycle
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import EncodedSpan, RolloutState, construct, evolve
+from agl_core.store import EncodedSpan, RolloutState
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -32,6 +32,8 @@ from agl_core.types import (
     Rollout,
     RolloutConfig,
     Worker,
+    construct,
+    evolve,
 )
 
 __all__ = [

@@ -14,15 +14,8 @@ from typing import Any, Final
 from agl_core import lifecycle
 from agl_core.ids import generate_id
 from agl_core.lifecycle import Change
-from agl_core.store import (
-    Decide,
-    RolloutRecord,
-    RolloutState,
-    evolve,
-    notices_of,
-    rollout_not_found,
-)
-from agl_core.types import Attempt, Rollout
+from agl_core.store import Decide, RolloutRecord, RolloutState, notices_of, rollout_not_found
+from agl_core.types import Attempt, Rollout, evolve
 from agl_store_mongo.database import Database, pause_after
 from agl_store_mongo.documents import (
     WITHOUT_INPUT,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agl_core.ids import generate_id
-from agl_core.store import Decide, DecideWorker, RolloutState, evolve, worker_notice
-from agl_core.types import Attempt, Worker
+from agl_core.store import Decide, DecideWorker, RolloutState, worker_notice
+from agl_core.types import Attempt, Worker, evolve
 from agl_store_mongo.database import Database, pause_after
 from agl_store_mongo.documents import Document, worker_fields, worker_from
 from agl_store_mongo.feed import Feed

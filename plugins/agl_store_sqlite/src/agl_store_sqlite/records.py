@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import EncodedSpan, construct
+from agl_core.store import EncodedSpan
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -20,6 +20,7 @@ from agl_core.types import (
     Rollout,
     RolloutConfig,
     Worker,
+    construct,
 )
 from agl_store_sqlite.errors import damaged
 

@@ -29,7 +29,6 @@ from agl_core.store import (
     Unset,
     WorkerQuery,
     attempt_changes,
-    construct,
     encode_span,
     rollout_changes,
     worker_changes,
@@ -50,6 +49,7 @@ from agl_core.types import (
     Span,
     TaskInput,
     Worker,
+    construct,
 )
 from agl_store_http.client.codecs import (
     ATTEMPT,

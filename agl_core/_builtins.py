@@ -102,8 +102,8 @@ def agl_store() -> list[ComponentSpec]:
         ComponentSpec(
             kind="store",
             name="memory",
-            factory="agl_core.store.memory.store:InMemoryLightningStore",
-            config="agl_core.store.memory.config:MemoryStoreConfig",
+            factory="agl_core.store._memory.store:InMemoryLightningStore",
+            config="agl_core.store._memory.config:MemoryStoreConfig",
             capabilities=frozenset({"thread_safe", "async_safe", "events"}),
             summary="In this process's memory; nothing survives it",
         ),

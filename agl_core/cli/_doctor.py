@@ -15,7 +15,7 @@ from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from agl_core.doctor import Finding
-    from agl_core.store.base import LightningStore
+    from agl_core.store._base import LightningStore
 
 __all__ = ["doctor"]
 

@@ -19,7 +19,7 @@ from agl_core.plugins import add_listener, hookimpl, remove_listener
 from agl_core.types import RolloutStatus
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store._base import LightningStore
     from agl_core.trainer._file import TrainPlan
     from agl_core.trainer._trainer import Trainer
 
@@ -88,7 +88,7 @@ def set_up_logging(plan: TrainPlan) -> None:
 
 def say_store(trainer: Trainer, plan: TrainPlan, as_json: bool) -> None:
     """Print which store is used, as the first line of output."""
-    from agl_core.store.default import describe_store
+    from agl_core.store._default import describe_store
 
     click.echo(describe_store(trainer.store, plan.store_name), err=as_json)
 

@@ -12,7 +12,7 @@ from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.plugins import build_component
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store._base import LightningStore
 
 __all__ = ["open_store", "store_options"]
 
@@ -47,7 +47,7 @@ def open_store(
         MissingDependencyError: A file is named, and no plugin for store files is installed.
         PluginError: The backend cannot be used.
     """
-    from agl_core.store.default import default_store
+    from agl_core.store._default import default_store
 
     if url is not None:
         if backend or path:

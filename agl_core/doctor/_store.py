@@ -16,7 +16,7 @@ from agl_core.errors import SpansEvictedError
 from agl_core.types import AttemptedRollout
 
 if TYPE_CHECKING:
-    from agl_core.store.base import LightningStore
+    from agl_core.store._base import LightningStore
 
 __all__ = ["check_store"]
 

@@ -13,7 +13,7 @@ import threading
 from multiprocessing.connection import wait as wait_for_connections
 from typing import TYPE_CHECKING, Any
 
-from agl_core.store.wakeup import Wakeup
+from agl_core.store._wakeup import Wakeup
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core.lazy import lazy_names
-from agl_core.store.arguments import attempt_changes, rollout_changes, worker_changes
-from agl_core.store.backend import (
+from agl_core.store._arguments import attempt_changes, rollout_changes, worker_changes
+from agl_core.store._backend import (
     BackendListener,
     ClaimRequest,
     Decide,
@@ -30,13 +30,13 @@ from agl_core.store.backend import (
     rollout_notice,
     worker_notice,
 )
-from agl_core.store.base import LightningStore
-from agl_core.store.batching import BatchingStore
-from agl_core.store.delegating import DelegatingStore
-from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
-from agl_core.store.engine import EngineStore
-from agl_core.store.filters import filter_options, sort_key, sortable_fields
-from agl_core.store.queries import (
+from agl_core.store._base import LightningStore
+from agl_core.store._batching import BatchingStore
+from agl_core.store._delegating import DelegatingStore
+from agl_core.store._encoded import EncodedSpan, decode_spans, encode_span
+from agl_core.store._engine import EngineStore
+from agl_core.store._filters import filter_options, sort_key, sortable_fields
+from agl_core.store._queries import (
     AttemptQuery,
     Query,
     ResourcesQuery,
@@ -45,8 +45,8 @@ from agl_core.store.queries import (
     WorkerQuery,
     run_query,
 )
-from agl_core.store.request_key import current_request_key
-from agl_core.store.values import (
+from agl_core.store._request_key import current_request_key
+from agl_core.store._values import (
     UNSET,
     FilterLogic,
     LightningStoreCapabilities,
@@ -56,10 +56,10 @@ from agl_core.store.values import (
 )
 
 if TYPE_CHECKING:
-    from agl_core.store.default import default_store
-    from agl_core.store.memory import InMemoryLightningStore
-    from agl_core.store.threaded import LightningStoreThreaded
-    from agl_core.store.transfer import (
+    from agl_core.store._default import default_store
+    from agl_core.store._memory import InMemoryLightningStore
+    from agl_core.store._threaded import LightningStoreThreaded
+    from agl_core.store._transfer import (
         Record,
         export_records,
         import_records,
@@ -122,13 +122,13 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "export_records": "agl_core.store.transfer",
-        "writing": "agl_core.store.transfer",
-        "import_records": "agl_core.store.transfer",
-        "read_records": "agl_core.store.transfer",
-        "default_store": "agl_core.store.default",
-        "InMemoryLightningStore": "agl_core.store.memory",
-        "LightningStoreThreaded": "agl_core.store.threaded",
-        "Record": "agl_core.store.transfer",
+        "export_records": "agl_core.store._transfer",
+        "writing": "agl_core.store._transfer",
+        "import_records": "agl_core.store._transfer",
+        "read_records": "agl_core.store._transfer",
+        "default_store": "agl_core.store._default",
+        "InMemoryLightningStore": "agl_core.store._memory",
+        "LightningStoreThreaded": "agl_core.store._threaded",
+        "Record": "agl_core.store._transfer",
     },
 )

@@ -6,7 +6,7 @@
     train_dataset = "train.jsonl"       # see agl_core.trainer._datasets
     val_dataset = "val.jsonl"
     algorithm = "apo"                   # a name, or a table with a type and its options
-    store = { type = "sqlite", path = "runs.db" }   # see agl_core.store.default
+    store = { type = "sqlite", path = "runs.db" }   # see agl_core.store.default_store
 
     llm_server = { type = "vllm", path = "Qwen/Qwen3-8B" }   # behind the proxy
 
@@ -40,7 +40,7 @@ from agl_core.plugins._config import validate_config
 from agl_core.plugins._files import CONFIG_SUFFIXES
 from agl_core.plugins._registry import did_you_mean
 from agl_core.runner import Hook
-from agl_core.store.default import default_store
+from agl_core.store._default import default_store
 from agl_core.trainer._components import default_strategy
 from agl_core.trainer._datasets import load_dataset
 from agl_core.trainer._references import import_reference, search_in

@@ -15,12 +15,8 @@ ROOT = Path(agl_core.__file__).parents[1]
 PUBLIC = {"env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv"}
 """Top-level modules of the core that are public without an export."""
 PACKAGES = {path.parent.name for path in (ROOT / "agl_core").glob("*/__init__.py")}
-
-NOT_YET = {
-    f"plugins/agl_store_mongo/src/agl_store_mongo/waiting.py: agl_core.store.{module}"
-    for module in ("waiting", "events")
-}
-"""Private imports that remain until agl-store-mongo uses the store engine."""
+SUBPACKAGE = "agl_core.genai.streams"
+"""The one public package inside a package of the core."""
 
 pytestmark = pytest.mark.skipif(not (ROOT / "plugins").is_dir(), reason="needs the repository")
 
@@ -51,17 +47,28 @@ def test_plugins_import_no_private_module_of_the_core():
 
 
 def test_plugins_import_from_packages_of_the_core_and_not_from_modules_in_them():
-    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC} | {
-        "agl_core",
-        "agl_core.genai.streams",
-    }
+    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC} | {"agl_core", SUBPACKAGE}
     others = {
         f"{file.relative_to(ROOT)}: {module}"
         for file in sources()
         for module, _ in imports(file)
         if module.split(".")[0] == "agl_core" and module not in allowed
     }
-    assert others - NOT_YET == set()
+    assert others == set()
+
+
+def test_other_modules_of_the_core_are_private_by_name():
+    modules = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for file in (ROOT / "agl_core").rglob("*.py")
+    }
+    public = {
+        name.removesuffix(".__init__")
+        for name in modules
+        if "._" not in name.removesuffix(".__init__").removesuffix(".__main__")
+    }
+    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC}
+    assert public == {*allowed, "agl_core", "agl_core.cli.__main__", SUBPACKAGE}
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))

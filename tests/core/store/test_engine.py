@@ -16,8 +16,8 @@ from agl_core.store import (
     StorageBackend,
     current_request_key,
 )
-from agl_core.store.memory.backend import MemoryBackend
-from agl_core.store.memory.eviction import MemoryBudget
+from agl_core.store._memory.backend import MemoryBackend
+from agl_core.store._memory.eviction import MemoryBudget
 from agl_core.types import EnqueueRolloutRequest
 
 

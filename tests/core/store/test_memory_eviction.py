@@ -10,7 +10,7 @@ import pytest
 
 from agl_core.errors import InvalidArgumentError, SpansEvictedError
 from agl_core.store import InMemoryLightningStore, encode_span
-from agl_core.store.memory.eviction import MemoryBudget, memory_capacity
+from agl_core.store._memory.eviction import MemoryBudget, memory_capacity
 from agl_core.types import AttemptedRollout, Span
 
 
@@ -101,7 +101,7 @@ async def evicted(store: InMemoryLightningStore, rollout: AttemptedRollout) -> b
 async def test_the_oldest_rollouts_are_evicted_first(caplog: pytest.LogCaptureFixture):
     store = store_of(50, 5)
     rollouts = [await store.start_rollout(i) for i in range(4)]
-    with caplog.at_level(logging.WARNING, "agl_core.store.memory.backend"):
+    with caplog.at_level(logging.WARNING, "agl_core.store._memory.backend"):
         for rollout in rollouts:
             await add(store, rollout)
     assert [await evicted(store, rollout) for rollout in rollouts] == [True, True, True, False]

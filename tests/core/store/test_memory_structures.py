@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agl_core.store import EncodedSpan, RolloutQuery, SpanQuery, run_query
-from agl_core.store.memory.index import RolloutIndexes
-from agl_core.store.memory.sorted_list import SortedList
-from agl_core.store.memory.spans import SpanLog
+from agl_core.store._memory.index import RolloutIndexes
+from agl_core.store._memory.sorted_list import SortedList
+from agl_core.store._memory.spans import SpanLog
 from agl_core.types import Rollout
 
 numbers = st.integers(0, 5000)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agl_core.store import InMemoryLightningStore, Notice, StoreEvent
-from agl_core.store.events import EventBus
+from agl_core.store._events import EventBus
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 
 

@@ -17,8 +17,8 @@ class Times:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        patch.setattr("agl_core.store.engine.time", self)
-        patch.setattr("agl_core.store.watchdog.time", self)
+        patch.setattr("agl_core.store._engine.time", self)
+        patch.setattr("agl_core.store._watchdog.time", self)
 
     def time(self) -> float:
         return self.now

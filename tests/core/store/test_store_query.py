@@ -10,7 +10,7 @@ import pytest
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import WorkerQuery, run_query
-from agl_core.store.filters import (
+from agl_core.store._filters import (
     check_page,
     compile_filter,
     cut,

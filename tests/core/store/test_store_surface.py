@@ -15,7 +15,7 @@ from pydantic import ValidationError
 import agl_core.store
 from agl_core.plugins import build_component, get_registry
 from agl_core.store import InMemoryLightningStore
-from agl_core.store.memory.config import MemoryStoreConfig
+from agl_core.store._memory.config import MemoryStoreConfig
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig
 from agl_core.types._copying import attach_attempt, copy_value, evolve
 
@@ -23,7 +23,7 @@ from agl_core.types._copying import attach_attempt, copy_value, evolve
 def test_the_stores_are_imported_at_first_use():
     code = (
         "import sys, agl_core.store as s\n"
-        "assert 'agl_core.store.memory' not in sys.modules\n"
+        "assert 'agl_core.store._memory' not in sys.modules\n"
         "assert 'InMemoryLightningStore' in dir(s)\n"
         "s.InMemoryLightningStore, s.LightningStoreThreaded\n"
         "heavy = {'opentelemetry', 'fastapi', 'uvicorn', 'aiohttp', 'psutil'} & set(sys.modules)\n"

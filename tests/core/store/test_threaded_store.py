@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agl_core.store import InMemoryLightningStore, LightningStore, LightningStoreThreaded
-from agl_core.store.delegating import DelegatingStore
-from agl_core.store.mutex import CrossLoopLock
+from agl_core.store._delegating import DelegatingStore
+from agl_core.store._mutex import CrossLoopLock
 from agl_core.types import EnqueueRolloutRequest
 
 

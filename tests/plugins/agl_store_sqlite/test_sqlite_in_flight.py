@@ -14,7 +14,7 @@ from asyncio.subprocess import PIPE
 
 import pytest_asyncio
 
-from agl_core.store.request_key import current_request_key
+from agl_core.store import current_request_key
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import StoreApp
 from agl_store_sqlite import SqliteLightningStore

@@ -10,7 +10,7 @@ import time
 
 from agl_core import lifecycle
 from agl_core.store import EncodedSpan, InMemoryLightningStore, decode_spans, encode_span
-from agl_core.store.watchdog import Watchdog
+from agl_core.store._watchdog import Watchdog
 from agl_core.types import Span
 
 

@@ -1,7 +1,7 @@
 """Queries as values, which the engine passes to a storage backend.
 
 Each value is frozen and checked by its constructor: the limit, the offset, the direction, the sort
-field and the filter logic are valid. :mod:`agl_core.store.filters` defines filters and orders.
+field and the filter logic are valid. :mod:`agl_core.store._filters` defines filters and orders.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
-from agl_core.store.filters import (
+from agl_core.store._filters import (
     check_logic,
     check_page,
     compile_filter,

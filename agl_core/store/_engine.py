@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from agl_core import lifecycle
 from agl_core.ids import new_attempt_id, new_resources_id, new_rollout_id
 from agl_core.lifecycle import Change
-from agl_core.store.arguments import (
+from agl_core.store._arguments import (
     attempt_changes,
     checked_resources,
     new_rollout_fields,
     rollout_changes,
     worker_changes,
 )
-from agl_core.store.backend import (
+from agl_core.store._backend import (
     ClaimRequest,
     RolloutRecord,
     RolloutState,
     StorageBackend,
     attempt_not_found,
 )
-from agl_core.store.batching import BatchingStore
-from agl_core.store.encoded import EncodedSpan, encode_span, hold_span
-from agl_core.store.filters import renamed_filter
-from agl_core.store.queries import (
+from agl_core.store._batching import BatchingStore
+from agl_core.store._encoded import EncodedSpan, encode_span, hold_span
+from agl_core.store._filters import renamed_filter
+from agl_core.store._queries import (
     AttemptQuery,
     Query,
     ResourcesQuery,
@@ -42,16 +42,16 @@ from agl_core.store.queries import (
     SpanQuery,
     WorkerQuery,
 )
-from agl_core.store.request_key import current_request_key, id_from_key
-from agl_core.store.values import (
+from agl_core.store._request_key import current_request_key, id_from_key
+from agl_core.store._values import (
     UNSET,
     LightningStoreCapabilities,
     LightningStoreStatistics,
     StoreEvent,
     Unset,
 )
-from agl_core.store.waiters import Waiters
-from agl_core.store.watchdog import Watchdog
+from agl_core.store._waiters import Waiters
+from agl_core.store._watchdog import Watchdog
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from agl_core.store.base import LightningStore
-from agl_core.store.delegating import DelegatingStore
-from agl_core.store.mutex import CrossLoopLock
-from agl_core.store.values import LightningStoreCapabilities
-from agl_core.store.wakeup import Wakeup
+from agl_core.store._base import LightningStore
+from agl_core.store._delegating import DelegatingStore
+from agl_core.store._mutex import CrossLoopLock
+from agl_core.store._values import LightningStoreCapabilities
+from agl_core.store._wakeup import Wakeup
 from agl_core.types import AttemptedRollout, Rollout
 
 __all__ = ["LightningStoreThreaded"]

@@ -6,8 +6,8 @@ import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from agl_core.store.base import LightningStore
-from agl_core.store.values import LightningStoreCapabilities, StoreEvent
+from agl_core.store._base import LightningStore
+from agl_core.store._values import LightningStoreCapabilities, StoreEvent
 
 __all__ = ["DelegatingStore"]
 

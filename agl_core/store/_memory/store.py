@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agl_core.store.engine import EngineStore
-from agl_core.store.memory.backend import MemoryBackend
-from agl_core.store.memory.eviction import MemoryBudget, memory_capacity
+from agl_core.store._engine import EngineStore
+from agl_core.store._memory.backend import MemoryBackend
+from agl_core.store._memory.eviction import MemoryBudget, memory_capacity
 from agl_core.types import Span
 
 __all__ = ["InMemoryLightningStore"]

@@ -11,7 +11,7 @@ __all__ = ["MemoryStoreConfig"]
 
 
 class MemoryStoreConfig(BaseModel):
-    """Keyword arguments of :class:`~agl_core.store.memory.InMemoryLightningStore`."""
+    """Keyword arguments of :class:`~agl_core.store._memory.InMemoryLightningStore`."""
 
     model_config = ConfigDict(extra="forbid")
 

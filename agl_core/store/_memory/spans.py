@@ -6,9 +6,9 @@ from bisect import insort
 from collections.abc import Sequence
 from operator import attrgetter
 
-from agl_core.store.encoded import EncodedSpan
-from agl_core.store.filters import cut
-from agl_core.store.queries import SpanQuery, run_query
+from agl_core.store._encoded import EncodedSpan
+from agl_core.store._filters import cut
+from agl_core.store._queries import SpanQuery, run_query
 
 __all__ = ["SpanLog"]
 

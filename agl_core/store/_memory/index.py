@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from agl_core.store.filters import sort_key
-from agl_core.store.memory.sorted_list import SortedList
+from agl_core.store._filters import sort_key
+from agl_core.store._memory.sorted_list import SortedList
 from agl_core.types import Rollout
 
 __all__ = ["RolloutIndexes"]

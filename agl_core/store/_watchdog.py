@@ -9,7 +9,7 @@ from typing import Final
 
 from agl_core import lifecycle
 from agl_core.lifecycle import Change
-from agl_core.store.backend import RolloutState, StorageBackend
+from agl_core.store._backend import RolloutState, StorageBackend
 
 __all__ = ["Watchdog"]
 

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from agl_core.store.backend import Notice
-from agl_core.store.values import StoreEvent
-from agl_core.store.wakeup import Wakeup
+from agl_core.store._backend import Notice
+from agl_core.store._values import StoreEvent
+from agl_core.store._wakeup import Wakeup
 
 __all__ = ["EventBus", "Subscription"]
 

@@ -1,7 +1,7 @@
 """Defines filters, sort orders and pages for every store.
 
 A query's arguments become :class:`~agl_core.types.FilterOptions` here. Backends in memory run them
-with :func:`agl_core.store.queries.run_query`; databases translate them and are tested against it.
+with :func:`agl_core.store._queries.run_query`; databases translate them and are tested against it.
 
 * Conditions on ordinary fields form one pool that ``_aggregate`` (and/or) combines; without any
   condition everything matches. ``_must`` always holds.

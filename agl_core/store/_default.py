@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agl_core.plugins import get_registry, package_of
-from agl_core.store.base import LightningStore
+from agl_core.store._base import LightningStore
 
 __all__ = ["DEFAULT_FILE", "default_store", "describe_store"]
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
 from agl_core.errors import InvalidArgumentError, MissingDependencyError
-from agl_core.store.base import LightningStore
-from agl_core.store.encoded import encode_span
+from agl_core.store._base import LightningStore
+from agl_core.store._encoded import encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
 
 __all__ = [

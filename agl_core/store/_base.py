@@ -21,7 +21,7 @@ Queries:
 * An ``offset`` past the end: an empty page.
 * No ``sort_by``: insertion order. An unknown sort field is an
   :class:`~agl_core.errors.InvalidArgumentError` that names the allowed ones.
-* :mod:`agl_core.store.filters` defines the meaning of filters and sort orders.
+* :mod:`agl_core.store._filters` defines the meaning of filters and sort orders.
 
 :mod:`agl_core.lifecycle` decides how a call changes statuses, never a store.
 
@@ -37,9 +37,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
-from agl_core.store.compat import adapt_methods
-from agl_core.store.encoded import EncodedSpan, encode_span
-from agl_core.store.values import (
+from agl_core.store._compat import adapt_methods
+from agl_core.store._encoded import EncodedSpan, encode_span
+from agl_core.store._values import (
     UNSET,
     FilterLogic,
     LightningStoreCapabilities,

@@ -1,7 +1,7 @@
 """The port between the store engine and the storage of the data.
 
-:class:`~agl_core.store.engine.EngineStore` implements :class:`~agl_core.store.LightningStore` once:
-it checks arguments, calls :mod:`agl_core.lifecycle` to decide the change, wakes waiting callers and
+:class:`~agl_core.store.EngineStore` implements :class:`~agl_core.store.LightningStore` once: it
+checks arguments, calls :mod:`agl_core.lifecycle` to decide the change, wakes waiting callers and
 publishes events. A :class:`StorageBackend` persists the change. It contains no rules about
 rollouts, attempts or workers.
 
@@ -23,15 +23,15 @@ from typing import ClassVar, NamedTuple, Protocol
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.lifecycle import Change
-from agl_core.store.encoded import EncodedSpan
-from agl_core.store.queries import (
+from agl_core.store._encoded import EncodedSpan
+from agl_core.store._queries import (
     AttemptQuery,
     ResourcesQuery,
     RolloutQuery,
     SpanQuery,
     WorkerQuery,
 )
-from agl_core.store.values import LightningStoreCapabilities, LightningStoreStatistics
+from agl_core.store._values import LightningStoreCapabilities, LightningStoreStatistics
 from agl_core.types import (
     RUNNING_STATUSES,
     Attempt,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store.encoded import EncodedSpan
+from agl_core.store._encoded import EncodedSpan
 from agl_core.types import Span
 
 __all__ = ["MemoryBudget", "memory_capacity", "span_bytes"]

@@ -10,9 +10,9 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 
-from agl_core.store.backend import Notice
-from agl_core.store.events import EventBus, Subscription
-from agl_core.store.wakeup import Wakeup
+from agl_core.store._backend import Notice
+from agl_core.store._events import EventBus, Subscription
+from agl_core.store._wakeup import Wakeup
 from agl_core.types import FINISHED_STATUSES, QUEUING_STATUSES
 
 __all__ = ["FinishWait", "Waiters", "WaitingClaim"]
@@ -61,7 +61,7 @@ class Waiters:
     # -- calls of the backend --------------------------------------------------------------------
 
     def changed(self, notices: Sequence[Notice]) -> None:
-        """See :meth:`agl_core.store.backend.BackendListener.changed`."""
+        """See :meth:`agl_core.store._backend.BackendListener.changed`."""
         with self._lock:
             if self._asleep or self._finish_waits:
                 for notice in notices:
@@ -70,13 +70,13 @@ class Waiters:
             self._bus.publish(notices)
 
     def work_available(self, count: int) -> None:
-        """See :meth:`agl_core.store.backend.BackendListener.work_available`."""
+        """See :meth:`agl_core.store._backend.BackendListener.work_available`."""
         with self._lock:
             for _ in range(min(count, len(self._asleep))):
                 self._wake_first()
 
     def look_again(self) -> None:
-        """See :meth:`agl_core.store.backend.BackendListener.look_again`."""
+        """See :meth:`agl_core.store._backend.BackendListener.look_again`."""
         with self._lock:
             for waits in self._finish_waits.values():
                 for wait in waits:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast, get_args
 from pydantic import ValidationError
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store.base import UNSET
+from agl_core.store._base import UNSET
 from agl_core.types import (
     AttemptStatus,
     NamedResources,

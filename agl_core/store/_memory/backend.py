@@ -13,7 +13,7 @@ from typing import ClassVar
 from agl_core import lifecycle
 from agl_core.errors import SpansEvictedError
 from agl_core.lifecycle import Change
-from agl_core.store.backend import (
+from agl_core.store._backend import (
     ClaimRequest,
     Decide,
     DecideResources,
@@ -28,12 +28,12 @@ from agl_core.store.backend import (
     rollout_notice,
     worker_notice,
 )
-from agl_core.store.encoded import EncodedSpan
-from agl_core.store.filters import compile_filter, cut, sort_key
-from agl_core.store.memory.eviction import MemoryBudget
-from agl_core.store.memory.index import RolloutIndexes
-from agl_core.store.memory.spans import SpanLog
-from agl_core.store.queries import (
+from agl_core.store._encoded import EncodedSpan
+from agl_core.store._filters import compile_filter, cut, sort_key
+from agl_core.store._memory.eviction import MemoryBudget
+from agl_core.store._memory.index import RolloutIndexes
+from agl_core.store._memory.spans import SpanLog
+from agl_core.store._queries import (
     AttemptQuery,
     ResourcesQuery,
     RolloutQuery,
@@ -41,7 +41,7 @@ from agl_core.store.queries import (
     WorkerQuery,
     run_query,
 )
-from agl_core.store.values import LightningStoreCapabilities, LightningStoreStatistics
+from agl_core.store._values import LightningStoreCapabilities, LightningStoreStatistics
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from types import TracebackType
 
-from agl_core.store.wakeup import Wakeup
+from agl_core.store._wakeup import Wakeup
 
 __all__ = ["CrossLoopLock"]
 

@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from agl_core.store.base import LightningStore
-from agl_core.store.encoded import EncodedSpan, decode_spans, encode_span
+from agl_core.store._base import LightningStore
+from agl_core.store._encoded import EncodedSpan, decode_spans, encode_span
 from agl_core.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,

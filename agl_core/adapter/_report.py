@@ -31,6 +31,7 @@ class Reason(StrEnum):
 
     # spans
     DUPLICATE_SPAN = "span id seen before"
+    UNREAD_DIALECT = "written in the dialect"  # its name follows, and the package that reads it
 
     # calls
     NAME_MISMATCH = "span name does not match llm_call_match"

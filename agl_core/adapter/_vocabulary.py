@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agl_core.adapter._dialects import DIALECTS, AgentName, Dialect
+from agl_core.adapter._report import AdapterReport, Reason
 from agl_core.plugins import Registry, get_registry, import_extensions, package_of
 
 if TYPE_CHECKING:
-    from agl_core.adapter._report import AdapterReport
     from agl_core.types import Span
 
 __all__ = [
@@ -178,8 +178,4 @@ def count_unread(spans: Iterable[Span], report: AdapterReport) -> None:
             dialect = next(keys[key] for key in keys if key in span.attributes)
         if dialect is not None:
             package = package_of("dialect", dialect)
-            report.leave_out("span", f"{UNREAD} {dialect!r}: pip install {package}")
-
-
-UNREAD: Final = "written in the dialect"
-"""Prefix of the reason under which :func:`count_unread` counts a span."""
+            report.leave_out("span", f"{Reason.UNREAD_DIALECT} {dialect!r}: pip install {package}")

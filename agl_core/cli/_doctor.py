@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from agl_core.cli._output import in_terminal, print_json
-from agl_core.errors import ConfigError
+from agl_core.cli._stores import open_store
 
 if TYPE_CHECKING:
     from agl_core.doctor import Finding
@@ -58,26 +57,26 @@ def doctor(
     from agl_core.doctor import (
         check_environment,
         check_plugins,
-        check_store,
         run_plugin_checks,
+        run_store_checks,
     )
 
-    opened = None if where is None else _open(where, backend)
+    store = None if where is None else _open(where, backend)
     findings = check_environment()
     if not no_plugin_check:
         findings += check_plugins()
     findings += run_plugin_checks()
-    if opened is not None:
+    if store is not None:
 
         async def look(store: LightningStore) -> list[Finding]:
             try:
-                return await check_store(
+                return await run_store_checks(
                     store, silent_seconds=silent_seconds, max_traces=max_traces
                 )
             finally:
                 await store.close()
 
-        findings += asyncio.run(look(opened))
+        findings += asyncio.run(look(store))
     if as_json:
         print_json([finding.as_json() for finding in findings])
     else:
@@ -87,14 +86,9 @@ def doctor(
 
 
 def _open(where: str, backend: str) -> LightningStore:
-    from agl_core.plugins import build_component
-
     if where.startswith(("http://", "https://")):
-        return build_component("store", {"type": "http", "server_address": where}, path="--store")
-    if not Path(where).exists():
-        # Most backends would create a new, empty store at this path.
-        raise ConfigError(f"--store {where}: no such file, and no URL")
-    return build_component("store", {"type": backend, "path": where}, path="--store")
+        return open_store(None, None, where)
+    return open_store(backend, where, None, reading=True)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -1,10 +1,9 @@
-"""Checks of the machine: Python, package versions, the GPU, the port of the store server."""
+"""Checks of the machine: Python, package versions, the GPU."""
 
 from __future__ import annotations
 
 import platform
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -15,7 +14,6 @@ from agl_core.plugins import CORE_DISTRIBUTION, get_registry
 
 __all__ = ["check_environment", "find_bad_versions", "installed_version"]
 
-DEFAULT_PORT: Final = 4747  # of the store server; the core must not import agl_store_http
 _GPU_SECONDS: Final = 10.0
 
 
@@ -27,12 +25,8 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def check_environment(port: int = DEFAULT_PORT) -> list[Finding]:
-    """Check the machine and the installed distributions.
-
-    Args:
-        port: Port that should be free for a store server.
-    """
+def check_environment() -> list[Finding]:
+    """Check the machine and the installed distributions."""
     core = installed_version(CORE_DISTRIBUTION)
     python = f"Python {platform.python_version()} on {platform.platform()}, agl-core {core}"
     return [
@@ -44,7 +38,6 @@ def check_environment(port: int = DEFAULT_PORT) -> list[Finding]:
             "pip install --upgrade protobuf",
         ),
         _gpu(),
-        _port(port),
     ]
 
 
@@ -116,20 +109,3 @@ def _gpu() -> Finding:
         said = " ".join((done.stdout + done.stderr).split())
         return Finding("warning", "gpu", f"nvidia-smi fails: {said}", "check the driver")
     return Finding("ok", "gpu", "; ".join(done.stdout.split("\n")).strip("; "))
-
-
-def _port(port: int) -> Finding:
-    with socket.socket() as probe:
-        # Servers set this option too: connections of a stopped server in TIME_WAIT then do not
-        # block the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            return Finding(
-                "info",
-                "port",
-                f"port {port} is taken ({error.strerror}): a store server may be running there",
-                f"agl doctor --store http://127.0.0.1:{port}, or agl store --port 0",
-            )
-    return Finding("ok", "port", f"port {port} is free for a store server")

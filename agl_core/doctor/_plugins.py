@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from agl_core.doctor._findings import Finding, Severity
-from agl_core.plugins import get_registry, import_extensions
-from agl_core.plugins._doctor import examine
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["check_plugins", "run_plugin_checks"]
+from agl_core.doctor._findings import Finding, Severity
+from agl_core.errors import MissingDependencyError, StoreUnavailableError
+from agl_core.plugins import CheckSpec, PluginRecord, get_registry, package_of
+from agl_core.plugins._doctor import examine
+from agl_core.plugins._extensions import import_extension
+
+if TYPE_CHECKING:
+    from agl_core.store import LightningStore
+
+__all__ = ["check_plugins", "run_plugin_checks", "run_store_checks"]
 
 _SEVERITIES: dict[str, Severity] = {"disabled": "info", "conflict": "warning"}
 
@@ -38,22 +45,57 @@ def check_plugins(timeout: float = 60.0) -> list[Finding]:
 
 
 def run_plugin_checks() -> list[Finding]:
-    """Run the checks of all installed plugins, in order of their names.
+    """Run the environment checks of all installed plugins, in order of their names.
 
     A check that raises becomes a finding; the remaining checks still run.
     """
     findings: list[Finding] = []
-    for record, check in import_extensions("check"):
+    for record, spec in _checks(reads_store=False):
         try:
-            findings += check()
+            findings += import_extension(record, spec)()
         except Exception as error:
-            findings.append(
-                Finding(
-                    "error",
-                    "check",
-                    f"{record.key} of {record.origin} failed: {type(error).__name__}: {error}",
-                    f"pip install --upgrade {record.dist}, or AGL_DISABLE_PLUGINS={record.key}",
-                    (record.key,),
-                )
-            )
+            findings.append(_failed(record, error))
     return findings
+
+
+async def run_store_checks(store: LightningStore, **options: Any) -> list[Finding]:
+    """Run the store checks of all installed plugins, in order of their names.
+
+    Args:
+        store: The store.
+        options: What each check gets besides; see :class:`~agl_core.plugins.CheckSpec`.
+
+    Raises:
+        MissingDependencyError: No plugin with a store check is installed.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    checks = _checks(reads_store=True)
+    if not checks:
+        raise MissingDependencyError("a check of a store", pip=package_of("check", "store"))
+    findings: list[Finding] = []
+    for record, spec in checks:
+        try:
+            findings += await import_extension(record, spec)(store, **options)
+        except StoreUnavailableError:
+            raise
+        except Exception as error:
+            findings.append(_failed(record, error))
+    return findings
+
+
+def _checks(*, reads_store: bool) -> list[tuple[PluginRecord, CheckSpec]]:
+    return [
+        (record, spec)
+        for record, spec in get_registry().extensions("check")
+        if isinstance(spec, CheckSpec) and spec.reads_store == reads_store
+    ]
+
+
+def _failed(record: PluginRecord, error: Exception) -> Finding:
+    return Finding(
+        "error",
+        "check",
+        f"{record.key} of {record.origin} failed: {type(error).__name__}: {error}",
+        f"pip install --upgrade {record.dist}, or AGL_DISABLE_PLUGINS={record.key}",
+        (record.key,),
+    )

@@ -149,7 +149,8 @@ class KindHooks:
     def agl_check() -> CheckSpec | Sequence[CheckSpec]:  # pyright: ignore[reportReturnType]
         """Describe a check of ``agl doctor``.
 
-        Called by ``agl doctor``, which imports the check and runs it in its own process.
+        Called by ``agl doctor``, which imports the check and runs it in its own process: a check of
+        the environment always, a check of a store with ``--store``.
         """
 
     @staticmethod

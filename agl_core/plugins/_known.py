@@ -23,10 +23,10 @@ PACKAGES: Final[dict[str, str]] = {
     "agl-proxy-litellm": "proxy.litellm dialect.litellm",
     "agl-server-hf": "llm_server.hf",
     "agl-server-vllm": "llm_server.vllm check.vllm command.vllm",
-    "agl-store-http": "store.http command.store",
+    "agl-store-http": "store.http command.store check.port",
     "agl-store-mongo": "store.mongo",
     "agl-store-sqlite": "store.sqlite",
-    "agl-trace": "command.trace",
+    "agl-trace": "command.trace check.store",
     "agl-tracer-agentops": "tracer.agentops dialect.agentops",
     "agl-tracer-weave": "tracer.weave dialect.weave",
 }

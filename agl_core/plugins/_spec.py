@@ -198,12 +198,16 @@ class CheckSpec:
         name: Name of the check, as in its entry point.
         check: ``"package.module:function"``, called without arguments; returns an iterable of
             :class:`agl_core.doctor.Finding` and repairs nothing.
+        reads_store: Whether the check reads a store. Then ``check`` is an async function; ``agl
+            doctor --store`` calls it as ``check(store, silent_seconds=…, max_traces=…)``, with the
+            options of the command.
         summary: One line for ``agl plugins list``.
         api: The plugin API version the check was written for.
     """
 
     name: str
     check: str
+    reads_store: bool = False
     summary: str = ""
     api: int = PLUGIN_API_VERSION
 

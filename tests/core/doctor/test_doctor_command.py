@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 
 import pytest
 
 from agl_core.cli import main
 from agl_core.doctor import _environment as environment
-from agl_core.doctor import check_environment, check_plugins
+from agl_core.doctor import check_environment, check_plugins, run_store_checks
+from agl_core.errors import MissingDependencyError, StoreUnavailableError
 from agl_core.store import InMemoryLightningStore
 from agl_store_http import LightningStoreServer
 
@@ -61,17 +61,6 @@ class TestEnvironment:
         assert finding.what.startswith("protobuf 4.25 with opentelemetry-proto 1.30: ")
         assert finding.todo == "pip install --upgrade protobuf"
 
-    def test_the_port(self):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            (finding,) = by_check(check_environment(port), "port")
-            assert finding.severity == "info"
-            assert f"port {port} is taken" in finding.what
-        (finding,) = by_check(check_environment(port), "port")
-        assert finding.severity == "ok"
-
     @pytest.mark.parametrize(
         ("script", "severity", "words"),
         [
@@ -105,6 +94,68 @@ def test_a_plugin_that_does_not_load_is_an_error(agl_registry, tmp_path, monkeyp
     assert bad.ids == ("store.broken",)
 
 
+STORE_CHECKS = """
+from agl_core.doctor import Finding
+from agl_core.errors import StoreUnavailableError
+from agl_core.plugins import CheckSpec, hookimpl
+
+@hookimpl
+def agl_check():
+    names = ("counts", "fails", "lost")
+    return [CheckSpec(name=n, check=f"{__name__}:{n}", reads_store=True) for n in names]
+
+async def counts(store, *, silent_seconds, max_traces):
+    found = len(await store.query_rollouts())
+    return [Finding("ok", "counts", f"{found} rollouts, {silent_seconds:g} s, {max_traces}")]
+
+async def fails(store, **options):
+    raise ValueError("broken on purpose")
+
+async def lost(store, **options):
+    raise StoreUnavailableError("the server is gone")
+"""
+
+
+class TestStoreChecks:
+    @pytest.fixture
+    def add(self, agl_registry, tmp_path, monkeypatch):
+        (tmp_path / "store_checks.py").write_text(STORE_CHECKS)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        agl_registry.records = []
+        return lambda name: agl_registry.add(f"check.{name}", "store_checks", dist="agl-acme")
+
+    @pytest.fixture
+    async def store(self):
+        store = InMemoryLightningStore()
+        await store.enqueue_rollout("x")
+        return store
+
+    async def test_each_reads_the_store_with_the_options(self, add, store):
+        add("counts")
+        (finding,) = await run_store_checks(store, silent_seconds=5.0, max_traces=7)
+        assert finding.what == "1 rollouts, 5 s, 7"
+
+    async def test_one_that_fails_does_not_stop_the_others(self, add, store):
+        add("fails")
+        add("counts")
+        options = {"silent_seconds": 5.0, "max_traces": 7}
+        failed, counts = await run_store_checks(store, **options)
+        assert counts.check == "counts"
+        assert failed.severity == "error"
+        assert "check.fails of agl-acme" in failed.what
+        assert failed.what.endswith("ValueError: broken on purpose")
+
+    async def test_a_lost_store_is_not_the_fault_of_a_check(self, add, store):
+        add("lost")
+        with pytest.raises(StoreUnavailableError, match="the server is gone"):
+            await run_store_checks(store)
+
+    async def test_none_is_installed(self, agl_registry, store):
+        agl_registry.records = []
+        with pytest.raises(MissingDependencyError, match="pip install 'agl-trace'"):
+            await run_store_checks(store)
+
+
 class TestCommand:
     def run(self, capsys, *arguments: str):
         code = main(["doctor", "--no-plugin-check", "--json", *arguments])
@@ -113,7 +164,7 @@ class TestCommand:
     def test_a_sound_environment_exits_with_0(self, capsys):
         code, findings = self.run(capsys)
         assert code == 0
-        assert {"python", "gpu", "port"} <= {finding["check"] for finding in findings}
+        assert {"python", "gpu"} <= {finding["check"] for finding in findings}
 
     async def test_a_store_by_url(self, capsys):
         store = InMemoryLightningStore()
@@ -131,7 +182,7 @@ class TestCommand:
     def test_a_path_that_is_not_there_makes_no_store(self, capsys, tmp_path):
         path = tmp_path / "runs.db"
         assert main(["doctor", "--store", str(path)]) == 2
-        assert "no such file" in capsys.readouterr().err
+        assert f"there is no store {path}" in capsys.readouterr().err
         assert not path.exists()
 
     async def test_strict_counts_warnings(self, capsys):

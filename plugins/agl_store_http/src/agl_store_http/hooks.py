@@ -1,6 +1,6 @@
-"""Hooks of the HTTP store: the component ``store.http`` and the command ``agl store``."""
+"""Hooks of the HTTP store: the component, the command ``agl store`` and a check."""
 
-from agl_core.plugins import CommandSpec, ComponentSpec, hookimpl
+from agl_core.plugins import CheckSpec, CommandSpec, ComponentSpec, hookimpl
 
 
 @hookimpl
@@ -21,4 +21,13 @@ def agl_command() -> CommandSpec:
         name="store",
         target="agl_store_http.cli.store:store",
         summary="Serve a store over HTTP, and make access tokens for it",
+    )
+
+
+@hookimpl
+def agl_check() -> CheckSpec:
+    return CheckSpec(
+        name="port",
+        check="agl_store_http.check:check_port",
+        summary="Whether the default port of a store server is free",
     )

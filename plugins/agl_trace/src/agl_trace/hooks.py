@@ -1,6 +1,6 @@
-"""Hooks of the trace viewer: the command ``agl trace``."""
+"""Hooks of this package: the command ``agl trace``, and the store check of ``agl doctor``."""
 
-from agl_core.plugins import CommandSpec, hookimpl
+from agl_core.plugins import CheckSpec, CommandSpec, hookimpl
 
 
 @hookimpl
@@ -9,4 +9,14 @@ def agl_command() -> CommandSpec:
         name="trace",
         target="agl_trace.cli:trace",
         summary="Show a rollout as a tree of its spans",
+    )
+
+
+@hookimpl
+def agl_check() -> CheckSpec:
+    return CheckSpec(
+        name="store",
+        check="agl_trace.check:check_store",
+        reads_store=True,
+        summary="Why rollouts do not progress, and what traces lack",
     )

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from agl_core.adapter import (
     AdapterReport,
     CertificateSummary,
+    Reason,
     TracerTraceToTriplet,
     TraceToTrajectory,
     read_reward,
 )
-from agl_core.adapter._vocabulary import UNREAD
-from agl_core.doctor._findings import Finding, Severity, examples
+from agl_core.doctor import Finding, Severity, examples
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import RUNNING_STATUSES, AttemptedRollout, Span
 
@@ -125,7 +125,7 @@ class TraceChecks:
 
     def _about_dialects(self) -> Iterator[Finding]:
         for (item, reason), count in self._report.left_out.items():
-            if item == "span" and reason.startswith(UNREAD):
+            if item == "span" and reason.startswith(Reason.UNREAD_DIALECT):
                 what, _, todo = reason.partition(": ")
                 yield Finding("warning", "dialect", f"{count} spans are {what}", todo)
 

@@ -7,37 +7,31 @@ attempts as timed out or unresponsive.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
 
-from agl_core.doctor._findings import Finding, examples
-from agl_core.doctor._traces import TraceChecks
-from agl_core.doctor._work import Snapshot, check_work
+from agl_core.doctor import Finding, examples
 from agl_core.errors import SpansEvictedError
+from agl_core.store import LightningStore
 from agl_core.types import AttemptedRollout
-
-if TYPE_CHECKING:
-    from agl_core.store._base import LightningStore
+from agl_trace.check.traces import TraceChecks
+from agl_trace.check.work import Snapshot, check_work
 
 __all__ = ["check_store"]
-
-DEFAULT_TRACES: Final = 500
-SILENT_SECONDS: Final = 60.0
 
 
 async def check_store(
     store: LightningStore,
     *,
+    silent_seconds: float = 60.0,
+    max_traces: int = 500,
     now: float | None = None,
-    silent_seconds: float = SILENT_SECONDS,
-    max_traces: int = DEFAULT_TRACES,
 ) -> list[Finding]:
     """Check the rollouts, workers and traces in a store.
 
     Args:
         store: The store.
-        now: The time, in epoch seconds; by default the current time.
         silent_seconds: Seconds without a heartbeat or request after which a worker counts as gone.
         max_traces: How many traces to read, newest first.
+        now: The time, in epoch seconds; by default the current time.
     """
     now = time.time() if now is None else now
     rollouts = list(await store.query_rollouts())

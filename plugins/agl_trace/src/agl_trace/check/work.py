@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from agl_core.doctor._findings import Finding, examples
+from agl_core.doctor import Finding, examples
 from agl_core.types import (
     QUEUING_STATUSES,
     RUNNING_STATUSES,

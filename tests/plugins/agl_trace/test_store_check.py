@@ -1,4 +1,4 @@
-"""Tests of the doctor's findings about a store; real store calls create each case."""
+"""Tests of the findings about a store; real store calls create each case."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from agl_core.doctor import Finding, check_store
+from agl_core.doctor import Finding
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, RolloutConfig, Span
 from agl_testing.samples import full_span, reward_span, span_of
 from agl_testing.traces import trace
+from agl_trace.check import check_store
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from agl_proxy_direct.limits import Limits, RolloutLimits
 from agl_proxy_direct.model_call import ModelCallExchange
 from agl_proxy_direct.models_endpoint import describe_models
 from agl_proxy_direct.passthrough import PassthroughExchange
+from agl_proxy_direct.paths import normal_path
 from agl_proxy_direct.spool import PendingSpan, Spool
 from agl_proxy_direct.upstream import Upstream
 from agl_proxy_direct.upstream_spec import UpstreamSpec
@@ -92,7 +93,7 @@ class ProxyApp:
         )
         self.loop: asyncio.AbstractEventLoop | None = None
         self._store = store
-        self._access = AccessControl(config.auth_token, config.allowed_hosts)
+        self._access = AccessControl(config.auth_token, config.allowed_hosts, config.attempt_routes)
         self._exchanges: set[Exchange] = set()
         self._warned = False
 
@@ -116,14 +117,17 @@ class ProxyApp:
         headers: Headers = dict(scope["headers"])
         route = parse_path(scope["path"])
         try:
-            if scope["path"] == HEALTH_PATH:
+            path = normal_path(scope["path"])
+            route = parse_path(path)
+            if path == HEALTH_PATH:
                 await send_response(send, 200, b'{"status":"ok"}')
                 return
             identity = self._access.identify(headers)
-            if scope["path"].startswith(CONTROL_PREFIX):
-                await control(self, identity, scope, headers, receive, send)
+            if path.startswith(CONTROL_PREFIX):
+                name = path.removeprefix(CONTROL_PREFIX)
+                await control(self, identity, scope["method"], name, headers, receive, send)
                 return
-            self._access.check_call(identity, route)
+            self._access.check_call(identity, scope["method"], route)
             if scope["method"] == "GET" and route.endpoint.partition("/models")[0] == "":
                 page = describe_models(route.endpoint, self.balancer.models, identity.models)
                 await send_response(send, 200, page)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agl_core.plugins import ComponentConfig
 from agl_core.store import LightningStore
@@ -38,6 +39,9 @@ class DirectProxyConfig(ComponentConfig):
     """Accept calls from a network without a token."""
     allowed_hosts: Sequence[str] = ()
     """Host headers accepted besides localhost and IP addresses, for a proxy without a token."""
+    attempt_routes: Sequence[str] = ()
+    """Further calls that tokens of attempts and runners may make, e.g. ``POST /rerank``. By default
+    they may call models, tokenize, and list the models."""
     num_retries: int = Field(default=2, ge=0)
     """Tries of a call after the first, on other backends and before its first byte."""
     queue_timeout: float = Field(default=600.0, gt=0)
@@ -54,6 +58,14 @@ class DirectProxyConfig(ComponentConfig):
     """Tokens that a rollout may use, prompts included. The call that exceeds it is the last one."""
     max_calls_per_minute: float | None = Field(default=None, gt=0)
     """Rate at which a rollout may call. Bursts of up to ten seconds' worth are allowed."""
+
+    @field_validator("attempt_routes")
+    @classmethod
+    def _check_routes(cls, routes: Sequence[str]) -> Sequence[str]:
+        for route in routes:
+            if not re.fullmatch(r"[A-Z]+ (/[^/\s]+)+", route):
+                raise ValueError(f"{route!r} is not a call below /v1, e.g. 'POST /rerank'")
+        return routes
 
     @model_validator(mode="after")
     def _check_host(self) -> DirectProxyConfig:

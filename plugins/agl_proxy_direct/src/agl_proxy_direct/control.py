@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agl_core.errors import ConfigError
 from agl_core.genai import dumps
 from agl_proxy_direct.errors import CallError
-from agl_serving import Headers, Identity, Message, Receive, Send, read_body, send_response
+from agl_serving import Headers, Identity, Receive, Send, read_body, send_response
 
 if TYPE_CHECKING:
     from agl_proxy_direct.app import ProxyApp
@@ -66,12 +66,13 @@ _COMMANDS: Final[dict[str, type[_Command]]] = {
 async def control(
     app: ProxyApp,
     identity: Identity,
-    scope: Message,
+    method: str,
+    name: str,
     headers: Headers,
     receive: Receive,
     send: Send,
 ) -> None:
-    """Answer a control call.
+    """Answer a control call; ``name`` is the path below ``/control/``.
 
     Raises:
         CallError: 403, the scope does not allow it; 404, there is no such call; 422, the body is
@@ -79,13 +80,12 @@ async def control(
     """
     if identity.scope not in ("admin", "algorithm"):
         raise CallError(403, f"a token of scope {identity.scope} may not do this", "forbidden")
-    name = scope["path"].removeprefix(CONTROL_PREFIX)
-    if scope["method"] == "GET" and name == "status":
+    if method == "GET" and name == "status":
         await send_response(send, 200, dumps(status(app)))
         return
     kind = _COMMANDS.get(name)
-    if scope["method"] != "POST" or kind is None:
-        raise CallError(404, f"there is no control call {scope['method']} {name}", "not_found")
+    if method != "POST" or kind is None:
+        raise CallError(404, f"there is no control call {method} {name}", "not_found")
     body = await read_body(receive, headers, _MAX_BODY_BYTES)
     try:
         command = kind.model_validate_json(body or b"{}")
@@ -99,6 +99,7 @@ async def _execute(app: ProxyApp, name: str, command: _Command) -> dict[str, Any
     if isinstance(command, _Drain):
         return {"in_flight": await app.drain(command.deadline, abort=command.abort)}
     if isinstance(command, _Models):
+        app.upstream_spec.check_received(command.model_list)
         app.update(app.upstream_spec.parse(command.model_list))
     elif isinstance(command, _Version):
         app.balancer.set_version(command.version, command.model)

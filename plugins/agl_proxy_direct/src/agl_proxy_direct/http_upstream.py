@@ -44,8 +44,13 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     "host",
     "origin",
     "x-api-key",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
 }
-"""Credentials, and headers that describe the agent's connection to the proxy."""
+"""Credentials, headers that describe the agent's connection to the proxy, and headers by which some
+servers replace the method or the path that the proxy decided on."""
 
 # uvicorn closes idle connections after 5 s by default. A request written at that moment is lost, so
 # idle connections are dropped before.

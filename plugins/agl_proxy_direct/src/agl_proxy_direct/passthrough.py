@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import cast
 
 from agl_core.genai import Json, dumps, loads
+from agl_proxy_direct.access import TOKENIZING
 from agl_proxy_direct.errors import CallError
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.upstream import UpstreamRequest, UpstreamResponse
@@ -23,6 +24,8 @@ class PassthroughExchange(Exchange):
         model = cast("str", request["model"]) if request and named else self._only_model()
         self._check_model(model)
         record.model = model
+        if self._span is not None and f"{self._method} {self._route.endpoint}" not in TOKENIZING:
+            app.limits.admit(self._span.rollout_id)
         member = await app.balancer.acquire(model, self._route.rollout_id or "")
         backend = member.backend
         record.backend, record.provider = backend.api_base, backend.provider

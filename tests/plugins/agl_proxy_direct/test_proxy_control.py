@@ -20,7 +20,7 @@ from agl_core.plugins import build_component
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
-from agl_serving import PythonServerLauncherArgs
+from agl_serving import PythonServerLauncherArgs, mint_token
 from agl_store_http import LightningStoreServer
 from agl_testing.models import Reply, ScriptedModels
 
@@ -235,3 +235,26 @@ async def test_the_command_serves_a_proxy(models: ScriptedModels):
         if process.returncode is None:
             process.kill()
         await server.stop()
+
+
+@pytest.mark.parametrize("field", ["api_key", "model", "extra_headers", "temperature", "tools"])
+async def test_a_model_list_from_http_does_not_read_the_environment(
+    serve: Any, backend: Any, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch, field: str
+):
+    secret = "the-secret-of-the-operator"
+    monkeypatch.setenv("AGL_AUTH_TOKEN", secret)
+    proxy = await serve(backend(models), auth_token=secret)
+    reference = "os.environ/AGL_AUTH_TOKEN"
+    wanted: Any = {"extra_headers": {"x": reference}, "tools": [{"a": [{reference: 1}]}]}
+    entry = backend(models, **{field: wanted.get(field, reference)})
+    token = mint_token(secret, "algorithm", lifetime=60)
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {token}"}) as session:
+        url = proxy.base_url.removesuffix("/v1") + "/control/models"
+        async with session.post(url, json={"model_list": [entry]}) as reply:
+            assert reply.status == 422
+            message = (await reply.json())["error"]["message"]
+        assert f"model_list.0.litellm_params.{field}" in message
+        assert "not from what comes over HTTP" in message and secret not in message
+        async with session.post(proxy.base_url + "/chat/completions", json=CHAT) as reply:
+            assert reply.status == 200  # the backends are unchanged
+    assert secret not in str(models.requests)

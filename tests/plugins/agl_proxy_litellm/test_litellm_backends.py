@@ -16,6 +16,7 @@ from openai import AsyncOpenAI, BadRequestError
 from agl_core.errors import ConfigError
 from agl_core.types import AttemptedRollout
 from agl_proxy_litellm import LiteLLMProxy
+from agl_serving import mint_token
 from agl_testing.models import Reply, ScriptedModels, ToolCall, tokenize
 
 TEXT = "Hello there my friend"
@@ -339,3 +340,42 @@ asyncio.run(main())
     )
     assert done.stdout.strip() == "quiet", done.stdout + done.stderr
     assert done.stderr == ""
+
+
+SECRET = "the-secret-of-the-operator"
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({"model": "openai/x", "api_key": "os.environ/AGL_AUTH_TOKEN"}, "api_key"),
+        ({"model": "bedrock/x", "aws_web_identity_token": "oidc/env/AGL_AUTH_TOKEN"}, "aws_web"),
+        # LiteLLM would take the key or the credentials from the environment.
+        ({"model": "openai/x", "api_base": "http://127.0.0.1:9/v1"}, "needs a key"),
+        ({"model": "hosted_vllm/x", "base_url": "http://127.0.0.1:9/v1"}, "needs a key"),
+        ({"model": "groq/x", "api_base": "http://127.0.0.1:9/v1", "api_key": "k"}, "URL of groq"),
+        ({"model": "bedrock/x", "aws_sts_endpoint": "http://127.0.0.1:9"}, "aws_sts_endpoint"),
+        ({"model": "vertex_ai/x", "vertex_credentials": "/etc/passwd"}, "vertex_credentials"),
+    ],
+)
+async def test_a_model_list_from_http_does_not_read_the_environment(
+    serve: Any,
+    backend: Any,
+    models: ScriptedModels,
+    monkeypatch: pytest.MonkeyPatch,
+    params: dict[str, Any],
+    why: str,
+):
+    for name in ("AGL_AUTH_TOKEN", "OPENAI_API_KEY", "HOSTED_VLLM_API_KEY", "GROQ_API_KEY"):
+        monkeypatch.setenv(name, SECRET)
+    proxy = await serve(backend(models), auth_token=SECRET)
+    headers = {"authorization": f"Bearer {mint_token(SECRET, 'algorithm', lifetime=60)}"}
+    url = proxy.base_url.removesuffix("/v1") + "/control/models"
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for given, status in ((params, 422), ({"model": "openai/x", "api_key": "k"}, 200)):
+            sent = {"model_list": [{"model_name": "q", "litellm_params": given}]}
+            async with session.post(url, json=sent) as reply:
+                text = await reply.text()
+                assert reply.status == status, text
+                assert status == 200 or why in text
+                assert SECRET not in text

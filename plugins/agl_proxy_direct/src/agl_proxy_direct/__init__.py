@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         parse_model_list,
         providers,
         read_model_list,
+        refuse_references,
         resolve_secret,
     )
     from agl_proxy_direct.config import DirectProxyConfig
@@ -52,6 +53,7 @@ __all__ = [
     "parse_model_list",
     "providers",
     "read_model_list",
+    "refuse_references",
     "resolve_secret",
     "response_headers",
 ]
@@ -76,6 +78,7 @@ __getattr__, __dir__ = lazy_names(
         "parse_model_list": "agl_proxy_direct.backends",
         "providers": "agl_proxy_direct.backends",
         "read_model_list": "agl_proxy_direct.backends",
+        "refuse_references": "agl_proxy_direct.backends",
         "resolve_secret": "agl_proxy_direct.backends",
         "response_headers": "agl_proxy_direct.http_upstream",
     },

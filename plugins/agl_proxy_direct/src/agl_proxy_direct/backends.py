@@ -32,6 +32,7 @@ __all__ = [
     "parse_model_list",
     "providers",
     "read_model_list",
+    "refuse_references",
     "resolve_secret",
 ]
 
@@ -215,3 +216,29 @@ def resolve_secret(value: str | None, where: str) -> str | None:
     if name not in os.environ:
         raise ConfigError(f"the environment variable {name} is not set", path=where)
     return os.environ[name]
+
+
+def refuse_references(value: Any, where: str = "model_list") -> None:
+    """Refuse references to secrets of this process in a model list that came over HTTP.
+
+    Who sends a model list also chooses the URL that gets the key. A reference in it would send any
+    variable of this process there, the proxy's own secret included. LiteLLM looks up ``oidc/...``
+    like ``os.environ/...``.
+
+    Raises:
+        ConfigError: A key or a value holds a reference; the message starts with its path.
+    """
+    if isinstance(value, str):
+        if "os.environ/" in value or value.startswith("oidc/"):
+            raise ConfigError(
+                "references to the environment are read from the proxy's own configuration, not "
+                "from what comes over HTTP; send the value itself",
+                path=where,
+            )
+    elif isinstance(value, Mapping):
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            refuse_references(key, where)
+            refuse_references(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            refuse_references(item, f"{where}.{index}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agl_proxy_direct.backends import Backend, parse_model_list
+from agl_proxy_direct.backends import Backend, parse_model_list, refuse_references
 from agl_proxy_direct.http_upstream import HttpUpstream
 from agl_proxy_direct.upstream import Upstream
 
@@ -21,3 +21,6 @@ class UpstreamSpec:
     """Returns the backends of a model list; raises ConfigError."""
     connect: Callable[[], Upstream] = HttpUpstream
     """Makes the upstream. Called in the event loop that serves."""
+    check_received: Callable[[Sequence[Mapping[str, Any]]], None] = refuse_references
+    """Called before ``parse`` with a model list that came over HTTP; raises ConfigError if the list
+    would read secrets of this process."""

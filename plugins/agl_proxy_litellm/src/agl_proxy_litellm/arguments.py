@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agl_proxy_direct import CallError
 
-__all__ = ["arguments"]
+__all__ = ["PARAMETERS", "arguments"]
 
 Json = dict[str, Any]
 
@@ -29,7 +29,8 @@ _NAMES: Final = """
     previous_response_id reasoning text truncation
     thinking top_k
 """
-_PARAMETERS: Final = _CARRIERS | set(_NAMES.split())
+PARAMETERS: Final = _CARRIERS | set(_NAMES.split())
+"""Parameters of models, which do not control LiteLLM."""
 _OPENAI_ONLY: Final = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store"}
 )
@@ -53,7 +54,7 @@ def arguments(body: Json, *, openai: bool) -> Json:
     found = {key: value for key, value in body.items() if value is not None}
     for key in _OPENAI_ONLY & found.keys():
         del found[key]
-    if unknown := sorted(found.keys() - _PARAMETERS):
+    if unknown := sorted(found.keys() - PARAMETERS):
         raise CallError(
             400,
             f"{', '.join(unknown)}: LiteLLM translates only OpenAI's parameters; set a "

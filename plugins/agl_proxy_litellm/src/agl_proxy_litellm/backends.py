@@ -16,11 +16,13 @@ from agl_proxy_direct import (
     ModelParams,
     providers,
     read_model_list,
+    refuse_references,
     resolve_secret,
 )
+from agl_proxy_litellm.arguments import PARAMETERS
 from agl_proxy_litellm.library import library
 
-__all__ = ["OPENAI_LIKE", "LiteLLMBackend", "parse_model_list"]
+__all__ = ["OPENAI_LIKE", "LiteLLMBackend", "check_received", "parse_model_list"]
 
 OPENAI_LIKE: Final = frozenset({"openai", "hosted_vllm"})
 """Providers whose servers speak OpenAI's protocols, so nothing is translated."""
@@ -32,6 +34,13 @@ _PROTOCOLS: Final[Mapping[str, tuple[Protocol, ...]]] = {
 }
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 """Environment variables that LiteLLM reads keys from. Calls that bypass LiteLLM need them too."""
+
+
+_KEY_DECIDES: Final = OPENAI_LIKE | {"anthropic"}
+"""Providers to which LiteLLM sends the entry's key and no other credentials."""
+_ROUTING: Final = frozenset(
+    {"custom_llm_provider", "max_retries", "order", "rpm", "tags", "tpm", "weight"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,40 @@ def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, 
         ConfigError: An entry is invalid; the message starts with its path.
     """
     return tuple(_backend(entry, where) for entry, where in read_model_list(model_list))
+
+
+def check_received(model_list: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a model list from HTTP that would make LiteLLM send secrets of this process.
+
+    LiteLLM completes an entry from the environment: keys, cloud credentials, files. So an entry
+    from HTTP may change the URL only with a key of its own, and may set only what a model reads.
+
+    Raises:
+        ConfigError: An entry may only be in the proxy's own configuration.
+    """
+    refuse_references(model_list)
+    for entry, where in read_model_list(model_list):
+        params = entry.litellm_params
+        base = params.api_base or params.base_url
+        provider, _ = _provider(params, base, where)
+        if base and provider not in _KEY_DECIDES:
+            raise ConfigError(
+                f"the URL of {provider} is read from the proxy's own configuration, not from what "
+                "comes over HTTP: LiteLLM would send this process's credentials to it",
+                path=f"{where}.api_base",
+            )
+        if base and params.api_key is None:
+            raise ConfigError(
+                "an entry that comes over HTTP with an api_base needs a key, else LiteLLM takes "
+                "the proxy's own from the environment; a server without keys takes any, e.g. "
+                "'none'",
+                path=f"{where}.api_key",
+            )
+        for name in sorted((params.model_extra or {}).keys() - PARAMETERS - _ROUTING):
+            raise ConfigError(
+                "read from the proxy's own configuration, not from what comes over HTTP",
+                path=f"{where}.{name}",
+            )
 
 
 def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:

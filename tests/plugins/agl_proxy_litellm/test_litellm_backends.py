@@ -284,7 +284,7 @@ async def test_unknown_calls_are_relayed_to_providers_with_a_server(
 @pytest.mark.parametrize(
     ("params", "why"),
     [
-        ({"model": "nobody-knows/x"}, "model_list.0.litellm_params.model: LiteLLM knows no"),
+        ({"model": "nobody-knows/x"}, "model_list.0.litellm_params.model: LiteLLM has no"),
         ({"model": "hosted_vllm/x"}, "needs the URL of its server"),
         ({"model": "hosted_vllm/x", "api_base": "x"}, "is not an HTTP URL"),
         ({"model": "openai/x", "api_key": "os.environ/NO_SUCH"}, "NO_SUCH is not set"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from agl_core.adapter._report import AdapterReport, Reason
 from agl_core.adapter._rewards import match_rewards
 from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
 from agl_core.adapter._vocabulary import count_unread
+from agl_core.errors import MissingDependencyError
 from agl_core.types import RewardMatchPolicy, SpanLike, Triplet
 
 __all__ = ["DEFAULT_LLM_CALL_MATCH", "TracerTraceToTriplet", "tree_to_triplets"]
@@ -102,18 +104,22 @@ class TracerTraceToTriplet(TraceToTripletBase):
         filename: str | Path = "trace_tree",
         interested_span_match: str | None = None,
     ) -> TraceTree:
-        """Draw the tree of a trace to ``<filename>.png``; see :func:`visualize_tree`.
+        """Draw the tree of a trace to ``<filename>.png``; agl-trace does it.
 
         Returns:
             The tree drawn.
 
         Raises:
-            MissingDependencyError: The ``graphviz`` package is not installed.
+            MissingDependencyError: agl-trace or the ``graphviz`` package is not installed.
         """
-        from agl_core.adapter._visualize import visualize_tree
-
+        try:
+            draw = import_module("agl_trace").visualize_tree
+        except ModuleNotFoundError as error:
+            if error.name != "agl_trace":
+                raise
+            raise MissingDependencyError("drawing a trace", pip="agl-trace") from error
         tree = self.tree(source)
-        visualize_tree(tree, filename, interested_span_match)
+        draw(tree, filename, interested_span_match)
         return tree
 
 

@@ -3,7 +3,6 @@
 from agl_core.algorithm._base import Algorithm
 from agl_core.algorithm._baseline import Baseline
 from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
-from agl_core.algorithm._chat import ChatClient, ChatReply, ask_model
 from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._context import RunContext
 from agl_core.algorithm._evaluation import Evaluation
@@ -25,8 +24,6 @@ __all__ = [
     "Baseline",
     "BaselineConfig",
     "BatchOutcome",
-    "ChatClient",
-    "ChatReply",
     "Estimate",
     "Evaluation",
     "FastAlgorithm",
@@ -38,7 +35,6 @@ __all__ = [
     "RunContext",
     "add_llm",
     "algo",
-    "ask_model",
     "batch_iter_over_dataset",
     "cancel_rollouts",
     "count_rollouts",

@@ -45,6 +45,7 @@ from agl_core.store._queries import (
     WorkerQuery,
     run_query,
 )
+from agl_core.store._records import Record, RecordKind, Restorable
 from agl_core.store._request_key import current_request_key
 from agl_core.store._values import (
     UNSET,
@@ -59,13 +60,6 @@ if TYPE_CHECKING:
     from agl_core.store._default import default_store
     from agl_core.store._memory import InMemoryLightningStore
     from agl_core.store._threaded import LightningStoreThreaded
-    from agl_core.store._transfer import (
-        Record,
-        export_records,
-        import_records,
-        read_records,
-        writing,
-    )
 
 __all__ = [
     "UNSET",
@@ -88,7 +82,9 @@ __all__ = [
     "Notice",
     "Query",
     "Record",
+    "RecordKind",
     "ResourcesQuery",
+    "Restorable",
     "RolloutQuery",
     "RolloutRecord",
     "RolloutState",
@@ -103,11 +99,8 @@ __all__ = [
     "decode_spans",
     "default_store",
     "encode_span",
-    "export_records",
     "filter_options",
-    "import_records",
     "notices_of",
-    "read_records",
     "rollout_changes",
     "rollout_not_found",
     "rollout_notice",
@@ -116,19 +109,13 @@ __all__ = [
     "sortable_fields",
     "worker_changes",
     "worker_notice",
-    "writing",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "export_records": "agl_core.store._transfer",
-        "writing": "agl_core.store._transfer",
-        "import_records": "agl_core.store._transfer",
-        "read_records": "agl_core.store._transfer",
         "default_store": "agl_core.store._default",
         "InMemoryLightningStore": "agl_core.store._memory",
         "LightningStoreThreaded": "agl_core.store._threaded",
-        "Record": "agl_core.store._transfer",
     },
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 from typing import Any
 
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 
 from agl_core.adapter import AdapterReport, CallRules, Reason, Repair, TracerTraceToTriplet
 from agl_core.adapter._tree import VIRTUAL_ROOT, TraceTree
-from agl_core.adapter._visualize import tree_to_dot, visualize_tree
-from agl_core.errors import InvalidArgumentError, MissingDependencyError
+from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
 
 
@@ -300,38 +298,3 @@ def test_an_agents_name_covers_what_is_below_it_and_not_itself() -> None:
         ("w2", "writer"),
         ("out", "*"),
     ]
-
-
-# -- looking -------------------------------------------------------------------------------------
-
-
-def test_the_picture_says_names_times_agents_and_rewards() -> None:
-    tree = TraceTree.from_spans(
-        [
-            span("r", None, 10, 20),
-            span("a", "r", 11, None, name='the "agent"', agent__name="writer"),
-            span("w", "a", 12, 12.5, name="reward", agentlightning__reward__0__value=0.25),
-            span("other", "r"),
-        ]
-    )
-    dot = tree_to_dot(tree)
-    assert '"a" [label="the \\"agent\\"\\na\\nagent writer\\n11.000 - ? s"];' in dot
-    assert '"w" [label="reward\\nw\\n12.000 - 12.500 s\\nreward 0.25"];' in dot
-    assert '"r" -> "a";' in dot
-    assert '"a" -> "w";' in dot
-    only = tree_to_dot(tree, "reward")
-    assert '"a" -> "w";' in only
-    assert "other" not in only
-
-
-def test_drawing_without_graphviz_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "graphviz":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependencyError, match="pip install 'graphviz'"):
-        visualize_tree(TraceTree.from_spans([span("r")]))

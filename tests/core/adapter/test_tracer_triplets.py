@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agl_core.adapter import AdapterReport, CallRules, Reason, Repair, TracerTraceToTriplet
 from agl_core.adapter._tree import TraceTree
 from agl_core.adapter._triplet import tree_to_triplets
+from agl_core.errors import MissingDependencyError
 from agl_core.types import Span
 
 CALL = "openai.chat.completion"
@@ -340,7 +343,13 @@ def test_visualize_needs_spans_and_returns_the_tree(monkeypatch: pytest.MonkeyPa
     def draw(tree: TraceTree, filename: str, match: str | None) -> None:
         drawn.append((tree.id, filename, match))
 
-    monkeypatch.setattr("agl_core.adapter._visualize.visualize_tree", draw)
+    monkeypatch.setitem(sys.modules, "agl_trace", SimpleNamespace(visualize_tree=draw))
     tree = TracerTraceToTriplet().visualize([call("a", None, 0, 1)], "out", "chat")
     assert tree.id == "a"
     assert drawn == [("a", "out", "chat")]
+
+
+def test_visualize_without_the_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "agl_trace", None)
+    with pytest.raises(MissingDependencyError, match="pip install 'agl-trace'"):
+        TracerTraceToTriplet().visualize([call("a", None, 0, 1)])

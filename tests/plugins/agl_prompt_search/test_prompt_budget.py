@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from agl_core.algorithm import ChatReply
 from agl_core.errors import ConfigError
-from agl_prompt_search import Budget, MeteredModel, Price, Spending
+from agl_prompt_search import Budget, ChatReply, MeteredModel, Price, Spending
 
 
 def test_a_call_is_charged_by_its_model():

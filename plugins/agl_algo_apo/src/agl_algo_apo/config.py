@@ -7,9 +7,8 @@ from pathlib import Path
 
 from pydantic import Field, SkipValidation, model_validator
 
-from agl_core.algorithm import ChatClient
 from agl_core.plugins import ComponentConfig
-from agl_prompt_search import Budget, Price
+from agl_prompt_search import Budget, ChatClient, Price
 
 __all__ = ["APOConfig"]
 

@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import Field, SkipValidation, model_validator
 
-from agl_core.algorithm import ChatClient
 from agl_core.plugins import ComponentConfig
-from agl_prompt_search import Budget, Price
+from agl_prompt_search import Budget, ChatClient, Price
 
 __all__ = ["GEPAConfig"]
 

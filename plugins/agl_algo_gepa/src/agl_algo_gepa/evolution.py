@@ -15,11 +15,12 @@ import anyio
 
 from agl_algo_gepa.state import Candidate, GEPAState
 from agl_core.adapter import TraceToMessages
-from agl_core.algorithm import BatchOutcome, ChatReply, Run, run_batch
+from agl_core.algorithm import BatchOutcome, Run, run_batch
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, PromptTemplate
 from agl_prompt_search import (
     Budget,
+    ChatReply,
     Experiment,
     MeteredModel,
     PromptFiles,

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 import agl_prompt_search as prompt_search
-from agl_core.algorithm import ChatReply
-from agl_prompt_search import SearchState
+from agl_prompt_search import ChatReply, SearchState
 
 __all__ = ["Candidate", "GEPAState", "Journal"]
 

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 
 from agl_core import semconv
-from agl_core.algorithm import ChatClient, ask_model
 from agl_core.errors import InvalidArgumentError
 from agl_core.ids import new_span_id
 from agl_core.otel import make_link_attributes, make_tag_attributes
 from agl_core.types import Attributes, Span, TraceStatus
 from agl_judge.agreement import Agreement, agreement
+from agl_prompt_search import ChatClient, ask_model
 
 if TYPE_CHECKING:
     from agl_core.algorithm import RolloutOutcome

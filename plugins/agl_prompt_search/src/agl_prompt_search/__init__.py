@@ -1,7 +1,7 @@
 """Shared parts of algorithms that search for better prompts by asking a model.
 
-A search keeps a history of candidates (:mod:`.state`), calls models under a budget
-(:mod:`.model_calls`, :mod:`.budget`), shows them the rollouts (:mod:`.experiments`), rejects edits
+A search keeps a history of candidates (:mod:`.state`), calls models under a budget (:mod:`.chat`,
+:mod:`.model_calls`, :mod:`.budget`), shows them the rollouts (:mod:`.experiments`), rejects edits
 that lost a placeholder (:mod:`.templates`), and reports its progress (:mod:`.report`).
 """
 
@@ -13,6 +13,7 @@ from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_prompt_search.budget import Budget, Price, Spending
+    from agl_prompt_search.chat import ChatClient, ChatReply, ask_model
     from agl_prompt_search.experiments import Experiment, describe
     from agl_prompt_search.model_calls import MeteredModel
     from agl_prompt_search.prompt_files import PromptFiles
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "Candidate",
+    "ChatClient",
+    "ChatReply",
     "CurvePoint",
     "Experiment",
     "MeteredModel",
@@ -39,6 +42,7 @@ __all__ = [
     "SearchState",
     "Snapshots",
     "Spending",
+    "ask_model",
     "describe",
     "find_mistake",
     "open_client",
@@ -55,6 +59,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "Budget": "agl_prompt_search.budget",
         "Candidate": "agl_prompt_search.state",
+        "ChatClient": "agl_prompt_search.chat",
+        "ChatReply": "agl_prompt_search.chat",
         "CurvePoint": "agl_prompt_search.state",
         "Experiment": "agl_prompt_search.experiments",
         "MeteredModel": "agl_prompt_search.model_calls",
@@ -64,6 +70,7 @@ __getattr__, __dir__ = lazy_names(
         "SearchState": "agl_prompt_search.state",
         "Snapshots": "agl_prompt_search.search",
         "Spending": "agl_prompt_search.budget",
+        "ask_model": "agl_prompt_search.chat",
         "describe": "agl_prompt_search.experiments",
         "find_mistake": "agl_prompt_search.templates",
         "open_client": "agl_prompt_search.search",

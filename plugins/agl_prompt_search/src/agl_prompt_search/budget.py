@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl_core.algorithm import ChatReply
 from agl_core.errors import ConfigError
+from agl_prompt_search.chat import ChatReply
 
 __all__ = ["Budget", "Price", "Spending"]
 

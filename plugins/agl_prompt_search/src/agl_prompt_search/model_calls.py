@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agl_core.algorithm import ChatClient, ChatReply, ask_model
 from agl_prompt_search.budget import Budget, Spending
+from agl_prompt_search.chat import ChatClient, ChatReply, ask_model
 
 __all__ = ["MeteredModel"]
 

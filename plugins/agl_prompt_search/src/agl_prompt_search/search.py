@@ -9,10 +9,11 @@ from typing import Any
 import anyio
 
 from agl_core.adapter import Adapter, TraceToMessages
-from agl_core.algorithm import ChatClient, Run
+from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, NamedResources, PromptTemplate
+from agl_prompt_search.chat import ChatClient
 
 __all__ = [
     "Snapshots",

@@ -56,7 +56,7 @@ class SqliteLightningStore(EngineStore):
         """Store records that are not there yet, unchanged, in one transaction.
 
         Args:
-            records: What :func:`agl_core.store.export_records` yields.
+            records: See :class:`agl_core.store.Restorable`.
 
         Returns:
             How many records were stored.

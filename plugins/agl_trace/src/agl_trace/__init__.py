@@ -2,6 +2,7 @@
 
 * :mod:`~agl_trace.rows`: arranges spans as rows, in the order of the tree.
 * :mod:`~agl_trace.render`: writes rows as lines of text.
+* :mod:`~agl_trace.graph`: draws the tree with Graphviz.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from agl_trace.graph import tree_to_dot, visualize_tree
     from agl_trace.render import Style, render_trace
     from agl_trace.rows import SpanRow, TraceSummary, TraceView, view_trace
 
@@ -20,7 +22,9 @@ __all__ = [
     "TraceSummary",
     "TraceView",
     "render_trace",
+    "tree_to_dot",
     "view_trace",
+    "visualize_tree",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -31,6 +35,8 @@ __getattr__, __dir__ = lazy_names(
         "TraceSummary": "agl_trace.rows",
         "TraceView": "agl_trace.rows",
         "render_trace": "agl_trace.render",
+        "tree_to_dot": "agl_trace.graph",
         "view_trace": "agl_trace.rows",
+        "visualize_tree": "agl_trace.graph",
     },
 )

@@ -22,15 +22,10 @@ import pytest
 
 from agl_core.cli import main
 from agl_core.errors import MissingDependencyError
-from agl_core.store import (
-    InMemoryLightningStore,
-    LightningStore,
-    export_records,
-    read_records,
-    writing,
-)
+from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
 from agl_store_http import LightningStoreServer
+from agl_store_http.transfer import export_records, read_records, writing
 
 sqlite = pytest.importorskip("agl_store_sqlite")
 

@@ -25,7 +25,7 @@ _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0
 @store_options
 def export_command(file: Path, backend: str | None, path: str | None, url: str | None) -> None:
     """Write everything in a store to FILE: .jsonl, or .parquet if pyarrow is installed."""
-    from agl_core.store import export_records, writing
+    from agl_store_http.transfer import export_records, writing
 
     async def run(store: LightningStore) -> Counter[str]:
         counts: Counter[str] = Counter()
@@ -52,7 +52,7 @@ def import_command(file: Path, backend: str | None, path: str | None, url: str |
     A SQLite file has it as it was, and skips what it has already. Any other store gets the finished
     rollouts, under new ids and with new times.
     """
-    from agl_core.store import import_records, read_records
+    from agl_store_http.transfer import import_records, read_records
 
     async def run(store: LightningStore) -> int:
         try:

@@ -1,8 +1,7 @@
 """Export and import: the whole content of a store as records for another store.
 
-A record is a kind and the JSON of one model. Records are in an order in which they can be imported:
-resources and workers, then each rollout with its attempts and their spans. A file has one line of
-JSON per record (``.jsonl``), or is a Parquet file with two columns (``.parquet``, with pyarrow).
+A file has one line of JSON per record (``.jsonl``), or is a Parquet file with two columns
+(``.parquet``, with pyarrow).
 """
 
 from __future__ import annotations
@@ -10,49 +9,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Final, Protocol, get_args
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
 from agl_core.errors import InvalidArgumentError, MissingDependencyError
-from agl_core.store._base import LightningStore
-from agl_core.store._encoded import encode_span
+from agl_core.store import LightningStore, Record, RecordKind, Restorable, encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
 
 __all__ = [
-    "Record",
-    "Restorable",
     "export_records",
     "import_records",
-    "load_parquet",
     "read_records",
     "writing",
 ]
 
-Kind = Literal["resources", "worker", "rollout", "attempt", "span"]
-_KINDS: Final = get_args(Kind)
+_KINDS: Final = get_args(RecordKind)
 _PAGE: Final = 200
 _BATCH: Final = 1000
-
-
-class Record(NamedTuple):
-    """One record of a store: its kind and its JSON."""
-
-    kind: Kind
-    json: bytes
-
-
-@runtime_checkable
-class Restorable(Protocol):
-    """A store that imports records unchanged, ids and times included.
-
-    Queued rollouts enter the queue in the order of the records.
-    """
-
-    async def restore(self, records: Iterable[Record]) -> int:
-        """Store the missing records atomically; return their number."""
-        ...
 
 
 # -- stores ----------------------------------------------------------------------------------------
@@ -204,7 +179,7 @@ def _open(path: Path, suffix: str) -> Generator[RecordWriter]:
         with path.open("wb") as file:
             yield lambda record: _write_line(file, record)
         return
-    pyarrow, parquet = load_parquet()
+    pyarrow, parquet = _load_parquet()
     schema = pyarrow.schema([("kind", pyarrow.string()), ("record", pyarrow.string())])
     rows: list[Record] = []
 
@@ -235,7 +210,7 @@ def read_records(path: Path) -> Iterator[Record]:
         InvalidArgumentError: A line is not a record; the message has its number.
     """
     if path.suffix == ".parquet":
-        _, parquet = load_parquet()
+        _, parquet = _load_parquet()
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=_BATCH):
             for row in batch.to_pylist():
                 yield Record(row["kind"], row["record"].encode())
@@ -255,7 +230,7 @@ def read_records(path: Path) -> Iterator[Record]:
             yield Record(kind, json)
 
 
-def load_parquet() -> tuple[Any, Any]:
+def _load_parquet() -> tuple[Any, Any]:
     """Return the modules ``pyarrow`` and ``pyarrow.parquet``.
 
     Raises:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["advantages", "kl", "logprobs", "loss", "token_losses"]
+__all__ = [
+    "advantages",
+    "covariances",
+    "kl",
+    "logprobs",
+    "loss",
+    "sequence_ratios",
+    "token_losses",
+]
 
 
 def advantages(rewards: list[float], groups: list[int], how: str) -> list[float]:
@@ -76,3 +84,20 @@ def loss(rows: list[tuple[list[float], list[int], int]], how: str, constant: int
     if how == "rollout":
         return float(np.mean([np.mean(values) for values in by_rollout.values()]))
     return float(sum(sum(values) for values in by_rollout.values()) / len(by_rollout) / constant)
+
+
+def sequence_ratios(log_ratio: list[float], rows: list[int]) -> list[float]:
+    """Return GSPO's ratio of each token's row."""
+    means = {
+        row: np.mean([value for value, r in zip(log_ratio, rows, strict=True) if r == row])
+        for row in rows
+    }
+    return [float(np.exp(means[row])) for row in rows]
+
+
+def covariances(logprobs: list[float], advantages: list[float]) -> list[float]:
+    """Return each token's part of the covariance of log-probability and advantage."""
+    return [
+        float((logprob - np.mean(logprobs)) * (advantage - np.mean(advantages)))
+        for logprob, advantage in zip(logprobs, advantages, strict=True)
+    ]

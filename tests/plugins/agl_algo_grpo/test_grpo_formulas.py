@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_algo_grpo import grpo
-from agl_algo_grpo.batches import Row, micro_batches, pad_rows, token_logprobs
+from agl_algo_grpo.batches import Batch, Row, collate, forward_passes, token_logprobs
 from agl_algo_grpo.config import GRPOConfig
 
 _spec = importlib.util.spec_from_file_location(
@@ -84,11 +85,26 @@ def random_rows(seed: int, rollouts: int = 6) -> list[Row]:
                     token_ids=torch.tensor([rng.randrange(20) for _ in range(length)]),
                     mask=torch.tensor(mask, dtype=torch.bool),
                     logprobs=torch.tensor([m * -rng.random() * 3 for m in mask]),
-                    advantage=advantage,
+                    advantages=torch.full((length,), advantage),
                     rollout=rollout,
                 )
             )
     return rows
+
+
+def loss_of(
+    batch: Batch, new: list[list[float]], reference: list[list[float]], dual: float | None
+) -> float:
+    """Return the loss of a batch whose rows have the log-probabilities ``new``."""
+    places = list(
+        zip(batch.rows[batch.mask].tolist(), batch.positions[batch.mask].tolist(), strict=True)
+    )
+    now = torch.tensor([new[row][position] for row, position in places])
+    there = torch.tensor([reference[row][position] for row, position in places])
+    log_ratio = now - batch.old_logprobs[batch.mask]
+    losses = grpo.policy_loss(log_ratio, batch.advantages[batch.mask], 0.2, 0.3, dual)
+    losses = losses + 0.1 * grpo.kl_to_reference(now, there)
+    return float((losses * batch.weights[batch.mask]).sum())
 
 
 @pytest.mark.parametrize("how", ["token", "rollout", "constant"])
@@ -101,22 +117,14 @@ def test_the_loss_of_a_batch_equals_the_reference(how: Any, dual: float | None, 
     lengths = torch.tensor([int(row.mask.sum()) for row in rows])
     weights = grpo.row_weights(lengths, torch.tensor([row.rollout for row in rows]), how, 50)
 
-    # The sum is the same for micro-batches of every size.
-    for most in (1, 40, 10_000):
+    # The sum is the same for forward passes of every size, packed or not.
+    for most, pack in itertools.product((1, 40, 10_000), (False, True)):
         total, seen = 0.0, []
-        for some in micro_batches(rows, most):
-            seen += some
-            batch = pad_rows([rows[i] for i in some], weights[some])
-            assert batch.token_ids.numel() <= most or len(some) == 1
-            now, far = (
-                torch.nn.utils.rnn.pad_sequence(
-                    [torch.tensor(values[i]) for i in some], batch_first=True
-                )
-                for values in (new, there)
-            )
-            losses = grpo.policy_loss(now, batch.old_logprobs, batch.advantages, 0.2, 0.3, dual)
-            losses = losses + 0.1 * grpo.kl_to_reference(now, far)
-            total += float((losses * batch.weights)[batch.mask].sum())
+        for bins in forward_passes(rows, most, pack=pack):
+            seen += itertools.chain(*bins)
+            batch = collate(rows, bins, weights)
+            assert batch.token_ids.numel() <= most or len(bins) == 1
+            total += loss_of(batch, new, there, dual)
         assert sorted(seen) == list(range(len(rows)))
         expected = reference.loss(
             [
@@ -125,7 +133,12 @@ def test_the_loss_of_a_batch_equals_the_reference(how: Any, dual: float | None, 
                         policy + 0.1 * divergence
                         for policy, divergence in zip(
                             reference.token_losses(
-                                new[i], row.logprobs.tolist(), row.advantage, 0.2, 0.3, dual
+                                new[i],
+                                row.logprobs.tolist(),
+                                float(row.advantages[0]),
+                                0.2,
+                                0.3,
+                                dual,
                             ),
                             reference.kl(new[i], there[i]),
                             strict=True,
@@ -160,7 +173,7 @@ def test_clipping_stops_the_gradient_outside_of_the_bounds():
     old = torch.zeros(1, 4)
     new = torch.log(torch.tensor([[1.5, 0.5, 1.5, 0.5]])).requires_grad_()
     advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
-    grpo.policy_loss(new, old, advantages).sum().backward()
+    grpo.policy_loss(new - old, advantages).sum().backward()
     # No gradient where a good token is likelier already, or a bad one less likely.
     assert new.grad is not None
     assert new.grad[0].tolist() == pytest.approx([0.0, -0.5, 1.5, 0.0])
@@ -187,14 +200,109 @@ def test_kl_estimates_the_divergence():
 
 def test_rows_are_padded_on_the_right_and_masked():
     rows = random_rows(3)[:3]
-    batch = pad_rows(rows, torch.tensor([0.1, 0.2, 0.3]))
+    batch = collate(rows, [[0], [1], [2]], torch.tensor([0.1, 0.2, 0.3]))
+    attention = batch.inputs["attention_mask"]
     for i, row in enumerate(rows):
         size = len(row.token_ids)
         assert batch.token_ids[i, :size].tolist() == row.token_ids.tolist()
-        assert batch.attention[i].tolist() == [1] * size + [0] * (batch.token_ids.shape[1] - size)
+        assert attention[i].tolist() == [1] * size + [0] * (batch.token_ids.shape[1] - size)
         assert batch.mask[i, :size].tolist() == row.mask.tolist()
         assert not batch.mask[i, size:].any()
-    assert batch.weights[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
+        assert batch.weights[i, :size].tolist() == pytest.approx([(i + 1) / 10] * size)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 200))
+def test_packing_keeps_each_row_whole_and_fills_no_bin_beyond_the_longest_row(
+    sizes: list[int], most: int
+):
+    rows = [row_of(size, number) for number, size in enumerate(sizes)]
+    passes = list(forward_passes(rows, most, pack=True))
+    bins = list(itertools.chain(*passes))
+    assert sorted(itertools.chain(*bins)) == list(range(len(rows)))
+    assert all(sum(sizes[i] for i in members) <= max(sizes) for members in bins)
+    # First fit leaves at most one bin half empty.
+    assert sum(2 * sum(sizes[i] for i in members) < max(sizes) for members in bins) <= 1
+    for bins in passes:
+        batch = collate(rows, bins)
+        parts = batch.split(batch.token_ids)
+        assert all(torch.equal(parts[i], rows[i].token_ids) for members in bins for i in members)
+        for i, positions in batch.split(batch.positions).items():
+            assert positions.tolist() == list(range(sizes[i]))
+
+
+def row_of(size: int, number: int) -> Row:
+    mask = torch.ones(size, dtype=torch.bool)
+    return Row(torch.full((size,), number), mask, torch.zeros(size), torch.zeros(size), number)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sequence_ratio_equals_the_reference(seed: int):
+    rng = random.Random(seed)
+    rows = [rng.randrange(4) for _ in range(20)]
+    log_ratio = [rng.gauss(0, 0.1) for _ in rows]
+    ratio = grpo.sequence_log_ratio(torch.tensor(log_ratio), torch.tensor(rows)).exp()
+    assert ratio.tolist() == pytest.approx(reference.sequence_ratios(log_ratio, rows), rel=1e-6)
+
+
+def test_the_sequence_ratio_of_a_known_row_and_its_gradient():
+    """Worked out by hand: ratios 2 and 8 have the geometric mean 4, 1 and 1 have 1.
+
+    With advantage 1 the loss of a token of the first row is -4, and its gradient -4: the ratio
+    times the derivative of the token's log-probability.
+    """
+    log_ratio = torch.log(torch.tensor([2.0, 1.0, 8.0, 1.0])).requires_grad_()
+    ratios = grpo.sequence_log_ratio(log_ratio, torch.tensor([0, 1, 0, 1]))
+    assert ratios.exp().tolist() == pytest.approx([4, 1, 4, 1])
+    losses = grpo.policy_loss(ratios, torch.ones(4), clip_high=9)
+    losses.sum().backward()
+    assert log_ratio.grad is not None
+    assert log_ratio.grad.tolist() == pytest.approx([-4, -1, -4, -1])
+
+
+def test_the_sequence_ratio_clips_whole_rows():
+    log_ratio = torch.log(torch.tensor([1.1, 1.9, 0.9, 1.0])).requires_grad_()
+    ratios = grpo.sequence_log_ratio(log_ratio, torch.tensor([0, 0, 1, 1]))
+    grpo.policy_loss(ratios, torch.ones(4), 0.2, 0.2).sum().backward()
+    assert log_ratio.grad is not None
+    assert log_ratio.grad[:2].tolist() == [0.0, 0.0]  # sqrt(1.1 * 1.9) = 1.45 is above 1.2
+    assert log_ratio.grad[2:].tolist() == pytest.approx([-(0.9**0.5)] * 2)
+
+
+def test_high_covariance_of_known_tokens():
+    """Worked out by hand: means are -2 and 0, so the covariances are 3, -1, 1 and 9."""
+    logprobs, advantages = torch.tensor([-1.0, -1.0, -1.0, -5.0]), torch.tensor([3.0, -1, 1, -3])
+    expected = [3.0, -1.0, 1.0, 9.0]
+    assert reference.covariances(logprobs.tolist(), advantages.tolist()) == expected
+
+    def choose(share: float, **bounds: float) -> list[bool]:
+        generator = torch.Generator().manual_seed(0)
+        return grpo.high_covariance(logprobs, advantages, share, generator, **bounds).tolist()
+
+    assert choose(1.0) == [True, False, True, False]  # between 1 and 5
+    assert choose(1.0, high=10) == [True, False, True, True]
+    assert sum(choose(0.25)) == 1
+    assert sum(choose(0.2)) == 0  # less than one token
+
+
+@given(
+    st.lists(st.tuples(st.floats(-9, 0), st.floats(-3, 3)), min_size=1, max_size=50),
+    st.floats(0, 1),
+)
+def test_high_covariance_equals_the_reference(pairs: list[tuple[float, float]], share: float):
+    logprobs, advantages = (list(side) for side in zip(*pairs, strict=True))
+    chosen = grpo.high_covariance(
+        torch.tensor(logprobs, dtype=torch.float64),
+        torch.tensor(advantages, dtype=torch.float64),
+        share,
+        torch.Generator().manual_seed(1),
+    ).tolist()
+    covariances = reference.covariances(logprobs, advantages)
+    assert all(
+        1 - 1e-9 <= c <= 5 + 1e-9 for c, taken in zip(covariances, chosen, strict=True) if taken
+    )
+    candidates = sum(1 + 1e-9 < c < 5 - 1e-9 for c in covariances)
+    assert sum(chosen) >= min(int(share * len(pairs)), candidates)
+    assert sum(chosen) <= int(share * len(pairs))
 
 
 def test_minibatches_hold_every_rollout_once():

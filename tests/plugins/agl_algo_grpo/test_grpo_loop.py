@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def train(
     model: Path,
     agent: Any = agent,
     *,
+    tasks: Sequence[int] = range(6),
     runners: int = 4,
     val: Any = None,
     **options: Any,
@@ -68,7 +70,7 @@ def train(
     trainer = agl.Trainer(
         algorithm=algorithm, adapter="trajectory", strategy="shm", n_runners=runners
     )
-    trainer.fit(agent, list(range(6)), val_dataset=val)
+    trainer.fit(agent, list(tasks), val_dataset=val)
     return algorithm, read(folder)
 
 
@@ -144,6 +146,31 @@ def test_the_temperature_applies_to_rollouts_and_ratio(taught: Path, tmp_path: P
     _, rows = train(tmp_path, taught, steps=1, temperature=0.7)
     assert float(rows[0]["logprob_delta"]) <= 1e-4
     assert float(rows[0]["ratio_max"]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_groups_without_a_signal_are_replaced_by_further_tasks(taught: Path, tmp_path: Path):
+    """Only the tasks 4 and 5 have rewards that differ."""
+    seen: Counter[int] = Counter()
+
+    @agl.rollout
+    def uneven(task: int, llm: agl.LLM) -> float:
+        talk(llm)
+        seen[task] += 1
+        return float(seen[task] % 2) if task >= 4 else 0.5
+
+    _, rows = train(tmp_path / "few", taught, uneven, runners=1, steps=1, resample=30)
+    assert int(rows[0]["rollouts"]) == 8
+    assert int(rows[0]["uniform_groups"]) * 4 == sum(seen[task] for task in range(4)) > 0
+    assert seen[4] + seen[5] == 8
+    assert float(rows[0]["grad_norm"]) > 0
+
+    seen.clear()
+    _, rows = train(
+        tmp_path / "none", taught, agent=uneven, tasks=[0, 1, 2], runners=1, steps=1, resample=2
+    )
+    assert int(rows[0]["rollouts"]) == 0
+    assert seen.total() == 3 * 2 * 4
+    assert int(rows[0]["dropped_groups"]) == 6
 
 
 @pytest.mark.parametrize("how", ["kill", pytest.param("hang", marks=pytest.mark.heavy)])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from agl_algo_grpo.batches import Row
+from agl_algo_grpo.batches import Row, forward_passes
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.grpo import update
 from agl_algo_grpo.policy import Policy
@@ -42,7 +44,7 @@ def rows(seed: int = 0, noise: float = 0.3) -> list[Row]:
                     torch.tensor([rng.randrange(600) for _ in range(length)]),
                     torch.tensor(mask, dtype=torch.bool),
                     torch.tensor(logprobs),
-                    advantage,
+                    torch.full((length,), advantage),
                     rollout,
                 )
             )
@@ -75,7 +77,7 @@ def test_the_loss_of_a_step_equals_the_reference(models: Path, how: Any, tempera
     expected = reference.loss(
         [
             (
-                reference.token_losses(new, before, row.advantage, 0.2, 0.3, None),
+                reference.token_losses(new, before, float(row.advantages[0]), 0.2, 0.3, None),
                 row.mask.int().tolist(),
                 row.rollout,
             )
@@ -101,7 +103,9 @@ def test_the_loss_of_a_step_equals_the_reference(models: Path, how: Any, tempera
     assert again["kl"] > 0
 
 
-@pytest.mark.parametrize("options", [{"micro_batch_tokens": 1}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize(
+    "options", [{"micro_batch_tokens": 1}, {"gradient_checkpointing": True}, {"pack": True}]
+)
 def test_saving_memory_does_not_change_the_weights(models: Path, options: dict[str, Any]):
     plain, config = policy(models)
     other, sparing = policy(models, **options)
@@ -111,6 +115,53 @@ def test_saving_memory_does_not_change_the_weights(models: Path, options: dict[s
     theirs = weights(other)
     for name, mine in weights(plain).items():
         assert torch.allclose(mine, theirs[name], atol=2e-5), name
+
+
+def test_packed_rows_do_not_see_each_other(models: Path):
+    """Each row has the same log-probabilities in a bin of several rows as alone."""
+    one, _ = policy(models)
+    packed, config = policy(models, pack=True)
+    batch = rows()
+    bins = next(forward_passes(batch, config.micro_batch_tokens, pack=True))
+    assert len(bins) < len(batch)
+    for own, alone in zip(packed.evaluate(batch), one.evaluate(batch), strict=True):
+        # The first token of a row has no meaning there: nothing predicts it.
+        torch.testing.assert_close(own.raw[1:], alone.raw[1:], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(own.entropy[1:], alone.entropy[1:], atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_of_high_covariance_get_no_gradient(models: Path):
+    """Both tokens have the covariance 4: log-probabilities -1 and -5, advantages 2 and -2."""
+    mask = torch.tensor([False, False, True])
+    batch = [
+        Row(torch.tensor([5, 6, 7]), mask, mask * -1.0, mask * 2.0, 0),
+        Row(torch.tensor([5, 6, 8]), mask, mask * -5.0, mask * -2.0, 1),
+    ]
+    one, config = policy(models, clip_cov=1.0)
+    before = weights(one)
+    assert update(one, batch, config, 0)["grad_norm"] == 0
+    assert all(torch.equal(before[name], after) for name, after in weights(one).items())
+    other, plain = policy(models)
+    assert update(other, batch, plain, 0)["grad_norm"] > 0
+
+
+def test_the_sequence_ratio_of_an_update_equals_the_reference(models: Path):
+    one, config = policy(models, ratio="sequence", loss="rollout", clip_low=0.02, clip_high=0.03)
+    batch = rows(noise=0.05)
+    now = [values.raw for values in one.evaluate(batch)]
+    losses: list[tuple[list[float], list[int], int]] = []
+    for own, row in zip(now, batch, strict=True):
+        log_ratio = (own - row.logprobs)[row.mask].tolist()
+        ratios = reference.sequence_ratios(log_ratio, [0] * len(log_ratio))
+        advantage = float(row.advantages[0])
+        values = reference.token_losses(
+            [math.log(ratio) for ratio in ratios], [0.0] * len(ratios), advantage, 0.02, 0.03, None
+        )
+        losses.append((values, [1] * len(values), row.rollout))
+    expected = reference.loss(losses, "rollout", 1)
+    figures = update(one, batch, config, step=0)
+    assert figures["loss"] == pytest.approx(expected, abs=1e-6)
+    assert 0 < figures["clipped"] < 1
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8}])
@@ -150,9 +201,7 @@ def test_gradients_that_are_not_finite_are_not_applied(models: Path):
     one, config = policy(models)
     before = weights(one)
     batch = rows()
-    batch[0] = Row(
-        batch[0].token_ids, batch[0].mask, batch[0].logprobs, float("nan"), batch[0].rollout
-    )
+    batch[0] = replace(batch[0], advantages=torch.full_like(batch[0].logprobs, float("nan")))
     with pytest.raises(FloatingPointError, match="learning rate"):
         update(one, batch, config, 0)
     after = weights(one)
@@ -167,18 +216,17 @@ def test_an_update_follows_the_sign_of_the_advantage(models: Path):
             torch.tensor([5, 6, token]),
             torch.tensor([False, False, True]),
             torch.zeros(3),
-            advantage,
+            torch.full((3,), advantage),
             number,
         )
         for number, (token, advantage) in enumerate([(10, 1.0), (20, -1.0)])
     ]
-    known = {i: k.raw for i, k in one.evaluate(batch, [0, 1]).items()}
+    known = [values.raw for values in one.evaluate(batch)]
     batch = [
-        Row(row.token_ids, row.mask, known[i] * row.mask, row.advantage, row.rollout)
-        for i, row in enumerate(batch)
+        replace(row, logprobs=before * row.mask) for row, before in zip(batch, known, strict=True)
     ]
     figures = update(one, batch, config, 0)
     assert figures["logprob_delta"] == 0
-    after = {i: k.raw for i, k in one.evaluate(batch, [0, 1]).items()}
+    after = [values.raw for values in one.evaluate(batch)]
     assert after[0][2] > known[0][2]
     assert after[1][2] < known[1][2]

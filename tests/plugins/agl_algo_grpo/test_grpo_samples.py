@@ -197,3 +197,14 @@ def test_a_step_counts_everything_it_drops():
     assert (len(lax.samples), lax.partial, lax.dropped_groups) == (2, 1, 0)
     assert lax.groups[0].missing == 1
     assert lax.dropped == {"rollout failed": 1}
+
+
+def test_uniform_groups_are_dropped_only_if_they_are_replaced():
+    decisions = [[sample(1), sample(1)], [sample(1), sample(0)]]
+    kept = Step.of(decisions, GRPOConfig(model="m", group_size=2))
+    assert (len(kept.groups), kept.uniform, kept.dropped_groups) == (2, 1, 0)
+    replaced = Step.of(decisions, GRPOConfig(model="m", group_size=2, resample=1))
+    assert [group.index for group in replaced.groups] == [1]
+    assert (replaced.uniform, replaced.dropped_groups) == (1, 1)
+    assert replaced.dropped == {"the rewards of its group are all equal": 2}
+    assert replaced.rewards == [1, 1, 1, 0]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import random
 import shutil
 import time
 import zlib
@@ -29,7 +30,7 @@ import anyio
 
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics, draw_curve
-from agl_algo_grpo.samples import Decision, Step, decide
+from agl_algo_grpo.samples import Decision, Reason, Step, decide
 from agl_algo_grpo.serving import Serving, build_server
 from agl_core.adapter import TraceToTrajectory
 from agl_core.algorithm import (
@@ -182,7 +183,9 @@ class _TrainingRun:
         logger.info("step %d: %s", step, selected.certificates)
         dropped = selected.describe_dropped()
         if dropped:
-            logger.warning("step %d drops rollouts: %s", step, dropped)
+            expected = set(selected.dropped) == {Reason.UNIFORM}  # replaced, as was asked for
+            level = logging.INFO if expected else logging.WARNING
+            logger.log(level, "step %d drops rollouts: %s", step, dropped)
         if selected.partial:
             logger.warning("step %d trains on %d incomplete groups", step, selected.partial)
         if selected.samples:
@@ -207,7 +210,7 @@ class _TrainingRun:
             "dropped_groups": selected.dropped_groups,
             "rows_after_a_break": selected.certificates.breaks.total(),
             "partial_groups": selected.partial,
-            "uniform_groups": sum(len({s.reward for s in g.samples}) == 1 for g in selected.groups),
+            "uniform_groups": selected.uniform,
             "retried_rollouts": sum(selected.retried.values()),
             "server_restarts": serving.restarts - restarts,
             "seconds": time.monotonic() - began,
@@ -218,13 +221,37 @@ class _TrainingRun:
         }
 
     async def _collect(self, step: int, tasks: Sequence[Any], serving: Serving) -> Step:
-        """Run the rollouts of a step; repeat unusable ones, up to ``retries`` times."""
+        """Run the rollouts of a step; replace groups without a signal, up to ``resample`` times."""
+        decisions, retried = await self._groups(f"step-{step}", tasks, serving)
+        selected = Step.of(decisions, self._config)
+        for number in range(1, self._config.resample + 1):
+            missing = len(tasks) - len(selected.groups)
+            if not missing:
+                break
+            # The same draw in a resumed run, which finds these rollouts in the store by their name.
+            order = random.Random(f"{self._config.seed}-{step}-{number}")
+            drawn = [self._train[i] for i in order.sample(range(len(self._train)), missing)]
+            more, again = await self._groups(f"step-{step}-more-{number}", drawn, serving)
+            decisions += more
+            retried += again
+            selected = Step.of(decisions, self._config)
+        selected.retried.update(decision.reason for decision in retried)
+        return selected
+
+    async def _groups(
+        self, name: str, tasks: Sequence[Any], serving: Serving
+    ) -> tuple[list[list[Decision]], list[Decision]]:
+        """Run a group of rollouts for each task; repeat unusable ones, up to ``retries`` times.
+
+        Returns:
+            The decisions on each group's rollouts, and the decisions that led to repetitions.
+        """
         size = self._config.group_size
         decisions: dict[tuple[int, int], Decision] = {}
         missing = [(group, member) for group in range(len(tasks)) for member in range(size)]
         retried: list[Decision] = []
         tries = 0
-        name = f"step-{step}"
+        first = name
         while True:
             restarts = serving.restarts
             batch = await self._rollouts(name, [tasks[g] for g, _ in missing], serving, "train")
@@ -239,13 +266,11 @@ class _TrainingRun:
                 break
             retried += [decisions[slot] for slot in missing]
             # The name identifies these rollouts, so that a resumed run finds them in the store.
-            name = f"step-{step}-again-{zlib.crc32(repr((name, missing)).encode()):08x}"
-        selected = Step.of(
-            [[decisions[group, member] for member in range(size)] for group in range(len(tasks))],
-            self._config,
-        )
-        selected.retried.update(decision.reason for decision in retried)
-        return selected
+            name = f"{first}-again-{zlib.crc32(repr((name, missing)).encode()):08x}"
+        groups = [
+            [decisions[group, member] for member in range(size)] for group in range(len(tasks))
+        ]
+        return groups, retried
 
     async def _rollouts(
         self, name: str, tasks: Dataset[Any], serving: Serving, mode: RolloutMode
@@ -352,7 +377,7 @@ def _to_rows(selected: Step, config: GRPOConfig) -> list[Row]:
             token_ids=torch.tensor(row.token_ids),
             mask=torch.tensor(row.mask, dtype=torch.bool),
             logprobs=torch.tensor(row.logprobs),
-            advantage=advantage,
+            advantages=torch.full((len(row.token_ids),), advantage),
             rollout=number,
         )
         for number, (sample, advantage) in enumerate(zip(samples, advantages, strict=True))

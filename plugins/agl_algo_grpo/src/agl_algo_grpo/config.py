@@ -37,6 +37,9 @@ class GRPOConfig(ComponentConfig):
     """Tasks (groups) in a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of each task in a step."""
+    resample: int = Field(default=0, ge=0)
+    """How often groups whose rewards are all equal are replaced by groups of further tasks, before
+    training starts (the dynamic sampling of DAPO)."""
     temperature: float = Field(default=1.0, gt=0)
     """Temperature of the rollouts."""
     max_tokens: int | None = Field(default=None, ge=1)
@@ -55,6 +58,12 @@ class GRPOConfig(ComponentConfig):
     """Ratios are clipped at 1 + clip_high."""
     clip_dual: float | None = Field(default=None, gt=1)
     """Bound of the ratio where the advantage is negative."""
+    ratio: Literal["token", "sequence"] = "token"
+    """token: each token has its own ratio; sequence: the geometric mean of its row's ratios
+    (GSPO), which wants far tighter bounds, e.g. ``clip_low=3e-4, clip_high=4e-4``."""
+    clip_cov: float = Field(default=0.0, ge=0, le=1)
+    """Share of tokens that get no gradient because they would lower the entropy most (Clip-Cov);
+    the paper uses 2e-4."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL to the starting model."""
     epochs: int = Field(default=1, ge=1)
@@ -77,6 +86,9 @@ class GRPOConfig(ComponentConfig):
     """PyTorch's device; ``auto`` is a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the computation; ``auto`` is bfloat16 on a GPU, else float32."""
+    pack: bool = False
+    """Put several rows into one sequence in place of padding; needs a model whose attention
+    Transformers can mask between rows."""
     gradient_checkpointing: bool = False
     """Recompute activations to save memory."""
     threads: int | None = Field(default=None, ge=1)

@@ -1,6 +1,6 @@
 r"""Group relative policy optimisation, from rewards and tokens to a step of the optimiser.
 
-Read top to bottom: four formulas, then :func:`update`, which combines them. `algorithm.py` and
+Read top to bottom: the formulas, then :func:`update`, which combines them. `algorithm.py` and
 `samples.py` collect the rollouts; `policy.py` holds the model and `batches.py` its input.
 
 For each task the policy makes a group of G rollouts with rewards r. A rollout's advantage is its
@@ -18,26 +18,29 @@ with, and the weights w add up to one. Tokens that the model did not sample (pro
 are masked.
 
 Shapes: R rollouts; N rows, at least one per rollout (an agent's trajectory may break into several);
-T tokens, padded on the right; V words in the vocabulary. All floats are float32.
+K sampled tokens of all rows. All floats are float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from agl_algo_grpo.batches import Row, micro_batches, pad_rows
+from agl_algo_grpo.batches import Row, collate, forward_passes
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.policy import Policy
 
 __all__ = [
     "group_advantages",
+    "high_covariance",
     "kl_to_reference",
     "policy_loss",
     "row_weights",
+    "sequence_log_ratio",
     "update",
 ]
 
@@ -110,9 +113,29 @@ def row_weights(
     return 1 / (totals[index] * len(numbers))
 
 
+def sequence_log_ratio(log_ratio: Tensor, rows: Tensor) -> Tensor:
+    """Return the log-ratio of each token's row in place of the token's own.
+
+    The mean over the row's tokens, as in GSPO (Zheng et al., "Group Sequence Policy Optimization",
+    2025, https://arxiv.org/abs/2507.18071, equations 7 and 14). Clipping then keeps or drops whole
+    rows. The gradient passes through each token's own log-probability (equation 14, "GSPO-token"),
+    so tokens of a row may have different advantages.
+
+    Args:
+        log_ratio: float ``[K]``, log-ratio of each sampled token.
+        rows: int ``[K]``, index of each token's row.
+
+    Returns:
+        float ``[K]``.
+    """
+    _, index, counts = rows.unique(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(counts), dtype=log_ratio.dtype, device=log_ratio.device)
+    means = sums.index_add(0, index, log_ratio.detach()) / counts
+    return means[index] + log_ratio - log_ratio.detach()
+
+
 def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
+    log_ratio: Tensor,
     advantages: Tensor,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
@@ -121,9 +144,9 @@ def policy_loss(
     """Return the clipped loss of each token.
 
     Args:
-        logprobs: ``[N, T]``, log-probabilities under the policy in training.
-        old_logprobs: ``[N, T]``, log-probabilities that the tokens were sampled with.
-        advantages: ``[N, 1]`` or ``[N, T]``.
+        log_ratio: float ``[K]``, log-probability of each sampled token under the policy in training
+            minus the one that it was sampled with.
+        advantages: float ``[K]``.
         clip_low: Lower bound of the ratio: ``1 - clip_low``.
         clip_high: Upper bound of the ratio: ``1 + clip_high``; may be larger than ``clip_low``
             (DAPO's "clip higher").
@@ -131,15 +154,49 @@ def policy_loss(
             unbounded (Ye et al., "Mastering Complex Control in MOBA Games", 2020).
 
     Returns:
-        float32 ``[N, T]``.
+        float ``[K]``.
     """
-    ratio = (logprobs - old_logprobs).exp()
+    ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(-ratio * advantages, -clipped * advantages)
     if clip_dual is not None:
         bounded = torch.minimum(loss, -clip_dual * advantages)
         loss = torch.where(advantages < 0, bounded, loss)
     return loss
+
+
+def high_covariance(
+    logprobs: Tensor,
+    advantages: Tensor,
+    share: float,
+    generator: torch.Generator,
+    low: float = 1.0,
+    high: float = 5.0,
+) -> Tensor:
+    """Choose tokens whose update would lower the policy's entropy most.
+
+    Clip-Cov of Cui et al., "The Entropy Mechanism of Reinforcement Learning for Reasoning Language
+    Models", 2025 (https://arxiv.org/abs/2505.22617, equations 10 and 11): of the tokens whose
+    covariance ``(logprob - mean) * (advantage - mean)`` lies between two bounds, a few at random
+    get no gradient.
+
+    Args:
+        logprobs: float ``[K]``, log-probability of each sampled token.
+        advantages: float ``[K]``.
+        share: Number of chosen tokens as a share of all tokens.
+        generator: Source of the choice.
+        low: Lower bound of the covariance.
+        high: Upper bound of the covariance.
+
+    Returns:
+        bool ``[K]``, True for at most ``share * K`` chosen tokens.
+    """
+    covariance = (logprobs - logprobs.mean()) * (advantages - advantages.mean())
+    candidates = ((covariance >= low) & (covariance <= high)).nonzero()[:, 0]
+    order = torch.randperm(len(candidates), generator=generator)
+    chosen = torch.zeros_like(logprobs, dtype=torch.bool)
+    chosen[candidates[order[: int(share * len(logprobs))]]] = True
+    return chosen
 
 
 def kl_to_reference(logprobs: Tensor, reference: Tensor) -> Tensor:
@@ -149,8 +206,8 @@ def kl_to_reference(logprobs: Tensor, reference: Tensor) -> Tensor:
     (http://joschu.net/blog/kl-approx.html), which GRPO uses.
 
     Args:
-        logprobs: ``[N, T]``, log-probabilities of sampled tokens under the policy.
-        reference: ``[N, T]``, log-probabilities of the same tokens under the reference.
+        logprobs: float ``[K]``, log-probabilities of sampled tokens under the policy.
+        reference: float ``[K]``, log-probabilities of the same tokens under the reference.
     """
     difference = reference - logprobs
     return difference.exp() - difference - 1
@@ -176,24 +233,15 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         Metrics: ``logprob_delta`` (largest such difference), ``entropy``, ``loss``, ``kl``,
         ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``, ``learning_rate``.
     """
-    before = [
-        policy.evaluate(rows, chosen) for chosen in micro_batches(rows, config.micro_batch_tokens)
-    ]
-    own = {i: row for part in before for i, row in part.items()}
-    delta = max(
-        float((own[i].raw - row.logprobs)[row.mask].abs().max()) for i, row in enumerate(rows)
-    )
+    rows, delta, entropy = _measured(policy, rows, config)
     sampled = sum(int(row.mask.sum()) for row in rows)
-    entropy = sum(float(own[i].entropy[row.mask].sum()) for i, row in enumerate(rows)) / sampled
-    if config.temperature != 1:
-        # Servers report log-probabilities at temperature 1, not at the rollouts' temperature.
-        rows = [
-            Row(row.token_ids, row.mask, own[i].tempered * row.mask, row.advantage, row.rollout)
-            for i, row in enumerate(rows)
-        ]
-    reference = policy.reference_logprobs(rows) if config.kl else None
-
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+    if config.kl:
+        references = policy.reference_logprobs(rows)
+        rows = [replace(row, reference=known) for row, known in zip(rows, references, strict=True)]
+    if config.clip_cov:
+        rows = _without_high_covariance(rows, config.clip_cov, generator)
+
     learning_rate = policy.set_learning_rate(step)
     totals = dict.fromkeys(("loss", "kl", "clipped", "grad_norm"), 0.0)
     ratio_max = 0.0
@@ -203,29 +251,29 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         lengths = torch.tensor([int(row.mask.sum()) for row in members])
         numbers = torch.tensor([row.rollout for row in members])
         weights = row_weights(lengths, numbers, config.loss, config.loss_tokens)
-        for chosen in micro_batches(members, config.micro_batch_tokens):
-            batch = pad_rows([members[i] for i in chosen], weights[chosen], policy.device)
-            logprobs = policy.logprobs(batch)
+        for bins in forward_passes(members, config.micro_batch_tokens, pack=config.pack):
+            batch = collate(members, bins, weights, policy.device)
+            # Other tokens have no part in the loss; their ratios might overflow.
+            logprobs = policy.logprobs(batch)[batch.mask]
+            token_weights = batch.weights[batch.mask]
+            log_ratio = logprobs - batch.old_logprobs[batch.mask]
+            if config.ratio == "sequence":
+                log_ratio = sequence_log_ratio(log_ratio, batch.rows[batch.mask])
             losses = policy_loss(
-                logprobs,
-                batch.old_logprobs,
-                batch.advantages,
+                log_ratio,
+                batch.advantages[batch.mask],
                 config.clip_low,
                 config.clip_high,
                 config.clip_dual,
             )
-            if reference is not None:
-                rows_of_reference = [reference[part[i]] for i in chosen]
-                padded = torch.nn.utils.rnn.pad_sequence(rows_of_reference, batch_first=True)
-                divergence = kl_to_reference(logprobs, padded.to(policy.device))
+            if batch.reference is not None:
+                divergence = kl_to_reference(logprobs, batch.reference[batch.mask])
                 losses = losses + config.kl * divergence
-                totals["kl"] += (
-                    float((divergence.detach() * batch.weights)[batch.mask].sum()) / updates
-                )
-            loss = (losses * batch.weights)[batch.mask].sum()
+                totals["kl"] += float((divergence.detach() * token_weights).sum()) / updates
+            loss = (losses * token_weights).sum()
             loss.backward()
             with torch.no_grad():
-                ratio = (logprobs - batch.old_logprobs).exp()[batch.mask]
+                ratio = log_ratio.exp()
                 outside = (ratio < 1 - config.clip_low) | (ratio > 1 + config.clip_high)
                 totals["loss"] += float(loss.detach()) / updates
                 totals["clipped"] += float(outside.sum()) / sampled / config.epochs
@@ -238,6 +286,45 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         "learning_rate": learning_rate,
         **totals,
     }
+
+
+def _measured(
+    policy: Policy, rows: Sequence[Row], config: GRPOConfig
+) -> tuple[list[Row], float, float]:
+    """Compare the rows with the policy's own values.
+
+    Returns:
+        The rows with log-probabilities at the rollouts' temperature, the largest difference of
+        log-probabilities at temperature 1, and the mean entropy of the sampled tokens.
+    """
+    own = policy.evaluate(rows)
+    pairs = list(zip(rows, own, strict=True))
+    delta = max(float((known.raw - row.logprobs)[row.mask].abs().max()) for row, known in pairs)
+    sampled = sum(int(row.mask.sum()) for row in rows)
+    entropy = sum(float(known.entropy[row.mask].sum()) for row, known in pairs) / sampled
+    if config.temperature == 1:
+        return list(rows), delta, entropy
+    # Servers report log-probabilities at temperature 1, not at the rollouts' temperature.
+    tempered = [replace(row, logprobs=known.tempered * row.mask) for row, known in pairs]
+    return tempered, delta, entropy
+
+
+def _without_high_covariance(
+    rows: Sequence[Row], share: float, generator: torch.Generator
+) -> list[Row]:
+    """Return the rows with advantage 0 for the tokens that :func:`high_covariance` chooses."""
+    chosen = high_covariance(
+        torch.cat([row.logprobs[row.mask] for row in rows]),
+        torch.cat([row.advantages[row.mask] for row in rows]),
+        share,
+        generator,
+    )
+    parts = chosen.split([int(row.mask.sum()) for row in rows])
+    changed: list[Row] = []
+    for row, part in zip(rows, parts, strict=True):
+        excluded = torch.zeros_like(row.mask).masked_scatter(row.mask, part)
+        changed.append(replace(row, advantages=row.advantages.masked_fill(excluded, 0.0)))
+    return changed
 
 
 def _minibatches(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from agl_algo_grpo.batches import Batch, Row, micro_batches, pad_rows, token_logprobs
+from agl_algo_grpo.batches import Batch, Row, collate, forward_passes, token_logprobs
 from agl_algo_grpo.config import GRPOConfig
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_server_hf import choose_device, choose_dtype, load_model
@@ -86,29 +86,27 @@ class Policy:
     # -- forward ---------------------------------------------------------------------------------
 
     def logprobs(self, batch: Batch) -> Tensor:
-        """Return the log-probabilities of a batch's tokens, ``[N, T]``, with gradient."""
+        """Return the log-probabilities of a batch's tokens, ``[B, T]``, with gradient."""
         logits = self._logits(self.model, batch)
         return token_logprobs(logits, batch.token_ids, self._config.temperature)
 
-    def evaluate(self, rows: Sequence[Row], chosen: Sequence[int]) -> dict[int, RowLogprobs]:
-        """Return the policy's values for the chosen rows, by index, without gradient."""
-        batch = pad_rows([rows[i] for i in chosen], torch.ones(len(chosen)), self.device)
+    def evaluate(self, rows: Sequence[Row]) -> list[RowLogprobs]:
+        """Return the policy's values for each row, without gradient."""
         temperature = self._config.temperature
+        found: dict[int, RowLogprobs] = {}
         with torch.no_grad():
-            logits = self._logits(self.model, batch)
-            raw = token_logprobs(logits, batch.token_ids)
-            tempered = raw
-            if temperature != 1:
-                tempered = token_logprobs(logits, batch.token_ids, temperature)
-            # Token t is drawn from the distribution of the logits at t - 1.
-            spread = (logits[:, :-1].float() / temperature).log_softmax(-1)
-            entropy = torch.nn.functional.pad(-(spread.exp() * spread).sum(-1), (1, 0))
-        values: dict[int, RowLogprobs] = {}
-        for place, i in enumerate(chosen):
-            size = len(rows[i].token_ids)
-            parts = [part[place, :size].cpu() for part in (raw, tempered, entropy)]
-            values[i] = RowLogprobs(*parts)
-        return values
+            for batch in self._batches(rows):
+                logits = self._logits(self.model, batch)
+                raw = token_logprobs(logits, batch.token_ids)
+                tempered = raw
+                if temperature != 1:
+                    tempered = token_logprobs(logits, batch.token_ids, temperature)
+                # Token t is drawn from the distribution of the logits at t - 1.
+                spread = (logits[:, :-1].float() / temperature).log_softmax(-1)
+                entropy = torch.nn.functional.pad(-(spread.exp() * spread).sum(-1), (1, 0))
+                parts = [batch.split(values) for values in (raw, tempered, entropy)]
+                found |= {i: RowLogprobs(*(part[i] for part in parts)) for i in batch.places}
+        return [found[i] for i in range(len(rows))]
 
     def reference_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
         """Return the starting model's log-probabilities of each row, ``[T]`` each, on the CPU."""
@@ -117,20 +115,21 @@ class Policy:
         if not lora and self._reference is None:
             self._reference = load_model(self._folder, dtype=self.dtype, device=self.device)
         with torch.no_grad(), self.model.disable_adapter() if lora else nullcontext():
-            for chosen in micro_batches(rows, self._config.micro_batch_tokens):
-                batch = pad_rows([rows[i] for i in chosen], torch.ones(len(chosen)), self.device)
+            for batch in self._batches(rows):
                 logits = self._logits(self.model if lora else self._reference, batch)
                 logprobs = token_logprobs(logits, batch.token_ids, self._config.temperature)
-                for place, i in enumerate(chosen):
-                    found[i] = logprobs[place, : len(rows[i].token_ids)].cpu()
+                found |= batch.split(logprobs)
         return [found[i] for i in range(len(rows))]
+
+    def _batches(self, rows: Sequence[Row]) -> Iterator[Batch]:
+        config = self._config
+        for bins in forward_passes(rows, config.micro_batch_tokens, pack=config.pack):
+            yield collate(rows, bins, device=self.device)
 
     def _logits(self, model: Any, batch: Batch) -> Tensor:
         half = self.dtype != torch.float32
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=half):
-            return model(
-                input_ids=batch.token_ids, attention_mask=batch.attention, use_cache=False
-            ).logits
+            return model(**batch.inputs, use_cache=False).logits
 
     # -- backward --------------------------------------------------------------------------------
 

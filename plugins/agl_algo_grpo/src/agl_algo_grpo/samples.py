@@ -30,6 +30,8 @@ class Reason:
     OTHER_SAMPLING: Final = "sampled at another temperature, or with top_p or top_k"
     TOO_LONG: Final = "a row is longer than max_row_tokens"
     CUT_OFF: Final = "an answer was truncated"
+    SMALL_GROUP: Final = "its group is too small"
+    UNIFORM: Final = "the rewards of its group are all equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ class Group:
     samples: list[Sample] = field(default_factory=list[Sample])
     missing: int = 0
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all rewards are equal, so that every advantage is 0."""
+        return len({sample.reward for sample in self.samples}) == 1
+
 
 @dataclass(slots=True)
 class Step:
@@ -88,6 +95,7 @@ class Step:
     Attributes:
         groups: Groups to train on.
         partial: Number of those groups that are incomplete.
+        uniform: Number of groups whose rewards are all equal, dropped ones included.
         dropped: Number of dropped rollouts by reason, including those of dropped groups.
         dropped_rows: Number of rows of the dropped rollouts.
         dropped_groups: Number of dropped groups.
@@ -98,6 +106,7 @@ class Step:
 
     groups: list[Group] = field(default_factory=list[Group])
     partial: int = 0
+    uniform: int = 0
     dropped: Counter[str] = field(default_factory=Counter[str])
     dropped_rows: int = 0
     dropped_groups: int = 0
@@ -124,12 +133,19 @@ class Step:
                     step.dropped_rows += decision.rows
                 else:
                     step.rewards.append(decision.sample.reward)
+            group = Group(index, samples, len(members) - len(samples))
+            unfit = ""
             if len(samples) < fewest:
+                unfit = Reason.SMALL_GROUP
+            elif group.is_uniform:
+                step.uniform += 1
+                if config.resample:
+                    unfit = Reason.UNIFORM
+            if unfit:
                 step.dropped_groups += 1
-                step.dropped["its group is too small"] += len(samples)
+                step.dropped[unfit] += len(samples)
                 step.dropped_rows += sum(len(sample.rows) for sample in samples)
                 continue
-            group = Group(index, samples, len(members) - len(samples))
             step.partial += group.missing > 0
             step.groups.append(group)
         step.dropped += Counter()  # removes reasons that count 0

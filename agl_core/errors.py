@@ -24,6 +24,7 @@
     ├── LaunchError                       (RuntimeError)
     ├── LLMServerError                    (RuntimeError)
     ├── ConfigError                       (ValueError)
+    │   └── UnknownOptionError            (also TypeError)
     ├── PluginError                       (RuntimeError)
     │   ├── PluginNotFoundError           (also ValueError)
     │   ├── PluginConflictError
@@ -73,6 +74,7 @@ __all__ = [
     "StoreUnavailableError",
     "TraceExportError",
     "TracerError",
+    "UnknownOptionError",
     "error_class",
 ]
 
@@ -181,6 +183,13 @@ class ConfigError(AglError, ValueError):
     def __init__(self, message: str, *, path: str = "") -> None:
         self.path = path
         super().__init__(f"{path}: {message}" if path else message)
+
+
+class UnknownOptionError(ConfigError, TypeError):
+    """A component was given an option that it does not have, or lacks one that it requires.
+
+    Python itself and version 0.3 raise ``TypeError`` for such a call of a constructor.
+    """
 
 
 class PluginError(AglError, RuntimeError):

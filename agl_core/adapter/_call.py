@@ -7,14 +7,17 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from agl_core.adapter._dialects import Dialect
 from agl_core.adapter._report import Repair
 from agl_core.adapter._vocabulary import FieldTable, vocabulary
 from agl_core.otel._attributes import unflatten_attributes
 
-__all__ = ["ModelCall", "at", "parse_literal"]
+__all__ = ["ModelCall", "at", "numbered", "parse_literal"]
+
+_LISTS: Final = frozenset({"completion", "prompt"})
+"""Fields that hold messages."""
 
 
 class ModelCall:
@@ -90,8 +93,9 @@ class ModelCall:
 
     def structure(self, field: str) -> tuple[Any, Dialect | None]:
         """Return a field's value with JSON text parsed, and the dialect that found it."""
-        value, row = self.find(field)
-        return parse_literal(value), row
+        found, row = self.find(field)
+        value = parse_literal(found)
+        return numbered(value) if field in _LISTS else value, row
 
     def find(self, field: str) -> tuple[Any, Dialect | None]:
         """Return a field's stored value, and the dialect that found it."""
@@ -165,6 +169,20 @@ def at(value: Any, steps: Sequence[str]) -> Any:
         else:
             return None
     return value
+
+
+def numbered(value: Any) -> Any:
+    """Return the numbered entries of a mapping as a list; any other value unchanged.
+
+    Nested attributes are a mapping, not a list, if numbers are missing (OpenTelemetry drops
+    attributes above a limit) or if Azure's ``gen_ai.prompt.prompt_filter_results`` is beside
+    ``gen_ai.prompt.0.role``.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    entries = cast("Mapping[str, Any]", value)
+    keys = sorted((key for key in entries if str(key).isdecimal()), key=int)
+    return [entries[key] for key in keys] or entries
 
 
 def parse_literal(value: Any) -> Any:

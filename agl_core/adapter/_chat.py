@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, cast
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from agl_core.adapter._call import at, parse_literal
+from agl_core.adapter._call import at, numbered, parse_literal
 from agl_core.adapter._dialects import Dialect, MessageShape
 from agl_core.errors import InvalidArgumentError
 
@@ -128,7 +128,7 @@ def to_messages(raw: Iterable[Any], shape: MessageShape) -> list[dict[str, Any]]
             key: value
             for key, value in (
                 ("role", _get(found, shape.role)),
-                ("content", _get(found, shape.content)),
+                ("content", numbered(_get(found, shape.content))),
                 ("name", _get(found, shape.name)),
                 ("tool_call_id", _get(found, shape.tool_call_id)),
             )
@@ -235,7 +235,7 @@ def image_urls(raw: Any, shape: MessageShape) -> list[str]:
         messages = to_messages(messages, shape)
     urls: list[str] = []
     for message in messages:
-        content = _get(message, "content")
+        content = numbered(_get(message, "content"))
         if isinstance(content, str) and not content.startswith("["):
             continue
         for part in _list(parse_literal(content)):

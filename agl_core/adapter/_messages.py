@@ -12,7 +12,7 @@ from agl_core.adapter._dialects import GEN_AI_PARTS
 from agl_core.adapter._report import AdapterReport, Reason
 from agl_core.adapter._vocabulary import count_unread, is_model_call
 from agl_core.errors import InvalidArgumentError
-from agl_core.otel._attributes import filter_and_unflatten_attributes
+from agl_core.otel._attributes import filter_and_unflatten_attributes, unflatten_attributes
 from agl_core.types import OpenAIMessages, Span, SpanLike
 
 __all__ = ["TraceToMessages"]
@@ -153,13 +153,16 @@ def _check_legacy(span: Span) -> None:
     """Check the shape of attributes of the GenAI conventions before 1.37.
 
     Those conventions number messages from 0 (``gen_ai.prompt.0.role``), so the keys below a list
-    must form a list.
+    must form a list, except those that are not numbers (Azure's ``prompt_filter_results``).
     """
     for prefixes, kind in ((_LEGACY_LISTS, list), (_LEGACY_MAPPINGS, dict)):
         for prefix in prefixes:
             if prefix in span.attributes:
                 continue  # one attribute holds the whole list or mapping as JSON
             found = filter_and_unflatten_attributes(span.attributes, prefix)
+            if kind is list and isinstance(found, dict):
+                messages = {key: value for key, value in found.items() if key.isdecimal()}
+                found = unflatten_attributes(messages) or found
             if found and type(found) is not kind:
                 raise InvalidArgumentError(
                     f"span {span.span_id} ({span.name}): attributes {prefix}.* must form a "

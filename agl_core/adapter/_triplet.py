@@ -59,9 +59,16 @@ class TracerTraceToTriplet(TraceToTripletBase):
         _skip_empty_token_spans: bool = False,
     ) -> None:
         self.repair_hierarchy = repair_hierarchy
-        self.rules = CallRules(llm_call_match, agent_match, exclude_llm_call_in_reward)
+        self.llm_call_match = llm_call_match
+        self.agent_match = agent_match
+        self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
         self.reward_match = RewardMatchPolicy(reward_match)
         self.skip_empty_token_spans = skip_empty_token_spans or _skip_empty_token_spans
+
+    @property
+    def rules(self) -> CallRules:
+        """Which spans count as calls."""
+        return CallRules(self.llm_call_match, self.agent_match, self.exclude_llm_call_in_reward)
 
     def adapt_with_report(
         self, source: Sequence[SpanLike], /

@@ -28,7 +28,8 @@ def lightning_cli(*classes: type[Any], args: Sequence[str] | None = None) -> Any
     The class name is in lower case and the parameter name has dashes. Parameters of type str, int,
     float, bool, a Literal or a list of those become options, and so do parameters without a type;
     any other keeps its default. ``none``, ``null``, ``~`` and ``nil`` mean None where None is
-    allowed. A list takes any number of words.
+    allowed, and None is the default of such a parameter without one. A list takes any number of
+    words.
 
     Args:
         *classes: Classes whose constructors are read.
@@ -60,10 +61,13 @@ def _add_options(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
     for parameter in inspect.signature(cls).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        required = parameter.default is parameter.empty
-        convert, is_list = _converter(hints.get(parameter.name, str))
+        hint = hints.get(parameter.name, str)
+        no_default = parameter.default is parameter.empty
+        required = no_default and type(None) not in get_args(hint)
+        default = None if no_default else parameter.default
+        convert, is_list = _converter(hint)
         if convert is None:
-            if required:
+            if no_default:
                 raise TypeError(
                     f"{cls.__name__}: parameter {parameter.name!r} has no default and cannot be "
                     "given on a command line"
@@ -76,9 +80,9 @@ def _add_options(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
             required=required,
             nargs="*" if is_list else None,
             # Without the option, the constructor's own default applies.
-            default=argparse.SUPPRESS,
+            default=None if no_default else argparse.SUPPRESS,
             metavar=parameter.name.upper(),
-            help="required" if required else f"default: {parameter.default!r}".replace("%", "%%"),
+            help="required" if required else f"default: {default!r}".replace("%", "%%"),
         )
 
 

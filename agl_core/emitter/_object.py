@@ -15,17 +15,17 @@ from agl_core.otel._attributes import (
     full_qualified_name,
     sanitize_attributes,
 )
-from agl_core.types import Attributes, SpanLike, TraceStatus
+from agl_core.types import Attributes, SpanCoreFields, SpanLike, TraceStatus
 
 __all__ = ["emit_object", "get_object_value"]
 
-_BOOLS: Final = {"True": True, "False": False}
+_BOOLS: Final = {"true": True, "false": False}
 
 
 def emit_object(
     object: Any, attributes: Mapping[str, Any] | None = None, propagate: bool = True
-) -> None:
-    """Record a value.
+) -> SpanCoreFields:
+    """Record a value; return the fields of its span.
 
     Strings, numbers, booleans and bytes keep their type; anything else is stored as JSON.
 
@@ -40,7 +40,7 @@ def emit_object(
     """
     span_attributes = sanitize_attributes(flatten_attributes(dict(attributes or {})))
     span_attributes.update(_encode(object))
-    tracer_for(propagate).create_span(
+    return tracer_for(propagate).create_span(
         semconv.SPAN_OBJECT, attributes=span_attributes, status=TraceStatus(status_code="OK")
     )
 
@@ -91,7 +91,7 @@ def _decode(kind: Any, literal: Any) -> Any:
             case "float":
                 return float(literal)
             case "bool":
-                return _BOOLS[literal]
+                return _BOOLS[str(literal).lower()]  # JSON writers spell them in lower case
             case "bytes":
                 return base64.b64decode(literal, validate=True)
             case _:

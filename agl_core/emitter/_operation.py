@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
@@ -198,8 +199,12 @@ def _flat(prefix: str, value: Any) -> Attributes:
     """Flatten a value of the user's code; never raises, so that recording cannot break a call."""
     try:
         return _flat_attributes({prefix: value})
-    except (ValueError, RecursionError):  # keys that are not strings; cyclic values
-        return {prefix: repr(value)}
+    except ValueError:  # keys that are not strings, which JSON may write as strings
+        with suppress(TypeError, ValueError, RecursionError):
+            return _flat_attributes({prefix: json.loads(json.dumps(value, default=str))})
+    except RecursionError:  # cyclic values
+        pass
+    return {prefix: repr(value)}
 
 
 def _flat_attributes(nested: dict[str, Any]) -> Attributes:

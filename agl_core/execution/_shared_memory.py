@@ -87,6 +87,9 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         if tracker is not None:
             tracker.close_open_attempts("the run ended before the attempt did")
         errors.extend(thread.error for thread in threads if thread.error is not None)
+        if any(isinstance(error, KeyboardInterrupt) for error in errors):  # raised by user code
+            self.interrupted = True
+            errors = [error for error in errors if not isinstance(error, KeyboardInterrupt)]
         if self.main_thread == "runner":
             errors.reverse()  # the algorithm's error comes first
         for error in errors if self.interrupted else errors[1:]:

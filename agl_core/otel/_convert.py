@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from opentelemetry.trace import format_span_id, format_trace_id
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 from pydantic import BaseModel
 
 from agl_core.otel._attributes import flatten_attributes, sanitize_attribute_value
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource as SdkResource
     from opentelemetry.sdk.trace import Event as SdkEvent
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link as SdkLink
     from opentelemetry.trace import SpanContext as SdkSpanContext
     from opentelemetry.trace import Status as SdkStatus
@@ -52,7 +52,8 @@ def to_span(readable: ReadableSpan, rollout_id: str, attempt_id: str, sequence_i
     """Convert a span of the SDK.
 
     Args:
-        readable: The span; one without a context gets ids of zeros.
+        readable: The span, or any object with its attributes; one without a context gets ids of
+            zeros.
         rollout_id: Rollout that the span belongs to.
         attempt_id: Attempt that the span belongs to.
         sequence_id: Order key within the rollout.
@@ -70,17 +71,21 @@ def to_span(readable: ReadableSpan, rollout_id: str, attempt_id: str, sequence_i
         "name": _utf8(readable.name),
         "status": to_status(readable.status),
         "attributes": to_attributes(readable.attributes),
-        "events": [_event(event) for event in readable.events],
-        "links": [_link(link) for link in readable.links],
+        "events": [_event(event) for event in readable.events or ()],
+        "links": [_link(link) for link in readable.links or ()],
         "start_time": to_seconds(readable.start_time),
         "end_time": to_seconds(readable.end_time),
         "context": None if context is None else _context(context),
         "parent": None if parent is None else _context(parent),
         "resource": _resource(readable.resource),
     }
-    extra: dict[str, Any] = {"kind": readable.kind.name}
-    scope = readable.instrumentation_scope
-    if scope is not None:
+    # Version 0.3 reads neither of these two, so objects made for it in place of a span lack them.
+    extra: dict[str, Any] = {}
+    kind = getattr(readable, "kind", None)
+    if isinstance(kind, SpanKind):
+        extra["kind"] = kind.name
+    scope = getattr(readable, "instrumentation_scope", None)
+    if isinstance(scope, InstrumentationScope):
         extra["instrumentation_scope"] = _scope(scope)
     return _build(Span, fields, extra)
 
@@ -174,7 +179,7 @@ def _context(context: SdkSpanContext) -> SpanContext:
         "trace_id": trace_id,
         "span_id": span_id,
         "is_remote": context.is_remote,
-        "trace_state": dict(context.trace_state),
+        "trace_state": dict(getattr(context, "trace_state", None) or ()),
     }
     return _build(SpanContext, fields, {})
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from agl_core.errors import AglError, ConfigError, InvalidArgumentError
+from agl_core.errors import AglError, ConfigError, InvalidArgumentError, UnknownOptionError
 from agl_core.plugins._config import check_config, config_model_of, validate_config
 from agl_core.plugins._imports import import_object
 from agl_core.plugins._registry import did_you_mean
@@ -53,7 +53,7 @@ class Blueprint:
         """
         if self.model is None:
             if self.record is not None and self.options:
-                raise ConfigError(
+                raise UnknownOptionError(
                     f"{self.record.name!r} takes no options",
                     path=f"{self.path}.{next(iter(self.options))}",
                 )
@@ -103,7 +103,7 @@ class Blueprint:
 
     def _arguments(self, factory: Callable[..., object]) -> tuple[list[object], dict[str, Any]]:
         """Return the positional arguments (at most the config model) and the keyword arguments."""
-        wanted = _injects(self.model) | _injects(factory)
+        wanted = _wanted(factory) if self.model is None else _injects(self.model, factory)
         supplied = {name: value for name, value in self.inject.items() if name in wanted}
         if self.model is None:
             return [], supplied | dict(self.options)
@@ -129,14 +129,29 @@ class Blueprint:
         except TypeError as error:
             surplus = next((name for name in arguments if name not in signature.parameters), "")
             hint = did_you_mean(surplus, signature.parameters)
-            raise ConfigError(
+            raise UnknownOptionError(
                 f"{_name_of(factory)} does not take these options: {error}{hint}",
                 path=f"{self.path}.{surplus}" if surplus else self.path,
             ) from error
 
 
-def _injects(declaring: object) -> frozenset[str]:
-    return frozenset(cast("frozenset[str]", getattr(declaring, "injects", ())))
+def _injects(*declaring: object) -> set[str]:
+    return {name for item in declaring for name in cast("set[str]", getattr(item, "injects", ()))}
+
+
+def _wanted(factory: Callable[..., object]) -> set[str]:
+    """Return the injected values that a factory without a config model wants.
+
+    A class that declares none itself wants what its constructor names, as in version 0.3.
+    """
+    if not isinstance(factory, type) or "injects" in vars(factory):
+        return _injects(factory)
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # a class written in C
+        return set()
+    passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return {*parameters, *(_injects(factory) if passes_on else ())}
 
 
 def _name_of(factory: object) -> str:

@@ -24,8 +24,8 @@ A value that only the running program has (the store a proxy writes to, the numb
     class Strategy:
         injects: ClassVar[frozenset[str]] = frozenset({"store", "n_runners"})
 
-and gets the values that exist and that the user did not set. Constructor signatures are not
-inspected for this.
+and gets the values that exist and that the user did not set. A class without a config model and
+without ``injects`` gets those that its constructor names, as in version 0.3; a function gets none.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, UnknownOptionError
 from agl_core.plugins._registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ def _config_error(
     # pydantic reports one error for each member of a union; join them into one message.
     complaints: dict[str, list[str]] = {}
     values: dict[str, str] = {}
+    kinds: set[str] = set()
     for detail in details:
+        kinds.add(detail["type"])
         location = _keys_only(config, detail)
         where = ".".join(str(part) for part in (path, *location) if part != "")
         said = complaints.setdefault(where, [])
@@ -94,7 +96,8 @@ def _config_error(
     mistakes = [(where, " or ".join(said) + values[where]) for where, said in complaints.items()]
     (first_path, first), *others = mistakes
     message = "; ".join([first, *(f"{where}: {what}" for where, what in others)])
-    return ConfigError(message, path=first_path)
+    unbindable = not {"extra_forbidden", "missing"}.isdisjoint(kinds)
+    return (UnknownOptionError if unbindable else ConfigError)(message, path=first_path)
 
 
 def _keys_only(config: Mapping[str, Any], detail: ErrorDetails) -> tuple[int | str, ...]:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agl_core.plugins import get_registry, import_object
 from agl_core.store import LightningStore
 from agl_core.types import LLM, ProxyLLM
 
@@ -22,6 +23,18 @@ class LLMProxy(ABC):
     Methods may be called from any loop and thread, but :meth:`start` and :meth:`stop` not
     concurrently. A proxy can be pickled; the copy has the same settings and is stopped.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> LLMProxy:
+        """Make the default proxy (``direct``) for ``LLMProxy(port=…, model_list=…, store=…)``.
+
+        Version 0.3 has one proxy, which is made so.
+
+        Raises:
+            PluginError: The default proxy is not installed, or not usable.
+        """
+        if cls is LLMProxy:
+            cls = import_object(get_registry().component("proxy", "direct")[1].factory)
+        return super().__new__(cls)
 
     # -- store -----------------------------------------------------------------------------------
 

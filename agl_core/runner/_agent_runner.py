@@ -170,6 +170,34 @@ class LitAgentRunner(Runner[T]):
         self._hooks = Hooks()
         self.tracer.teardown()
 
+    def get_agent(self) -> LitAgent[T]:
+        """Return the agent.
+
+        Raises:
+            ValueError: :meth:`init` was not called.
+        """
+        if self._agent is None:
+            raise ValueError("the runner has no agent; Runner.init sets it")
+        return self._agent
+
+    def get_store(self) -> LightningStore:
+        """Return the store of the worker.
+
+        Raises:
+            ValueError: :meth:`init_worker` was not called.
+        """
+        if self._parts is None:
+            raise ValueError("the runner has no store; Runner.init_worker sets it")
+        return self._parts.workplace.store
+
+    def get_tracer(self) -> Tracer:
+        """Return the tracer."""
+        return self.tracer
+
+    def get_worker_id(self) -> str:
+        """Return the id of the worker in the store; ``Worker-Unknown`` before it is initialised."""
+        return worker_name("Unknown" if self.worker_id is None else self.worker_id)
+
     # -- running ---------------------------------------------------------------------------------
 
     async def iter(self, *, event: ExecutionEvent | None = None, until_idle: bool = False) -> None:

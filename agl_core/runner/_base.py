@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def worker_name(worker_id: int) -> str:
+def worker_name(worker_id: int | str) -> str:
     """Return the id of a worker in the store."""
     return f"Worker-{worker_id}"
 

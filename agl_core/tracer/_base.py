@@ -128,8 +128,8 @@ class Tracer(ParallelWorkerBase, ABC):
         """
 
     # -- creating spans --------------------------------------------------------------------------
+    # Not abstract: a tracer of version 0.3 may record only what its own libraries do.
 
-    @abstractmethod
     def create_span(
         self,
         name: str,
@@ -144,9 +144,12 @@ class Tracer(ParallelWorkerBase, ABC):
             attributes: Flat attributes.
             timestamp: The moment, in epoch seconds; None means now.
             status: Outcome; None leaves it unset.
-        """
 
-    @abstractmethod
+        Raises:
+            NotImplementedError: The tracer does not record what agents emit.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not record what agents emit")
+
     def operation_context(
         self,
         name: str,
@@ -163,7 +166,11 @@ class Tracer(ParallelWorkerBase, ABC):
             attributes: Flat attributes known at the start.
             start_time: Epoch seconds; None means now.
             end_time: Epoch seconds; None means when the block is left.
+
+        Raises:
+            NotImplementedError: The tracer does not record what agents emit.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not record what agents emit")
 
     def get_langchain_handler(self) -> Any | None:
         """Return a LangChain callback handler that reports to this tracer, if it has one."""

@@ -22,6 +22,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from agl_core import semconv
 from agl_core.errors import StoreUnavailableError
 from agl_core.otel._convert import to_span
 
@@ -72,6 +73,10 @@ class TraceRecording:
         self._store = store
         self._rollout_id = rollout_id or _LOCAL_ROLLOUT
         self._attempt_id = attempt_id or _LOCAL_ATTEMPT
+        self._routing = {
+            semconv.ROLLOUT_ID: self._rollout_id,
+            semconv.ATTEMPT_ID: self._attempt_id,
+        }
         self._export_loop = export_loop
         self._max_buffered = max_buffered
         self._max_wait = max_wait
@@ -178,6 +183,8 @@ class TraceRecording:
                 span = to_span(readable, self._rollout_id, self._attempt_id, self._last_id)
                 self._spans.append(span)
                 if self._store is not None:
+                    # As in version 0.3, whose exporter assigns spans by their resource.
+                    span.resource.attributes |= self._routing
                     self._unsent.append(span)
 
     # -- submitting ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.adapter import Adapter
@@ -119,40 +120,37 @@ class Trainer:
         self.hooks = hooks_of(hooks)
         self.interrupted = False
         supplies: dict[str, Any] = {"n_runners": n_runners or 1}
-        if port is not None:
-            supplies["server_port"] = port
+        ports = {} if port is None else {"server_port": port, "port": port}
         default = default_strategy()
         self.strategy: ExecutionStrategy = build_component(
-            "execution", strategy, default=default.name, inject=supplies, path="strategy"
+            "execution", strategy, default=default.name, inject=supplies | ports, path="strategy"
         )
         given = type(self.strategy).__qualname__
         self._strategy_note = default.reason if strategy is None else given
         if port is not None and hasattr(self.strategy, "server_port"):
             setattr(self.strategy, "server_port", port)  # noqa: B010 - also of a given instance
         self.n_runners = self.strategy.n_runners
-        self.store: LightningStore = build_component("store", store, default="memory")
-        self.tracer: Tracer = build_component("tracer", tracer, default="otel")
-        self.adapter: Adapter[Any, Any] = build_component("adapter", adapter, default="triplet")
+        build = partial(build_component, inject=supplies)
+        self.store: LightningStore = build("store", store, default="memory")
+        supplies |= {"n_runners": self.n_runners, "store": self.store}
+        self.tracer: Tracer = build("tracer", tracer, default="otel")
+        supplies["tracer"] = self.tracer
+        self.adapter: Adapter[Any, Any] = build("adapter", adapter, default="triplet")
         self.algorithm: Algorithm | None = (
-            None if algorithm is None else build_component("algorithm", algorithm)
+            None if algorithm is None else build("algorithm", algorithm)
         )
         self.llm_server: LLMServer | None = (
-            None if llm_server is None else build_component("llm_server", llm_server)
+            None if llm_server is None else build("llm_server", llm_server)
         )
         spec = llm_proxy if proxy is None else proxy
         if spec is None and self.llm_server is not None:
             spec = "direct"
         self.llm_proxy: LLMProxy | None = (
-            None
-            if spec is None
-            else build_component("proxy", spec, default="direct", inject={"store": self.store})
+            None if spec is None else build("proxy", spec, default="direct")
         )
-        supplies = {"tracer": self.tracer}
         if max_rollouts is not None:
             supplies["max_rollouts"] = max_rollouts
-        self.runner: Runner[Any] = build_component(
-            "runner", runner, default=LitAgentRunner, expected=Runner, inject=supplies
-        )
+        self.runner: Runner[Any] = build("runner", runner, default=LitAgentRunner, expected=Runner)
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ T_co = TypeVar("T_co", covariant=True)
 SortOrder = Literal["asc", "desc"]
 
 
-class PaginatedResult(BaseModel, Generic[T_co]):
+class PaginatedResult(BaseModel, Sequence[T_co], Generic[T_co]):
     """One page of a query; also a read-only sequence over its items."""
 
     items: Sequence[T_co]

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict
+from typing import Any, ClassVar, Final, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
 from agl_core.plugins import ComponentConfig
 from agl_core.store import LightningStore
-from agl_serving import LOOPBACK, MIN_SECRET_LENGTH, is_loopback
+from agl_serving import LOOPBACK, MIN_SECRET_LENGTH, PythonServerLauncherArgs, is_loopback
 
 __all__ = ["DirectProxyConfig"]
+
+_UNSUPPORTED: Final = {
+    "num_workers": "this proxy is one process",
+    "litellm_config": "set litellm_params in the model list, and use agl-proxy-litellm for "
+    "providers that only LiteLLM knows",
+    "middlewares": "this proxy streams, and assigns calls to rollouts, by itself",
+    "callbacks": "this proxy records every call with its token ids by itself",
+}
+"""Arguments of version 0.3's proxy without an equivalent, with the reason."""
+_PARTS_OF_0_3: Final = {
+    "rollout_attempt",
+    "stream_conversion",
+    "return_token_ids",
+    "opentelemetry",
+}
+"""Middlewares and callbacks of version 0.3 whose work this proxy always does."""
+_LAUNCHER_OPTIONS: Final = ("port", "host", "access_host", "launch_mode")
 
 
 class DirectProxyConfig(ComponentConfig):
@@ -67,6 +85,31 @@ class DirectProxyConfig(ComponentConfig):
                 raise ValueError(f"{route!r} is not a call below /v1, e.g. 'POST /rerank'")
         return routes
 
+    @model_validator(mode="before")
+    @classmethod
+    def _translate_0_3(cls, options: Any) -> Any:
+        """Replace the arguments of version 0.3's proxy by those of this one."""
+        if not isinstance(options, Mapping):
+            return options
+        found = dict(cast("Mapping[str, Any]", options))
+        for name, reason in _UNSUPPORTED.items():
+            if name in found and not _is_default(found.pop(name)):
+                raise ValueError(f"{name} of agent-lightning 0.3 is not supported: {reason}")
+        launcher = found.pop("launcher_args", None)
+        if launcher is None:
+            return found
+        if not isinstance(launcher, PythonServerLauncherArgs):
+            raise ValueError("launcher_args takes agl_serving.PythonServerLauncherArgs")
+        defaults = asdict(PythonServerLauncherArgs())
+        given = {
+            key: value for key, value in asdict(launcher).items() if value != defaults[key]
+        } | {"launch_mode": launcher.launch_mode}
+        if both := sorted(given.keys() & {k for k in found if found[k] is not None}):
+            raise ValueError(f"{both[0]} is given twice, once in launcher_args")
+        if others := sorted(given.keys() - set(_LAUNCHER_OPTIONS)):
+            raise ValueError(f"launcher_args.{others[0]} is not supported: remove it")
+        return found | given
+
     @model_validator(mode="after")
     def _check_host(self) -> DirectProxyConfig:
         if not (is_loopback(self.host or LOOPBACK) or self.auth_token or self.insecure):
@@ -75,3 +118,10 @@ class DirectProxyConfig(ComponentConfig):
                 "allow it with insecure=True"
             )
         return self
+
+
+def _is_default(value: Any) -> bool:
+    """Return whether a value asks for nothing but what the proxy does anyway."""
+    if isinstance(value, (list, tuple)):
+        return _PARTS_OF_0_3.issuperset(cast("Sequence[Any]", value))
+    return value in (None, 1, {})

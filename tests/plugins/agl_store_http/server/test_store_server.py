@@ -168,9 +168,23 @@ def test_what_cannot_be_served_is_refused():
     with pytest.raises(ConfigError, match="async_safe"):
         LightningStoreServer(NotAsync())
     with pytest.raises(ConfigError, match="host and port"):
-        LightningStoreServer(memory, launcher_args=PythonServerLauncherArgs(port=1))
-    with pytest.raises(ConfigError, match="launch_mode"):
+        LightningStoreServer(memory, port=2, launcher_args=PythonServerLauncherArgs(port=1))
+    with pytest.raises(ConfigError, match="zero_copy"):
         LightningStoreServer(memory, launcher_args=PythonServerLauncherArgs(launch_mode="mp"))
+    thread = PythonServerLauncherArgs(launch_mode="thread")
+    with pytest.raises(ConfigError, match="launch_mode"):
+        LightningStoreServer(memory, launch_mode="asyncio", launcher_args=thread)
+
+
+async def test_launcher_args_may_hold_the_address():
+    args = PythonServerLauncherArgs(host="127.0.0.1", port=0, launch_mode="thread")
+    server = LightningStoreServer(InMemoryLightningStore(), launcher_args=args)
+    await server.start()
+    try:
+        assert server.endpoint.startswith("http://127.0.0.1:")
+        assert not server.endpoint.endswith(":4747")
+    finally:
+        await server.stop()
 
 
 def test_networks_are_let_in_on_purpose_only():

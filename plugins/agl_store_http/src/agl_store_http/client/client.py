@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 import warnings
@@ -83,6 +84,8 @@ _GIVE_BACK_SECONDS: Final = 2.0
 _DEQUEUE: Final = "/queues/rollouts/dequeue"
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
+_LONGEST_REPLY: Final = 0.05
+"""Time that is left for the reply of a wait to arrive, in seconds."""
 _TOKENS_KEPT: Final = 4096
 
 
@@ -145,7 +148,7 @@ class LightningStoreClient(BatchingStore):
             method: HTTP method.
             path: Path below ``/v1/agl``, percent-encoded.
             body: JSON.
-            more: ``params``, ``key`` and ``extra_seconds`` of the transport's call.
+            more: ``params``, ``key``, ``extra_seconds`` and ``seconds`` of the transport's call.
         """
         try:
             return await self.request(method, path, body, **more)
@@ -422,29 +425,42 @@ class LightningStoreClient(BatchingStore):
         names = list(dict.fromkeys(rollout_ids))
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_PAUSE
+        finished: Sequence[Rollout] = []
         while True:
             began = time.monotonic()
-            left = _SLICE_SECONDS if deadline is None else max(0.0, deadline - began)
-            patience = min(left, _SLICE_SECONDS)
-            reply = await self.call(
-                "POST",
-                "/waits/rollouts",
-                to_json({"rollout_ids": names, "timeout": patience}),
-                extra_seconds=patience,
-            )
+            left = math.inf if deadline is None else max(0.0, deadline - began)
+            # The server answers before the deadline, and the answer needs time to arrive.
+            patience = min(left - min(left / 2, _LONGEST_REPLY), _SLICE_SECONDS)
+            limit = left if 0 < left < math.inf else None
+            try:
+                reply = await self.call(
+                    "POST",
+                    "/waits/rollouts",
+                    to_json({"rollout_ids": names, "timeout": patience}),
+                    extra_seconds=patience,
+                    seconds=limit,
+                )
+            except TimeoutError:
+                return finished
             finished = ROLLOUTS.validate_json(reply.body)
             now = time.monotonic()
             if len(finished) == len(names) or (deadline is not None and now >= deadline):
                 return finished
+            pending = set(names) - {item.rollout_id for item in finished}
             if now - began < patience / 2:
                 # All that are known are finished, or the server stops.
-                if not await self._any_open(set(names) - {item.rollout_id for item in finished}):
+                if not await self._any_open(pending, deadline):
                     return finished
                 await asyncio.sleep(pause if deadline is None else min(pause, deadline - now))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _any_open(self, rollout_ids: set[str]) -> bool:
-        page = await self.query_rollouts(rollout_id_in=sorted(rollout_ids))
+    async def _any_open(self, rollout_ids: set[str], deadline: float | None) -> bool:
+        left = None if deadline is None else deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                page = await self.query_rollouts(rollout_id_in=sorted(rollout_ids))
+        except TimeoutError:
+            return True
         return any(rollout.status not in FINISHED_STATUSES for rollout in page.items)
 
     def events(self) -> AsyncIterator[StoreEvent]:

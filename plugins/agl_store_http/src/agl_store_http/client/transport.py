@@ -140,6 +140,7 @@ class Transport:
         params: Mapping[str, str] | None = None,
         key: str | None = None,
         extra_seconds: float = 0.0,
+        seconds: float | None = None,
     ) -> Reply:
         """Send a request to the API until there is an answer.
 
@@ -150,38 +151,59 @@ class Transport:
             params: Query string.
             key: Idempotency key, with which several tries do the work once; see :meth:`new_key`.
             extra_seconds: How much longer than ``request_timeout`` the server may take.
+            seconds: Longest time for all tries together; None is no limit.
 
         Raises:
             RequestFailed: The server refused, or failed each time.
             StoreUnavailableError: The server could not be reached.
+            TimeoutError: The first try had no answer within ``seconds``.
         """
+        failures: list[Exception] = []
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._call(method, path, body, params, key, extra_seconds, failures)
+        except TimeoutError:
+            if not failures:
+                raise
+            raise self._unavailable(failures) from failures[-1]
+
+    def _unavailable(self, failures: Sequence[Exception]) -> Exception:
+        if isinstance(failures[-1], RequestFailed):
+            return failures[-1]
+        reason = str(failures[-1]) or type(failures[-1]).__name__
+        return StoreUnavailableError(
+            f"the store server at {self.address} does not answer ({reason}); tried {len(failures)}x"
+        )
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        params: Mapping[str, str] | None,
+        key: str | None,
+        extra_seconds: float,
+        failures: list[Exception],
+    ) -> Reply:
         import aiohttp
 
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if key is not None:
             headers["Idempotency-Key"] = key
         delays = iter(self.retry_delays)
-        tries = 0
         while True:
-            tries += 1
             try:
-                return Reply(
-                    await self._once(method, path, body, headers, params, extra_seconds), tries
-                )
+                content = await self._once(method, path, body, headers, params, extra_seconds)
+                return Reply(content, len(failures) + 1)
             except RequestFailed as error:
                 if error.is_final:
                     raise
-                failure: Exception = error
+                failures.append(error)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                failure = error
+                failures.append(error)
             delay = next(delays, None) if await self._is_healthy() else None
             if delay is None:
-                if isinstance(failure, RequestFailed):
-                    raise failure
-                reason = str(failure) or type(failure).__name__
-                raise StoreUnavailableError(
-                    f"the store server at {self.address} does not answer ({reason}); tried {tries}x"
-                ) from failure
+                raise self._unavailable(failures) from failures[-1]
             await asyncio.sleep(delay)
 
     def new_key(self, path: str) -> str:

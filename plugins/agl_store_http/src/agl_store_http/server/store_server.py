@@ -61,7 +61,7 @@ class LightningStoreServer(DelegatingStore):
         port: Port; None is 4747, 0 takes a free one.
         cors_allow_origins: Origins whose pages may call; None allows none.
         launch_mode: See :class:`PythonServerLauncherArgs`.
-        launcher_args: Everything else about serving.
+        launcher_args: Everything else about serving; host, port and mode too, as in 0.3.
         n_workers: Processes (mode ``mp``), for stores that processes can share.
         auth_token: The server's secret; None takes AGL_AUTH_TOKEN, if that is set.
         insecure: Let a network in without a token.
@@ -85,6 +85,14 @@ class LightningStoreServer(DelegatingStore):
         insecure: bool = False,
         options: StoreAppOptions | None = None,
     ) -> None:
+        given = launcher_args or PythonServerLauncherArgs()
+        if (given.host and host) or (given.port is not None and port is not None):
+            raise ConfigError("give host and port to the server or in launcher_args, not to both")
+        host, port = host or given.host, given.port if port is None else port
+        if given.launch_mode != "asyncio":  # the default of launcher_args
+            if launch_mode not in ("thread", given.launch_mode):
+                raise ConfigError("launch_mode and the one in launcher_args differ")
+            launch_mode = given.launch_mode
         capabilities = store.capabilities
         if not capabilities.get("async_safe"):
             raise ConfigError(f"{type(store).__name__} is not async_safe and cannot be served")
@@ -96,11 +104,6 @@ class LightningStoreServer(DelegatingStore):
         if launch_mode == "thread" and not capabilities.get("thread_safe"):
             # The owner calls from its loop while the server calls from its own.
             store = LightningStoreThreaded(store)
-        given = launcher_args or PythonServerLauncherArgs()
-        if given.host is not None or given.port is not None:
-            raise ConfigError("host and port are arguments of the server, not of launcher_args")
-        if given.launch_mode not in ("asyncio", launch_mode):
-            raise ConfigError("launch_mode is an argument of the server, not of launcher_args")
         token = auth_token or os.environ.get(LightningEnvVar.AGL_AUTH_TOKEN) or None
         bound = host or LOOPBACK
         check_exposure(bound, token, insecure)

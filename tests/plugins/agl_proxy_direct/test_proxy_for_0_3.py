@@ -1,0 +1,81 @@
+"""``agl.LLMProxy(…)`` as version 0.3 makes its proxy."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import agl_core as agl
+from agl_core.errors import ConfigError
+from agl_proxy_direct import DirectProxy
+from agl_serving import PythonServerLauncherArgs
+
+MODELS = [
+    {
+        "model_name": "qwen",
+        "litellm_params": {"model": "openai/qwen", "api_base": "http://127.0.0.1:1/v1"},
+    }
+]
+
+
+def make(*args: Any, **options: Any) -> Any:
+    return agl.LLMProxy(*args, **options)  # pyright: ignore[reportAbstractUsage]
+
+
+def test_it_is_the_default_proxy() -> None:
+    store = agl.InMemoryLightningStore(thread_safe=True)
+    for proxy in (make(port=0, model_list=MODELS, store=store), make(0, MODELS, store)):
+        assert isinstance(proxy, DirectProxy)
+        assert proxy.get_store() is store
+        assert proxy.get_model_list() == MODELS
+
+
+def test_it_pickles() -> None:
+    copy = pickle.loads(pickle.dumps(make(model_list=MODELS)))
+    assert copy.get_model_list() == MODELS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 1, "callbacks": None, "middlewares": None, "litellm_config": None},
+        {"callbacks": ["return_token_ids", "opentelemetry"]},
+        {"middlewares": ["rollout_attempt", "stream_conversion"], "launch_mode": "thread"},
+    ],
+)
+def test_options_that_ask_for_what_it_does_anyway_are_accepted(options: dict[str, Any]) -> None:
+    assert isinstance(make(model_list=MODELS, **options), DirectProxy)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"num_workers": 4}, "num_workers"),
+        ({"launch_mode": "mp"}, "launch_mode"),
+        ({"callbacks": [object]}, "callbacks"),
+        ({"middlewares": ["message_inspection"]}, "middlewares"),
+        ({"litellm_config": {"router_settings": {}}}, "litellm_config"),
+        ({"launcher_args": PythonServerLauncherArgs(n_workers=2)}, "launcher_args.n_workers"),
+        (
+            {"port": 1, "launcher_args": PythonServerLauncherArgs(port=2)},
+            "port is given twice",
+        ),
+        ({"launcher_args": {"port": 2}}, "launcher_args"),
+    ],
+)
+def test_an_option_without_an_equivalent_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        make(model_list=MODELS, **options)
+
+
+async def test_launcher_args_may_hold_the_address() -> None:
+    args = PythonServerLauncherArgs(host="127.0.0.1", port=0, launch_mode="thread")
+    store = agl.InMemoryLightningStore(thread_safe=True)
+    proxy = make(model_list=MODELS, store=store, launcher_args=args)
+    await proxy.start()
+    try:
+        assert proxy.base_url.startswith("http://127.0.0.1:")
+    finally:
+        await proxy.stop()

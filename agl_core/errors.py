@@ -76,6 +76,8 @@ __all__ = [
     "TracerError",
     "UnknownOptionError",
     "error_class",
+    "error_message",
+    "error_text",
 ]
 
 
@@ -233,6 +235,24 @@ class MissingDependencyError(AglError, ImportError):
         self.pip = pip
         command = "pip install" if python is None else f"{python} -m pip install"
         super().__init__(f"{feature} needs a package that is not installed: {command} '{pip}'")
+
+
+def error_message(error: BaseException) -> str:
+    """Return the message of any exception, as text that every store and log can encode.
+
+    Foreign exceptions may raise in ``__str__``, and their messages may contain lone surrogates.
+    """
+    try:
+        message = str(error)
+    except Exception as raised:
+        return f"(the message cannot be read: {type(raised).__name__})"
+    return message.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def error_text(error: BaseException) -> str:
+    """Return ``Type: message``, as :func:`error_message` does."""
+    kind, message = type(error).__name__, error_message(error)
+    return f"{kind}: {message}" if message else kind
 
 
 def error_class(name: str) -> type[AglError]:

@@ -141,10 +141,10 @@ def _explain(error: Exception) -> tuple[str, int]:
         errors.PluginError,
     )
     if isinstance(error, mistakes):
-        return _line(str(error)), 2
+        return _line(errors.error_message(error)), 2
     if isinstance(error, errors.AglError):
-        return _line(str(error)), 1
-    return f"{type(error).__name__}: {_line(str(error))} ({_TRACEBACK} shows where)", 1
+        return _line(errors.error_message(error)), 1
+    return f"{_line(errors.error_text(error))} ({_TRACEBACK} shows where)", 1
 
 
 def _line(text: str) -> str:

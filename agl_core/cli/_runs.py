@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from agl_core.cli._output import print_json
-from agl_core.errors import AglError, ConfigError, MissingDependencyError
+from agl_core.errors import AglError, ConfigError, MissingDependencyError, error_message
 from agl_core.plugins import add_listener, hookimpl, remove_listener
 from agl_core.types import RolloutStatus
 
@@ -153,7 +153,7 @@ def report_failure(record: RunRecord, as_json: bool) -> Generator[None]:
     except Exception as error:
         if as_json:
             kind = type(error).__name__
-            said = {"type": kind, "message": str(error)}
+            said = {"type": kind, "message": error_message(error)}
             print_json({"run": record.as_json(), "status": "failed", "error": said})
         raise
 

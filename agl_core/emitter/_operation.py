@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from agl_core import semconv
 from agl_core.emitter._tracer import tracer_for
-from agl_core.otel._attributes import flatten_attributes, sanitize_attributes
+from agl_core.otel._attributes import flatten_attributes, safe_text, sanitize_attributes
 from agl_core.types import Attributes, SpanCoreFields, SpanRecordingContext
 
 __all__ = ["OperationContext", "operation"]
@@ -201,10 +201,10 @@ def _flat(prefix: str, value: Any) -> Attributes:
         return _flat_attributes({prefix: value})
     except ValueError:  # keys that are not strings, which JSON may write as strings
         with suppress(TypeError, ValueError, RecursionError):
-            return _flat_attributes({prefix: json.loads(json.dumps(value, default=str))})
+            return _flat_attributes({prefix: json.loads(json.dumps(value, default=safe_text))})
     except RecursionError:  # cyclic values
         pass
-    return {prefix: repr(value)}
+    return {prefix: safe_text(value)}
 
 
 def _flat_attributes(nested: dict[str, Any]) -> Attributes:

@@ -33,6 +33,7 @@ from agl_core.otel._links import (
 )
 
 if TYPE_CHECKING:
+    from agl_core.otel._convert import record_failure
     from agl_core.otel._later import set_attributes_later
     from agl_core.otel._provider import get_tracer, get_tracer_provider
 
@@ -50,6 +51,7 @@ __all__ = [
     "make_link_attributes",
     "make_tag_attributes",
     "query_linked_spans",
+    "record_failure",
     "sanitize_attribute_value",
     "sanitize_attributes",
     "set_attributes_later",
@@ -61,6 +63,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "get_tracer": "agl_core.otel._provider",
         "get_tracer_provider": "agl_core.otel._provider",
+        "record_failure": "agl_core.otel._convert",
         "set_attributes_later": "agl_core.otel._later",
     },
 )

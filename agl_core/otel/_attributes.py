@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from agl_core.errors import error_message
 from agl_core.types import Attributes, AttributeValue
 
 __all__ = [
@@ -154,17 +155,20 @@ def filter_and_unflatten_attributes(
 def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:
     """Convert any value to one that an attribute can hold.
 
-    Primitives stay unchanged. Lists become lists of one type: strings, booleans, integers
-    (booleans among integers become 0 and 1) or floats. Any other value becomes JSON text.
+    Primitives stay unchanged, except for lone surrogates in strings. Lists become lists of one
+    type: strings, booleans, integers (booleans among integers become 0 and 1) or floats. Any other
+    value becomes JSON text.
 
     Args:
         value: The value.
-        force: Write a value that has no JSON form as its ``str``.
+        force: Write a value that has no JSON form as its ``str``, or its type if that raises.
 
     Raises:
         ValueError: The value has no JSON form and ``force`` is off, or it contains itself.
     """
     nested: Any = value
+    if isinstance(value, str):
+        return utf8(value)
     if isinstance(value, _PRIMITIVES):
         return value
     if isinstance(value, numbers.Real):  # numpy's scalars, among others
@@ -174,14 +178,14 @@ def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:
         if uniform is not None:
             return uniform
     try:
-        return json.dumps(nested, default=str if force else None, ensure_ascii=False)
+        return utf8(json.dumps(nested, default=safe_text if force else None, ensure_ascii=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{type(nested).__name__} has no JSON form: {error}") from error
 
 
 def _uniform(items: Sequence[Any]) -> AttributeValue | None:
     if all(isinstance(item, str) for item in items):
-        return list(items)
+        return [utf8(item) for item in items]
     if all(isinstance(item, bool) for item in items):
         return list(items)
     if all(isinstance(item, numbers.Integral) for item in items):
@@ -189,6 +193,21 @@ def _uniform(items: Sequence[Any]) -> AttributeValue | None:
     if all(isinstance(item, numbers.Real) for item in items):
         return [float(item) for item in items]
     return None
+
+
+def utf8(text: str) -> str:
+    """Replace lone surrogates: models produce them, and JSON cannot encode them."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def safe_text(value: object) -> str:
+    """Return ``str(value)``, or a description of a value whose ``__str__`` raises."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose text raised {type(error).__name__}>"
 
 
 def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> Attributes:
@@ -242,11 +261,11 @@ def format_exception_attributes(exception: BaseException) -> Attributes:
     """
     attributes: Attributes = {
         "exception.type": type(exception).__name__,
-        "exception.message": str(exception),
+        "exception.message": error_message(exception),
         "exception.escaped": True,
     }
     if exception.__traceback__ is not None:
-        attributes["exception.stacktrace"] = "".join(traceback.format_exception(exception))
+        attributes["exception.stacktrace"] = utf8("".join(traceback.format_exception(exception)))
     return attributes
 
 

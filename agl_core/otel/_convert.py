@@ -15,10 +15,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
+from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 from pydantic import BaseModel
 
-from agl_core.otel._attributes import flatten_attributes, sanitize_attribute_value
+from agl_core.errors import error_message
+from agl_core.otel._attributes import (
+    flatten_attributes,
+    format_exception_attributes,
+    safe_text,
+    sanitize_attribute_value,
+    utf8,
+)
 from agl_core.types import (
     Attributes,
     Event,
@@ -35,10 +42,18 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Event as SdkEvent
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Link as SdkLink
+    from opentelemetry.trace import Span as OpenSpan
     from opentelemetry.trace import SpanContext as SdkSpanContext
     from opentelemetry.trace import Status as SdkStatus
 
-__all__ = ["to_attributes", "to_core_fields", "to_seconds", "to_span", "to_status"]
+__all__ = [
+    "record_failure",
+    "to_attributes",
+    "to_core_fields",
+    "to_seconds",
+    "to_span",
+    "to_status",
+]
 
 _NANOSECONDS: Final = 1e9  # per second
 _NO_TRACE: Final = "0" * 32
@@ -68,7 +83,7 @@ def to_span(readable: ReadableSpan, rollout_id: str, attempt_id: str, sequence_i
         "trace_id": trace_id,
         "span_id": span_id,
         "parent_id": None if parent is None else format_span_id(parent.span_id),
-        "name": _utf8(readable.name),
+        "name": utf8(readable.name),
         "status": to_status(readable.status),
         "attributes": to_attributes(readable.attributes),
         "events": [_event(event) for event in readable.events or ()],
@@ -95,7 +110,7 @@ def to_core_fields(readable: ReadableSpan) -> SpanCoreFields:
     return _build(
         SpanCoreFields,
         {
-            "name": _utf8(readable.name),
+            "name": utf8(readable.name),
             "status": to_status(readable.status),
             "attributes": to_attributes(readable.attributes),
             "start_time": to_seconds(readable.start_time),
@@ -137,7 +152,7 @@ def to_attributes(attributes: Mapping[str, Any] | None) -> Attributes:
 
 def _add(result: Attributes, key: str, value: Any) -> None:
     if isinstance(value, str):
-        result[key] = _utf8(value)
+        result[key] = utf8(value)
     elif isinstance(value, bytes):
         result[key] = value.hex()
     elif isinstance(value, Mapping):
@@ -151,17 +166,19 @@ def _add(result: Attributes, key: str, value: Any) -> None:
             result[key] = items
         else:
             result[key] = sanitize_attribute_value(
-                [_utf8(item) if isinstance(item, str) else item for item in items]
+                [utf8(item) if isinstance(item, str) else item for item in items]
             )
     else:
-        result[key] = _utf8(str(value))
+        result[key] = utf8(safe_text(value))
 
 
-def _utf8(text: str) -> str:
-    """Replace lone surrogates: models produce them, and JSON cannot encode them."""
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode("utf-8")
+def record_failure(span: OpenSpan, error: BaseException) -> None:
+    """Record an exception in an open span of the SDK, and set the span's status."""
+    try:
+        span.record_exception(error)
+    except Exception:  # the exception's own ``__str__`` raised
+        span.add_event("exception", format_exception_attributes(error))
+    span.set_status(StatusCode.ERROR, error_message(error))
 
 
 def to_seconds(nanoseconds: int | None) -> float | None:
@@ -186,7 +203,7 @@ def _context(context: SdkSpanContext) -> SpanContext:
 
 def _event(event: SdkEvent) -> Event:
     return Event.model_construct(
-        name=_utf8(event.name),
+        name=utf8(event.name),
         attributes=to_attributes(event.attributes),
         timestamp=to_seconds(event.timestamp),
     )

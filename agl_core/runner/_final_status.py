@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.errors import AgentTimeoutError, StoreUnavailableError
+from agl_core.errors import AgentTimeoutError, StoreUnavailableError, error_text
 from agl_core.store import UNSET
 
 if TYPE_CHECKING:
@@ -121,5 +121,4 @@ def error_metadata(error: BaseException) -> dict[str, str]:
 
     ``error`` is for people, ``error_type`` (the class's name) for programs.
     """
-    kind = type(error).__name__
-    return {"error": f"{kind}: {error}"[:_MAX_MESSAGE], "error_type": kind}
+    return {"error": error_text(error)[:_MAX_MESSAGE], "error_type": type(error).__name__}

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agl_core.errors import error_message
 from agl_core.otel._attributes import format_exception_attributes, sanitize_attributes
 from agl_core.tracer._active import activate
 from agl_core.tracer._base import Tracer
@@ -128,7 +129,7 @@ def _core_fields(
     return SpanCoreFields.model_construct(
         name=name,
         status=status or TraceStatus(status_code="OK"),
-        attributes=dict(attributes or {}),
+        attributes=sanitize_attributes(attributes or {}),
         start_time=start_time,
         end_time=None,
     )
@@ -142,7 +143,7 @@ class _DummySpanRecordingContext(SpanRecordingContext):
 
     def record_exception(self, exception: BaseException) -> None:
         self._span.attributes.update(format_exception_attributes(exception))
-        self.record_status("ERROR", str(exception))
+        self.record_status("ERROR", error_message(exception))
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._span.attributes.update(sanitize_attributes(attributes))

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from agl_core.errors import InvalidArgumentError, StoreUnavailableError, TracerError
-from agl_core.otel._convert import to_core_fields
+from agl_core.otel._convert import record_failure, to_core_fields
 from agl_core.otel._provider import attach_span_processor, get_tracer
 from agl_core.plugins import configured_by
 from agl_core.tracer._active import activate
@@ -285,8 +285,7 @@ class _OtelSpanRecordingContext(SpanRecordingContext):
         self._span = span
 
     def record_exception(self, exception: BaseException) -> None:
-        self._span.record_exception(exception)
-        self._span.set_status(otel_trace.StatusCode.ERROR, str(exception))
+        record_failure(self._span, exception)
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._span.set_attributes(attributes)

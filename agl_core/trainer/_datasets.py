@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, cast
 
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, error_text
 from agl_core.trainer._components import check_dataset
 from agl_core.trainer._references import import_reference, is_reference
 from agl_core.types import Dataset
@@ -60,7 +60,7 @@ def _call(function: Any, spec: str, path: str) -> object:
     try:
         return function()
     except Exception as error:
-        raise ConfigError(f"{spec} raised {type(error).__name__}: {error}", path=path) from error
+        raise ConfigError(f"{spec} raised {error_text(error)}", path=path) from error
 
 
 def _read(spec: str, directory: Path, path: str) -> list[Any]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -55,6 +56,26 @@ async def test_success_and_failure(store: Flaky) -> None:
 
 def test_a_long_message_is_cut() -> None:
     assert len(error_metadata(ValueError("x" * 10_000))["error"]) == 4000
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("bad \ud800 text"), r"ValueError: bad \ud800 text"),
+        (Unreadable(), "Unreadable: (the message cannot be read: RuntimeError)"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)
+async def test_any_error_fails_the_attempt(store: Flaky, error: BaseException, text: str) -> None:
+    rollout = await store.start_rollout({})
+    assert await write_final_status(store, rollout, error, timeout=1) == "failed"
+    attempt = await _attempt(store, rollout)
+    assert json.loads(attempt.model_dump_json())["metadata"]["error"] == text
 
 
 async def test_the_write_is_retried_until_the_store_is_back(

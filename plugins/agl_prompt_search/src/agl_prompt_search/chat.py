@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import anyio
 
+from agl_core.errors import error_text
+
 __all__ = ["ChatClient", "ChatReply", "ask_model"]
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ async def ask_model(
     except TimeoutError:
         reply = ChatReply(problem=f"no answer within {timeout:g} s")
     except Exception as error:  # the caller chose the client, so it may raise anything
-        reply = ChatReply(problem=_in_short(f"{type(error).__name__}: {error}"))
+        reply = ChatReply(problem=_in_short(error_text(error)))
     else:
         reply = _read(completion)
     if reply.problem:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.errors import AglError, LaunchError
+from agl_core.errors import AglError, LaunchError, error_text
 from agl_serving.uvicorn_server import SocketServer, run_in_new_loop
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def _process_main(
             raise
         # The starter raises the error in the parent process.
         logger.debug("the server process did not start", exc_info=error)
-        starter.send(str(error) if isinstance(error, AglError) else repr(error))
+        starter.send(str(error) if isinstance(error, AglError) else error_text(error))
         sys.exit(1)
 
 

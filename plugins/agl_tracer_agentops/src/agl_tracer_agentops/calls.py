@@ -20,7 +20,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from agl_codec import translate_response
 from agl_core.genai import Json, Protocol
-from agl_core.otel import set_attributes_later
+from agl_core.otel import record_failure, set_attributes_later
 from agl_core.tracer import (
     RecordedManager,
     StreamRecord,
@@ -191,8 +191,7 @@ class _Call:
         if error is None:
             self._span.set_status(trace.StatusCode.OK)
         else:
-            self._span.record_exception(error)
-            self._span.set_status(trace.StatusCode.ERROR, str(error))
+            record_failure(self._span, error)
         self._span.end()
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 from langchain_core.callbacks.base import BaseCallbackHandler
 from opentelemetry import trace
 
+from agl_core.otel import record_failure
 from agl_core.tracer import EnteredSpan, enter_span, live_context, to_jsonable
 
 __all__ = ["LangChainHandler"]
@@ -114,6 +115,5 @@ class LangChainHandler(BaseCallbackHandler):
         if error is None:
             span.set_status(trace.StatusCode.OK)
         else:
-            span.record_exception(error)
-            span.set_status(trace.StatusCode.ERROR, str(error))
+            record_failure(span, error)
         span.end()

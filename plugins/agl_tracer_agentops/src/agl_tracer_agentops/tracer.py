@@ -11,7 +11,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from agl_core.errors import MissingDependencyError
-from agl_core.otel import get_tracer_provider
+from agl_core.otel import get_tracer_provider, record_failure
 from agl_core.plugins import configured_by
 from agl_core.tracer import InstrumentationReport, OtelTracer
 from agl_tracer_agentops.config import AgentOpsTracerConfig
@@ -97,8 +97,7 @@ class AgentOpsTracer(OtelTracer):
             try:
                 yield otel_tracer
             except BaseException as error:
-                session.record_exception(error)
-                session.set_status(otel_trace.StatusCode.ERROR, str(error))
+                record_failure(session, error)
                 raise
             else:
                 session.set_status(otel_trace.StatusCode.OK)

@@ -15,7 +15,8 @@ from weave.trace.op_protocol import Op
 from weave.utils.attributes_dict import AttributesDict
 
 from agl_core import semconv
-from agl_core.otel import set_attributes_later
+from agl_core.errors import error_message
+from agl_core.otel import record_failure, set_attributes_later
 from agl_core.tracer import EnteredSpan, current_recording, enter_span, live_context, to_jsonable
 from agl_tracer_weave.attributes import (
     agent_name,
@@ -166,10 +167,9 @@ class LocalWeaveClient(weave_client.WeaveClient):
         written = op.postprocess_output(output) if op and op.postprocess_output else output
         call.output = written
         if exception is not None:
-            call.exception = str(exception)
+            call.exception = error_message(exception)
             set_attributes_later(span, lambda: {"exception.message": call.exception})
-            span.record_exception(exception)
-            span.set_status(trace.StatusCode.ERROR, str(exception))
+            record_failure(span, exception)
         if op is not None and op._on_finish_handler:
             op._on_finish_handler(call, output, exception)
         try:

@@ -18,6 +18,7 @@ from agl_core.cli._runs import (
     run_options,
     say_store,
     set_up_logging,
+    stopped_by_signals,
 )
 from agl_core.errors import ConfigError
 
@@ -76,7 +77,7 @@ def evaluate(
             latest = asyncio.run(trainer.store.get_latest_resources())
             if latest is None and trainer.initial_resources is None:
                 trainer.initial_resources = {}  # neither file nor store has any: none are needed
-            with listening(record):
+            with listening(record), stopped_by_signals():
                 outcome = trainer.evaluate(plan.agent, tasks, resources=resources, timeout=timeout)
         finally:
             asyncio.run(trainer.store.close())

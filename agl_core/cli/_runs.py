@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -33,6 +34,7 @@ __all__ = [
     "run_options",
     "say_store",
     "set_up_logging",
+    "stopped_by_signals",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,6 +74,29 @@ def blame(file: Path) -> Generator[None]:
         raise  # the environment is wrong, not the file
     except AglError as error:
         raise type(error)(f"{file}: {error}") from error
+
+
+@contextmanager
+def stopped_by_signals() -> Generator[None]:
+    """Treat SIGTERM and SIGHUP like Ctrl+C: service managers and terminals end runs with them."""
+
+    def stop(_signum: int, _frame: object) -> None:
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.raise_signal(signal.SIGINT)
+        else:  # a shell ignores Ctrl+C for programs that it starts in the background
+            raise KeyboardInterrupt
+
+    previous: dict[int, Any] = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # Others are ignored (nohup) or handled by the program that runs this command.
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            previous[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def set_up_logging(plan: TrainPlan) -> None:

@@ -20,6 +20,7 @@ from agl_core.cli._runs import (
     run_options,
     say_store,
     set_up_logging,
+    stopped_by_signals,
 )
 from agl_core.errors import ConfigError
 
@@ -55,8 +56,8 @@ def train(
 ) -> int:
     """Train the agent that FILE (TOML, YAML or JSON) describes.
 
-    Ctrl+C stops the run cleanly. --resume continues a run that was stopped or that crashed. The
-    best resources are the latest in the store.
+    Ctrl+C, SIGTERM and SIGHUP stop the run cleanly. --resume continues a run that was stopped or
+    that crashed. The best resources are the latest in the store.
     """
     from agl_core.trainer._file import read_train_file
 
@@ -114,7 +115,7 @@ def _fit(
         before, earlier = asyncio.run(look())
         if earlier is None and trainer.initial_resources is None:
             trainer.initial_resources = {}  # neither file nor store has any: none are needed
-        with listening(record):
+        with listening(record), stopped_by_signals():
             trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
         if resume:
             return asyncio.run(look_at_run())

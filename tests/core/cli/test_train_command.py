@@ -184,8 +184,9 @@ def test_an_algorithm_that_fails_is_exit_code_1(project, agl):
     assert last == "agl: error: RuntimeError: no luck (--traceback shows where)"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
-def test_ctrl_c_stops_a_run_cleanly(project):
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_a_run_cleanly(project, number):
     with (project / "agl_cli_agent.py").open("a") as file:
         file.write(
             "\nimport asyncio, os\n\n@agl.rollout\nasync def endless(task, prompt_template):\n"
@@ -204,7 +205,7 @@ def test_ctrl_c_stops_a_run_cleanly(project):
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "STARTED\n"
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, number)
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()

@@ -140,16 +140,23 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     assert set(report["attempts"]) == {"failed"}
 
 
-def test_no_runner_outlives_a_trainer_that_was_killed(tmp_path: Path) -> None:
-    run = Run(tmp_path, "waits", strategy=CS, n_runners=2)
+@pytest.mark.timing
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("kind", ["waits", "blocks"])
+def test_no_runner_outlives_a_trainer_that_was_killed(
+    tmp_path: Path, method: str, kind: str
+) -> None:
+    run = Run(tmp_path, kind, strategy={**CS, "start_method": method}, n_runners=2)
     run.wait_until_running()
     children = psutil.Process(run.process.pid).children(recursive=True)
     assert len(children) >= 2
     run.process.kill()
-    _, alive = psutil.wait_procs(children, timeout=30)
-    run.process.communicate()
+    deadline = time.monotonic() + 2.0
     # An orphan that has ended stays a zombie until the init process reaps it.
-    assert [child for child in alive if is_running(child)] == []
+    while any(map(is_running, children)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [child for child in children if is_running(child)] == []
+    run.process.communicate()
 
 
 def is_running(process: psutil.Process) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agl_core.errors import error_text
 from agl_core.execution import (
     MultiprocessingEvent,
     RunnerBundle,
@@ -26,6 +26,8 @@ from agl_core.execution import (
 )
 from agl_core.runner import worker_name
 from agl_core.types import ExecutionEvent
+from agl_exec_cs.leftovers import Leftovers
+from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
 from agl_exec_cs.run_store import RunnerClient
 from agl_exec_cs.store_access import StoreAccess
@@ -37,11 +39,16 @@ __all__ = [
     "Job",
     "RunnerJob",
     "child_main",
+    "report_end",
     "run_runner",
     "supervise_with_signals",
 ]
 
 logger = logging.getLogger(__name__)
+
+# The terminal sends them to runners too. A runner must not end before its run does: it would not be
+# replaced.
+_HURRY = tuple(getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name))
 
 
 class Job(Protocol):
@@ -54,26 +61,48 @@ class Job(Protocol):
 
     @property
     def report(self) -> Connection[str, Any]:
-        """The pipe for the reason of a failure."""
+        """The pipe for the end of the work: the reason of a failure, or an empty text."""
         ...
 
-    def run(self) -> None:
-        """Do the work, in the child's main thread."""
+    def run(self, leftovers: Leftovers) -> None:
+        """Do the work, in the child's main thread.
+
+        Args:
+            leftovers: What agents leave behind in this process.
+        """
         ...
 
 
-def child_main(job: Job, name: str) -> None:
-    """Run a job. A failure is reported, stops the run, and makes the exit code 1."""
+def child_main(job: Job, leftovers: Leftovers) -> None:
+    """Run a job, and report its end.
+
+    A failure stops the run and makes the exit code 1. A child that exits without a report has died,
+    whatever its exit code: an agent may call ``os._exit(0)``.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked child inherits the parent's handler
+    leftovers.mark_this_process()
+    code = 0
     try:
-        job.run()
+        job.run(leftovers)
+        report_end(job.report)
     except KeyboardInterrupt:
-        logger.debug("%s was interrupted", name)
+        logger.debug("%s was interrupted", leftovers.name)
+        report_end(job.report)
     except BaseException as error:
-        logger.exception("%s failed", name)
-        job.report.send(f"failed with {type(error).__name__}: {error}")
+        logger.exception("%s failed", leftovers.name)
+        report_end(job.report, f"failed with {error_text(error)}")
         job.stop.set()
-        sys.exit(1)
+        code = 1
+    leftovers.exit_soon(code)
+    sys.exit(code)
+
+
+def report_end(report: Connection[str, Any], failure: str = "") -> None:
+    """Report the end of the work to the parent, which reads the first report only."""
+    try:
+        report.send(failure)
+    except OSError as error:
+        logger.debug("the parent process is gone: %r", error)
 
 
 @dataclass
@@ -84,7 +113,7 @@ class RunnerJob:
         bundle: The runner bundle of the run.
         worker_id: Number of the worker.
         stop: The stop event of the run.
-        report: The pipe for the reason of a failure.
+        report: The pipe for the end of the work.
         access: How the runner reaches the store.
         grace: Seconds between the stop event and the cancellation.
     """
@@ -96,23 +125,21 @@ class RunnerJob:
     access: StoreAccess
     grace: float
 
-    def run(self) -> None:
-        asyncio.run(self._run())
+    def run(self, leftovers: Leftovers) -> None:
+        asyncio.run(self._run(leftovers))
 
-    async def _run(self) -> None:
+    async def _run(self, leftovers: Leftovers) -> None:
         stop = ThreadingEvent()  # for this runner only: a lost server must not stop the others
-        watching = [
-            asyncio.ensure_future(_forward(self.stop, stop)),
-            asyncio.ensure_future(_stop_when_orphaned(stop)),
-        ]
+        end_with_parent(stop.set, leftovers)
+        forwarding = asyncio.ensure_future(_forward(self.stop, stop))
+        work = partial(run_runner, self.bundle.value, self.worker_id, stop, self.access, self.stop)
         try:
-            work = partial(
-                run_runner, self.bundle.value, self.worker_id, stop, self.access, self.stop
-            )
-            await supervise_with_signals(work, stop, self.grace, (signal.SIGINT,))
+            await supervise_with_signals(work, stop, self.grace, _HURRY, ends_work=False)
         finally:
-            for task in watching:
-                task.cancel()
+            forwarding.cancel()
+        # Before the loop closes: it waits for threads that agents left in its executor.
+        report_end(self.report)
+        leftovers.exit_soon(0)
 
 
 async def run_runner(
@@ -155,8 +182,17 @@ async def supervise_with_signals(
     stop: ExecutionEvent,
     grace: float,
     signals: Sequence[signal.Signals],
+    *,
+    ends_work: bool = True,
 ) -> bool:
     """Supervise work. The first of these signals sets ``stop``, the next one cancels at once.
+
+    Args:
+        work: Creates the awaitable.
+        stop: Event that requests the end of the work.
+        grace: Seconds between the stop event and the cancellation.
+        signals: The signals.
+        ends_work: False ignores the signals until ``stop`` is set.
 
     Returns:
         Whether any of the signals arrived.
@@ -166,7 +202,12 @@ async def supervise_with_signals(
 
     def react(signum: signal.Signals) -> None:
         arrived.append(signum)
-        (hurry if stop.is_set() else stop).set()
+        if stop.is_set():
+            hurry.set()
+        elif ends_work:
+            stop.set()
+        else:
+            logger.debug("%s ignored: the parent process decides when the run ends", signum.name)
 
     with _signal_handler(signals, react):
         await supervise(work, stop, grace, hurry)
@@ -216,11 +257,3 @@ async def _receive(source: Connection[Any, str], stop: ExecutionEvent) -> str | 
 async def _forward(source: ExecutionEvent, target: ExecutionEvent) -> None:
     await source.wait_async()
     target.set()
-
-
-async def _stop_when_orphaned(stop: ExecutionEvent) -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        await wait_readable(parent.sentinel)
-        logger.warning("The parent process is gone; stopping")
-        stop.set()

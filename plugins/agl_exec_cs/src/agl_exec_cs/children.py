@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from agl_core.errors import LaunchError
 from agl_exec_cs.child import Job, child_main
 from agl_exec_cs.forking import between_imports
+from agl_exec_cs.leftovers import Leftovers
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -41,8 +43,9 @@ class _Child:
 
     def launch(self, context: Any) -> None:
         self._report, writer = context.Pipe(duplex=False)
+        self._leftovers = Leftovers(self.name, secrets.token_hex(8))
         self.process: BaseProcess = context.Process(
-            target=child_main, args=(self.make_job(writer), self.name), name=self.name
+            target=child_main, args=(self.make_job(writer), self._leftovers), name=self.name
         )
         try:
             with between_imports():
@@ -55,19 +58,28 @@ class _Child:
         finally:
             writer.close()
 
-    def failure(self) -> str | None:
-        """Return the reported reason of the failure; None if nothing was reported."""
+    def reported_end(self) -> str | None:
+        """Return the reason of a failure, or an empty text after an end without one.
+
+        None means that the process ended without a report, so it died.
+        """
         try:
             return self._report.recv() if self._report.poll(0) else None
         except EOFError:
             return None
 
+    def end_leftovers(self) -> None:
+        """End the processes that agents started in a process that died."""
+        if self.process.pid is not None:
+            self._leftovers.end_processes(self.process.pid)
+
 
 class Children:
     """Child processes with one stop event.
 
-    A child that fails reports the reason and stops the run. A child that dies without a report
-    (killed, out of memory, a crash in native code) is replaced, up to a limit.
+    A child reports the end of its work. One that fails reports the reason and stops the run. One
+    that ends without a report has died (killed, out of memory, a crash in native code, an agent
+    that called ``os._exit``); it is replaced, up to a limit.
 
     Args:
         context: Starts the processes (``multiprocessing.get_context``).
@@ -75,10 +87,11 @@ class Children:
         graceful_timeout: Longest wait for children after the stop event, in seconds.
         terminate_timeout: Longest wait after each further step (interrupt, terminate, kill), in
             seconds.
-        allowed_exit_codes: Exit codes that are not failures.
-        max_restarts: Replacements of each child that died.
+        allowed_exit_codes: Exit codes that are not failures of a child that died after the stop
+            event.
+        max_restarts: Replacements of each child that died again and again.
         on_death: Called with the name of each child that died, before it is replaced; in the
-            watching thread.
+            watching thread. Returns whether the child had made progress since its last death.
         on_end: Called when every child has ended, in the watching thread.
 
     Attributes:
@@ -94,7 +107,7 @@ class Children:
         terminate_timeout: float,
         allowed_exit_codes: Collection[int],
         max_restarts: int = 0,
-        on_death: Callable[[str], None] | None = None,
+        on_death: Callable[[str], bool] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.failures: list[str] = []
@@ -180,25 +193,30 @@ class Children:
     def _handle_exit(self, child: _Child) -> None:
         """Replace a child that died, or record that it has ended."""
         child.process.join()
-        code = child.process.exitcode
-        failure = child.failure()
-        if failure is None and code not in self._allowed:
+        failure = child.reported_end()
+        if failure is None:
             # Looked up first: the call of on_death may end the last rollout, and so the run.
-            may_restart = child.deaths < self._max_restarts and not self._stop.is_set()
-            if self._on_death is not None:
-                self._on_death(child.name)
-            # Our own interrupt may hit a child that is already exiting. Python then exits with 1.
-            if not (child.interrupted and code in (1, -signal.SIGINT)):
-                failure = f"died with exit code {code}"
-            if failure is not None and may_restart:
+            stopping = self._stop.is_set()
+            child.end_leftovers()
+            if self._on_death is not None and self._on_death(child.name):
+                child.deaths = 0
+            failure = self._death(child, stopping=stopping)
+            if failure and not stopping and child.deaths < self._max_restarts:
                 child.deaths += 1
                 logger.warning("%s %s; replacing it", child.name, failure)
                 child.launch(self._context)
                 return
         child.ended = True
-        if failure is not None:
+        if failure:
             self.failures.append(f"{child.name} {failure}")
             self._stop.set()
+
+    def _death(self, child: _Child, *, stopping: bool) -> str:
+        """Return the reason of a failure for a child that died; empty if it is not a failure."""
+        code = child.process.exitcode
+        # Our own interrupt may hit a child that is already exiting. Python then exits with 1.
+        hit = child.interrupted and code in (1, -signal.SIGINT)
+        return "" if stopping and (hit or code in self._allowed) else f"died with exit code {code}"
 
 
 def _interrupt(process: BaseProcess) -> None:

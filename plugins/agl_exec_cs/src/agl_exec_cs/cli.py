@@ -9,13 +9,19 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from agl_core.cli import INTERRUPTED, blame, run_options, set_up_logging, train
+from agl_core.cli import (
+    INTERRUPTED,
+    blame,
+    run_options,
+    set_up_logging,
+    stopped_by_signals,
+    train,
+)
 
 __all__ = ["algorithm", "runner"]
 
@@ -74,8 +80,8 @@ def runner(
         plan = read_train_file(file, (*overrides, *ours), without=_NOT_FOR_RUNNERS)
         set_up_logging(plan)
         trainer = plan.build_trainer()
-    _let_sigterm_stop_like_ctrl_c()
-    trainer.fit(plan.agent)
+    with stopped_by_signals():
+        trainer.fit(plan.agent)
     return INTERRUPTED if trainer.interrupted else 0
 
 
@@ -107,7 +113,6 @@ def algorithm(
             "strategy.server_port": port,
         }
     )
-    _let_sigterm_stop_like_ctrl_c()
     return click.get_current_context().invoke(
         train,
         file=file,
@@ -126,8 +131,3 @@ def _overrides(values: dict[str, str | int | None]) -> list[str]:
         for key, value in values.items()
         if value is not None
     ]
-
-
-def _let_sigterm_stop_like_ctrl_c() -> None:
-    """Treat SIGTERM like Ctrl+C, so that service managers can stop a role cleanly."""
-    signal.signal(signal.SIGTERM, lambda _signum, _frame: signal.raise_signal(signal.SIGINT))

@@ -40,6 +40,8 @@ from agl_exec_cs.child import RunnerJob, run_runner, supervise_with_signals
 from agl_exec_cs.children import Children
 from agl_exec_cs.config import ClientServerConfig, Role
 from agl_exec_cs.dead_runners import fail_attempt_of
+from agl_exec_cs.leftovers import Leftovers
+from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
 from agl_exec_cs.run_store import RunStore
 from agl_exec_cs.served_run import ServedRun, serve_run
@@ -182,9 +184,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 for name in workers.values():
                     store.release(name, "the run ended before the attempt did")
 
-        def on_death(name: str) -> None:
-            if isinstance(store, RunStore):
-                store.release(workers[name], "its runner died")
+        def on_death(name: str) -> bool:
+            if not isinstance(store, RunStore):
+                return False
+            return store.release(workers[name], "its runner died")
 
         children = self._children(context, stop, on_death)
         # Before the server starts: a forked child inherits the locks of threads, not the threads.
@@ -204,9 +207,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         )
         # Worker ids are unique in a store; machines draw their first id at random.
         first = int.from_bytes(os.urandom(4)) & ~0xFF
-        if self.n_runners == 1:
-            self._run_here(runner, first, ThreadingEvent(), access)
-            return
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)
 
@@ -217,8 +217,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         workers = {f"runner-{i}": first + i for i in range(self.n_runners)}
 
-        def on_death(name: str) -> None:
+        def on_death(name: str) -> bool:
             fail_attempt_of(access, worker_name(workers[name]), "its runner died")
+            return False
 
         children = self._children(context, stop, on_death, on_end=stop.set)
         children.start({name: partial(make_job, i) for name, i in workers.items()})
@@ -314,7 +315,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self,
         context: Any,
         stop: MultiprocessingEvent,
-        on_death: Callable[[str], None] | None,
+        on_death: Callable[[str], bool] | None,
         on_end: Callable[[], None] | None = None,
         *,
         replace: bool = True,
@@ -349,7 +350,7 @@ class AlgorithmJob:
         strategy: The parent's strategy.
         stop: The stop event of the run.
         url: The pipe for the URL of the server.
-        report: The pipe for the reason of a failure.
+        report: The pipe for the end of the work.
     """
 
     algorithm: CloudPickled
@@ -359,6 +360,7 @@ class AlgorithmJob:
     url: Connection[str, Any]
     report: Connection[str, Any]
 
-    def run(self) -> None:
+    def run(self, leftovers: Leftovers) -> None:
+        end_with_parent(self.stop.set, leftovers)
         strategy: ClientServerExecutionStrategy = self.strategy.value
         strategy.run_algorithm(self.algorithm.value, self.store.value, self.stop, self.url.send)

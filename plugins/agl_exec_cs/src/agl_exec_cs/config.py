@@ -42,10 +42,11 @@ class ClientServerConfig(ComponentConfig):
     algorithm and runners, which must be able to share it. None reads ``AGL_MANAGED_STORE``, else
     true."""
     allowed_exit_codes: Sequence[int] = (0, -15)
-    """Exit codes of processes that are not failures."""
+    """Exit codes that are not failures of a process that the end of the run interrupts."""
     start_method: Literal["fork", "forkserver", "spawn"] | None = None
     """How processes start; None takes the platform's default."""
     max_restarts: int = Field(default=3, ge=0)
-    """Replacements of each runner process that died (killed, out of memory, crashed)."""
+    """Replacements of each runner process that died (killed, out of memory, crashed) without a
+    finished attempt in between."""
     reconnect_timeout: float = Field(default=60.0, ge=0)
     """Longest wait of runners for a lost server, in seconds."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from agl_core.errors import RunEndedError, StoreUnavailableError
 from agl_core.execution import ClaimTracker, ThreadingEvent
 from agl_core.store import UNSET, LightningStore, Unset
-from agl_core.types import AttemptedRollout, ExecutionEvent, Worker
+from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout, ExecutionEvent, Worker
 from agl_store_http import LightningStoreClient
 
 __all__ = ["RunStore", "RunnerClient"]
@@ -43,6 +43,8 @@ class RunStore(ClaimTracker):
         super().__init__(store)
         self._ended = ThreadingEvent()
         self._all_done = ThreadingEvent()
+        self._progressed: set[str] = set()
+        """Workers that finished an attempt since they were released last."""
         self._last_claims: dict[str, float] = {}
         """Workers that will claim again, with the monotonic time of their last claim."""
 
@@ -55,16 +57,28 @@ class RunStore(ClaimTracker):
         self._ended.set()
         self._check_done()
 
-    def release(self, worker_id: str, reason: str) -> None:
+    def release(self, worker_id: str, reason: str) -> bool:
         """Stop waiting for a worker that is gone, and fail its open attempts.
 
         Args:
             worker_id: The worker.
             reason: The cause, for the attempts' metadata.
+
+        Returns:
+            Whether the worker had finished an attempt since it was released last.
         """
+        progressed = worker_id in self._progressed
         self.close_open_attempts(reason, worker_id)
+        self._progressed.discard(worker_id)
         self._last_claims.pop(worker_id, None)
         self._check_done()
+        return progressed
+
+    async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
+        attempt = await super().update_attempt(*args, **kwargs)
+        if attempt.worker_id is not None and attempt.status not in RUNNING_STATUSES:
+            self._progressed.add(attempt.worker_id)
+        return attempt
 
     async def wait_for_workers(self, timeout: float) -> None:
         """Wait until every worker has finished its attempt and was notified of the end of the run.

@@ -152,3 +152,11 @@ class TestAgents:
         fit(apo, hanging)
         assert check(apo, store) == {"none of its rollouts ended in time"}
         assert apo.history[0].score() is None
+
+
+def test_a_search_without_conversations_says_so_once(make_apo, fit, caplog):
+    fit(make_apo(beam_rounds=1))
+    said = [one.message for one in caplog.records if "reads conversations" in one.message]
+    assert len(said) == 1
+    assert said[0].startswith("APO reads conversations, but the 8 rollouts that succeeded")
+    assert "the tracer 'otel' records calls of the SDKs" in said[0]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agl_core.adapter import TraceToMessages
-from agl_core.algorithm import RolloutOutcome
+from agl_core.algorithm import BatchOutcome, RolloutOutcome
 from agl_core.types import Rollout, Span
-from agl_prompt_search.experiments import describe
+from agl_prompt_search.experiments import ConversationCheck, describe
 
 ROLLOUT = Rollout(rollout_id="ro-1", input=1, start_time=0.0, status="succeeded")
 
@@ -103,3 +103,27 @@ def test_a_trace_that_cannot_be_read_has_no_messages():
     assert found["messages"] == []
     assert found["conversation"] == ""
     assert len(found["spans"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "warnings"),
+    [
+        ([[]], 0),
+        ([["failed"]], 0),  # it may have failed before its first call
+        ([["failed", "silent"], ["silent"]], 1),
+        ([["silent", "call"], ["silent"]], 0),
+        ([["failed"], ["silent"]], 1),
+    ],
+)
+def test_missing_conversations_are_told_after_the_first_batch_that_ran(batches, warnings, caplog):
+    failed = ROLLOUT.model_copy(update={"status": "failed"})
+    kinds = {
+        "failed": RolloutOutcome(failed, None, []),
+        "silent": RolloutOutcome(ROLLOUT, 1.0, [span("work", 1, {})]),
+        "call": RolloutOutcome(ROLLOUT, 1.0, [call(1, [("user", "Hi")], "Hello")]),
+    }
+    check = ConversationCheck("GEPA", TraceToMessages())
+    for batch in batches:
+        check.look_at(BatchOutcome([kinds[kind] for kind in batch]))
+    assert len(caplog.records) == warnings
+    assert all("GEPA reads conversations" in one.message for one in caplog.records)

@@ -16,7 +16,14 @@ from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset, run_batch
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutMode
-from agl_prompt_search import Budget, Experiment, Reporter, Snapshots, describe
+from agl_prompt_search import (
+    Budget,
+    ConversationCheck,
+    Experiment,
+    Reporter,
+    Snapshots,
+    describe,
+)
 
 __all__ = ["BeamSearch"]
 
@@ -63,6 +70,7 @@ class BeamSearch:
         self._saving = anyio.Lock()
         self._store = store
         self._adapter = adapter
+        self._conversations = ConversationCheck("APO", adapter)
         self._train = train
         self._val = val
         self._snapshots = snapshots
@@ -245,6 +253,7 @@ class BeamSearch:
             run=self._run,
             name=name,
         )
+        self._conversations.look_at(outcomes)
         self._state.count_batch(name, len(outcomes))
         return outcomes
 

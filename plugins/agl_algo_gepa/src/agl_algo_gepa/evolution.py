@@ -21,6 +21,7 @@ from agl_core.types import Dataset, PromptTemplate
 from agl_prompt_search import (
     Budget,
     ChatReply,
+    ConversationCheck,
     Experiment,
     MeteredModel,
     PromptFiles,
@@ -115,6 +116,7 @@ class Evolution:
         self._run = run
         self._store = store
         self._adapter = adapter
+        self._conversations = ConversationCheck("GEPA", adapter)
         self._tasks: Mapping[Split, Dataset[Any]] = {"train": train, "val": val}
         self._snapshots = snapshots
         self._templates = templates
@@ -205,7 +207,7 @@ class Evolution:
 
     async def _roll_out(self, batch: _Batch, concurrent: int = 1) -> BatchOutcome:
         split = batch.rows[0].split
-        return await run_batch(
+        outcomes = await run_batch(
             self._store,
             [self._tasks[split][row.index] for row in batch.rows],
             resources=await self._snapshots.get(batch.candidate.version),
@@ -216,6 +218,8 @@ class Evolution:
             run=self._run,
             name=batch.name,
         )
+        self._conversations.look_at(outcomes)
+        return outcomes
 
     def _keep_experiments(self, batch: _Batch, outcomes: BatchOutcome) -> None:
         for row, outcome in zip(batch.rows, outcomes, strict=True):

@@ -14,7 +14,7 @@ from agl_core.lazy import lazy_names
 if TYPE_CHECKING:
     from agl_prompt_search.budget import Budget, Price, Spending
     from agl_prompt_search.chat import ChatClient, ChatReply, ask_model
-    from agl_prompt_search.experiments import Experiment, describe
+    from agl_prompt_search.experiments import ConversationCheck, Experiment, describe
     from agl_prompt_search.model_calls import MeteredModel
     from agl_prompt_search.prompt_files import PromptFiles
     from agl_prompt_search.report import Reporter, write_files
@@ -33,6 +33,7 @@ __all__ = [
     "Candidate",
     "ChatClient",
     "ChatReply",
+    "ConversationCheck",
     "CurvePoint",
     "Experiment",
     "MeteredModel",
@@ -62,6 +63,7 @@ __getattr__, __dir__ = lazy_names(
         "ChatClient": "agl_prompt_search.chat",
         "ChatReply": "agl_prompt_search.chat",
         "CurvePoint": "agl_prompt_search.state",
+        "ConversationCheck": "agl_prompt_search.experiments",
         "Experiment": "agl_prompt_search.experiments",
         "MeteredModel": "agl_prompt_search.model_calls",
         "Price": "agl_prompt_search.budget",

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from agl_core.adapter import TraceToMessages
-from agl_core.algorithm import RolloutOutcome
+from agl_core.algorithm import BatchOutcome, RolloutOutcome
 from agl_core.emitter import get_message_value
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
 
-__all__ = ["Experiment", "describe"]
+__all__ = ["ConversationCheck", "Experiment", "describe"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,11 @@ _NOISE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\b
 _TRANSPORT = re.compile(
     r"^(agl\.proxy|client|http|network|server|url|gen_ai\.(response\.id|server))\b"
     r"|(seconds|duration|latency)(_ms)?$"
+)
+_REMEDY = (
+    "If the agent calls a model: the tracer 'otel' records calls of the SDKs of OpenAI and "
+    "Anthropic; send others through the proxy (llm_proxy='direct', and the agent calls the "
+    "endpoint of its LLM resource)"
 )
 
 
@@ -57,14 +62,46 @@ class Experiment(TypedDict):
     spans: list[SpanView]
 
 
-def describe(outcome: RolloutOutcome, adapter: TraceToMessages) -> Experiment:
-    """Describe a rollout; it has no messages if the adapter rejects its spans."""
+class ConversationCheck:
+    """Warns once if the first batch of a search has no conversation: its model would see none.
+
+    Args:
+        algorithm: Name of the algorithm.
+        adapter: Turns spans into conversations.
+    """
+
+    def __init__(self, algorithm: str, adapter: TraceToMessages) -> None:
+        self._algorithm = algorithm
+        self._adapter = adapter
+        self._done = False
+
+    def look_at(self, outcomes: BatchOutcome) -> None:
+        """Look at a finished batch; rollouts that failed may have called no model yet."""
+        succeeded = [one for one in outcomes if one.rollout.status == "succeeded"]
+        if self._done or not succeeded:
+            return
+        self._done = True
+        if not any(_calls(one, self._adapter) for one in succeeded):
+            logger.warning(
+                "%s reads conversations, but the %d rollouts that succeeded in the first batch "
+                "have none: its model sees rewards and feedback only. %s",
+                self._algorithm,
+                len(succeeded),
+                _REMEDY,
+            )
+
+
+def _calls(outcome: RolloutOutcome, adapter: TraceToMessages) -> list[Any]:
     try:
-        calls: list[Any] = adapter.adapt(outcome.spans)
+        return adapter.adapt(outcome.spans)
     except InvalidArgumentError as error:
         logger.warning("%s: no messages: %s", outcome.rollout.rollout_id, error)
-        calls = []
-    conversations = _without_prefixes([call["messages"] for call in calls])
+        return []
+
+
+def describe(outcome: RolloutOutcome, adapter: TraceToMessages) -> Experiment:
+    """Describe a rollout; it has no messages if the adapter rejects its spans."""
+    conversations = _without_prefixes([call["messages"] for call in _calls(outcome, adapter)])
     return Experiment(
         status=outcome.rollout.status,
         final_reward=outcome.reward,

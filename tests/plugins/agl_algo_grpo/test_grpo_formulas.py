@@ -268,6 +268,11 @@ def test_the_sequence_ratio_clips_whole_rows():
     assert log_ratio.grad[2:].tolist() == pytest.approx([-(0.9**0.5)] * 2)
 
 
+def test_truncated_importance_of_known_tokens():
+    now, then = torch.tensor([0.5, 0.1, 0.9]).log(), torch.tensor([0.25, 0.2, 0.1]).log()
+    assert grpo.truncated_importance(now, then, 5.0).tolist() == pytest.approx([2.0, 0.5, 5.0])
+
+
 def test_high_covariance_of_known_tokens():
     """Worked out by hand: means are -2 and 0, so the covariances are 3, -1, 1 and 9."""
     logprobs, advantages = torch.tensor([-1.0, -1.0, -1.0, -5.0]), torch.tensor([3.0, -1, 1, -3])

@@ -145,6 +145,23 @@ def test_tokens_of_high_covariance_get_no_gradient(models: Path):
     assert update(other, batch, plain, 0)["grad_norm"] > 0
 
 
+def test_tokens_of_older_weights_are_weighted_by_truncated_importance(models: Path):
+    """The first update's ratio is 1, so a token's loss is minus its weight times its advantage."""
+    one, config = policy(models, overlap=1, importance_cap=1.1)
+    batch = [replace(row, staleness=1) for row in rows(noise=0.2)]
+    values: list[float] = []
+    for own, row in zip(one.evaluate(batch), batch, strict=True):
+        for now, then in zip(
+            own.raw[row.mask].tolist(), row.logprobs[row.mask].tolist(), strict=True
+        ):
+            values.append(-min(math.exp(now - then), 1.1) * float(row.advantages[0]))
+    figures = update(one, batch, config, step=1)
+    assert figures["loss"] == pytest.approx(sum(values) / len(values), abs=1e-6)
+    assert figures["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert figures["staleness"] == 1
+    assert math.isnan(figures["logprob_delta"])  # there is nothing to compare with
+
+
 def test_the_sequence_ratio_of_an_update_equals_the_reference(models: Path):
     one, config = policy(models, ratio="sequence", loss="rollout", clip_low=0.02, clip_high=0.03)
     batch = rows(noise=0.05)

@@ -62,7 +62,7 @@ async def outcome_of(
 
 
 def decision_on(outcome: RolloutOutcome, **options: Any) -> Decision:
-    return decide(outcome, TraceToTrajectory(), GRPOConfig(model="m", **options), "step-3")
+    return decide(outcome, TraceToTrajectory(), GRPOConfig(model="m", **options), {"step-3"})
 
 
 async def once(client: AsyncOpenAI) -> None:

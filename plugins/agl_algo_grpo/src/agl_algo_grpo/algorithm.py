@@ -14,6 +14,7 @@ The formulas are in :mod:`agl_algo_grpo.grpo`.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import math
@@ -21,7 +22,9 @@ import random
 import shutil
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
@@ -30,7 +33,7 @@ import anyio
 
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics, draw_curve
-from agl_algo_grpo.samples import Decision, Reason, Step, decide
+from agl_algo_grpo.samples import Decision, Reason, Step, decide, staleness, version_of
 from agl_algo_grpo.serving import Serving, build_server
 from agl_core.adapter import TraceToTrajectory
 from agl_core.algorithm import (
@@ -152,33 +155,74 @@ class _TrainingRun:
         metrics = self._algorithm.metrics = Metrics(self.folder, first)
         serving = Serving(self._algorithm.server(base), self._algorithm.proxy(), config)
         batches = batch_iter_over_dataset(self._train, config.tasks_per_step, seed=config.seed)
+        plan = enumerate(itertools.islice(batches, first, config.steps), start=first)
         async with serving.running():
             await self._publish(serving, policy, first)
             with show_progress("GRPO", config.steps) as progress:
                 progress.update(first)
-                for step, tasks in enumerate(
-                    itertools.islice(batches, first, config.steps), start=first
-                ):
-                    row = await self._step(step, tasks, serving, policy)
-                    metrics.add(row)
-                    progress.update(step + 1, f"reward {row.get('reward', float('nan')):.3f}")
-                    figures = _finite(row)
-                    self._algorithm.report_step(step, figures)
-                    await self._checkpoint(policy, step + 1, figures)
+                async with serving.guarded(), aclosing(self._steps(plan, serving, policy)) as rows:
+                    async for row in rows:
+                        metrics.add(row)
+                        step = row["step"]
+                        progress.update(step + 1, f"reward {row['reward']:.3f}")
+                        figures = _finite(row)
+                        self._algorithm.report_step(step, figures)
+                        await self._checkpoint(policy, step + 1, figures)
         curves = {"train": metrics.column("reward"), "val": metrics.column("val_reward")}
         draw_curve(self.folder / "curve.png", curves)
         logger.info("the trained model is in %s", self.folder / "model")
 
     # -- one step --------------------------------------------------------------------------------
 
-    async def _step(
-        self, step: int, tasks: Sequence[Any], serving: Serving, policy: Policy
-    ) -> dict[str, Any]:
-        began = time.monotonic()
-        restarts = serving.restarts
-        async with serving.guarded():
-            selected = await self._collect(step, tasks, serving)
-        collected = time.monotonic()
+    async def _steps(
+        self, plan: Iterator[tuple[int, Sequence[Any]]], serving: Serving, policy: Policy
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """Collect, train and publish, step by step; yield the metrics of each step.
+
+        Without overlap these follow one another. With overlap the next step's rollouts run while
+        this one trains. New weights wait for them, or with ``partial_rollouts`` interrupt them
+        between two model calls; then two steps' rollouts are in the queue, so no runner waits for
+        the last rollouts of a step. Weights are at most one update older than the rollouts' step.
+        """
+        config = self._config
+        waits = config.overlap and not config.partial_rollouts
+        collections: deque[asyncio.Task[Step]] = deque()
+
+        def collect(limit: int) -> None:
+            while len(collections) < limit and (item := next(plan, None)) is not None:
+                collections.append(asyncio.create_task(self._collect(*item, serving)))
+
+        depth = 2 if config.partial_rollouts else 1
+        collect(depth)
+        began, restarts = time.monotonic(), serving.restarts
+        try:
+            while collections:
+                selected = await collections[0]
+                collections.popleft()
+                collected = time.monotonic()
+                serving.reset_limit()
+                if waits:
+                    collect(depth)
+                row = await self._train_step(selected, serving, policy)
+                if waits and collections:
+                    await asyncio.wait(collections)
+                row["publish_seconds"] = await self._publish(serving, policy, selected.number + 1)
+                if self._is_validated(selected.number + 1):
+                    row["val_reward"] = await self._validate(selected.number + 1, serving)
+                collect(depth)
+                row["server_restarts"] = serving.restarts - restarts
+                row["wait_seconds"] = collected - began
+                row["seconds"] = time.monotonic() - began
+                began, restarts = time.monotonic(), serving.restarts
+                yield row
+        finally:
+            for task in collections:
+                task.cancel()
+            await asyncio.gather(*collections, return_exceptions=True)
+
+    async def _train_step(self, selected: Step, serving: Serving, policy: Policy) -> dict[str, Any]:
+        """Train on a step's rollouts; return its metrics."""
+        step = selected.number
         row: dict[str, Any] = {"step": step, "version": serving.version}
         logger.info("step %d: %s", step, selected.certificates)
         dropped = selected.describe_dropped()
@@ -188,17 +232,11 @@ class _TrainingRun:
             logger.log(level, "step %d drops rollouts: %s", step, dropped)
         if selected.partial:
             logger.warning("step %d trains on %d incomplete groups", step, selected.partial)
+        began = time.monotonic()
         if selected.samples:
-            row |= await anyio.to_thread.run_sync(self._train_on, policy, selected, step)
+            row |= await anyio.to_thread.run_sync(self._train_on, policy, selected)
         else:
             logger.warning("step %d has no usable rollouts; the weights stay", step)
-        trained = time.monotonic()
-        published = await self._publish(serving, policy, step + 1)
-        last = step + 1 == self._config.steps
-        every = self._config.validate_every
-        if self._val is not None and (last or (every and (step + 1) % every == 0)):
-            async with serving.guarded():
-                row["val_reward"] = await self._validate(step + 1, serving)
         return row | {
             "reward": fmean(selected.rewards) if selected.rewards else float("nan"),
             "reward_std": pstdev(selected.rewards) if selected.rewards else float("nan"),
@@ -212,17 +250,20 @@ class _TrainingRun:
             "partial_groups": selected.partial,
             "uniform_groups": selected.uniform,
             "retried_rollouts": sum(selected.retried.values()),
-            "server_restarts": serving.restarts - restarts,
-            "seconds": time.monotonic() - began,
-            "rollout_seconds": collected - began,
-            "train_seconds": trained - collected,
-            "publish_seconds": published,
+            "rollout_seconds": selected.seconds,
+            "train_seconds": time.monotonic() - began,
             "dropped": dropped,
         }
 
+    def _is_validated(self, done: int) -> bool:
+        every = self._config.validate_every
+        last = done == self._config.steps
+        return self._val is not None and (last or (every > 0 and done % every == 0))
+
     async def _collect(self, step: int, tasks: Sequence[Any], serving: Serving) -> Step:
         """Run the rollouts of a step; replace groups without a signal, up to ``resample`` times."""
-        decisions, retried = await self._groups(f"step-{step}", tasks, serving)
+        began = time.monotonic()
+        decisions, retried = await self._groups(step, f"step-{step}", tasks, serving)
         selected = Step.of(decisions, self._config)
         for number in range(1, self._config.resample + 1):
             missing = len(tasks) - len(selected.groups)
@@ -231,15 +272,16 @@ class _TrainingRun:
             # The same draw in a resumed run, which finds these rollouts in the store by their name.
             order = random.Random(f"{self._config.seed}-{step}-{number}")
             drawn = [self._train[i] for i in order.sample(range(len(self._train)), missing)]
-            more, again = await self._groups(f"step-{step}-more-{number}", drawn, serving)
+            more, again = await self._groups(step, f"step-{step}-more-{number}", drawn, serving)
             decisions += more
             retried += again
             selected = Step.of(decisions, self._config)
         selected.retried.update(decision.reason for decision in retried)
+        selected.number, selected.seconds = step, time.monotonic() - began
         return selected
 
     async def _groups(
-        self, name: str, tasks: Sequence[Any], serving: Serving
+        self, step: int, name: str, tasks: Sequence[Any], serving: Serving
     ) -> tuple[list[list[Decision]], list[Decision]]:
         """Run a group of rollouts for each task; repeat unusable ones, up to ``retries`` times.
 
@@ -252,11 +294,12 @@ class _TrainingRun:
         retried: list[Decision] = []
         tries = 0
         first = name
+        versions = {version_of(step - age) for age in range(self._config.overlap + 1)}
         while True:
             restarts = serving.restarts
             batch = await self._rollouts(name, [tasks[g] for g, _ in missing], serving, "train")
             for slot, outcome in zip(missing, batch, strict=True):
-                decisions[slot] = decide(outcome, self._adapter, self._config, serving.version)
+                decisions[slot] = decide(outcome, self._adapter, self._config, versions)
             missing = [s for s in missing if decisions[s].reason and decisions[s].failed]
             if missing:
                 await serving.ensure()
@@ -307,10 +350,10 @@ class _TrainingRun:
         logger.info("resuming at step %d from %s", first, folder)
         return policy, first
 
-    def _train_on(self, policy: Policy, selected: Step, step: int) -> dict[str, float]:
+    def _train_on(self, policy: Policy, selected: Step) -> dict[str, float]:
         from agl_algo_grpo.grpo import update
 
-        config = self._config
+        config, step = self._config, selected.number
         figures = update(policy, _to_rows(selected, config), config, step)
         tolerance = config.logprob_tolerance or policy.default_tolerance
         if figures["logprob_delta"] > tolerance:
@@ -328,10 +371,10 @@ class _TrainingRun:
     async def _publish(self, serving: Serving, policy: Policy, step: int) -> float:
         """Load the weights after ``step`` steps into the server; return the seconds it took."""
         if step == 0 and self._config.lora is None:
-            return await serving.publish(None, "step-0")  # the server starts with these weights
-        folder = self.folder / "weights" / f"step-{step}"
+            return await serving.publish(None, version_of(0))  # the server starts with these
+        folder = self.folder / "weights" / version_of(step)
         await anyio.to_thread.run_sync(policy.export, folder)
-        seconds = await serving.publish(folder, f"step-{step}")
+        seconds = await serving.publish(folder, version_of(step))
         for old in folder.parent.iterdir():
             if old != folder:
                 await anyio.to_thread.run_sync(shutil.rmtree, old)
@@ -379,6 +422,7 @@ def _to_rows(selected: Step, config: GRPOConfig) -> list[Row]:
             logprobs=torch.tensor(row.logprobs),
             advantages=torch.full((len(row.token_ids),), advantage),
             rollout=number,
+            staleness=staleness(row, selected.number),
         )
         for number, (sample, advantage) in enumerate(zip(samples, advantages, strict=True))
         for row in sample.rows

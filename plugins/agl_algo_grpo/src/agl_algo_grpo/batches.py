@@ -25,6 +25,7 @@ class Row:
         logprobs: float32 ``[T]``, log-probability that a token was sampled with; 0 elsewhere.
         advantages: float32 ``[T]``, advantage of each token.
         rollout: Number of the row's rollout in the batch.
+        staleness: How many updates older than the policy the weights are that sampled the row.
         reference: float32 ``[T]``, log-probabilities under the reference; None without a KL term.
     """
 
@@ -33,6 +34,7 @@ class Row:
     logprobs: Tensor
     advantages: Tensor
     rollout: int
+    staleness: int = 0
     reference: Tensor | None = None
 
 

@@ -44,6 +44,14 @@ class GRPOConfig(ComponentConfig):
     """Temperature of the rollouts."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Limit of one answer, where the agent sets none."""
+    overlap: int = Field(default=0, ge=0, le=1)
+    """1: the next step's rollouts run while this one trains, with weights that are one update
+    older; 0: rollouts and training alternate."""
+    partial_rollouts: bool = False
+    """With overlap: publish weights while rollouts run; their next calls are answered by them."""
+    importance_cap: float = Field(default=2.0, ge=1)
+    """With overlap: bound of the weight that corrects a token for the age of the weights that
+    sampled it (truncated importance sampling)."""
     # -- training
     advantage: Literal["group", "group-mean", "rloo"] = "group"
     """group: (r - mean) / std; group-mean: r - mean; rloo: r - mean of the others."""
@@ -148,6 +156,13 @@ class GRPOConfig(ComponentConfig):
         if self.min_group_size is not None and self.min_group_size > self.group_size:
             raise ValueError(
                 f"min_group_size ({self.min_group_size}) is above group_size ({self.group_size})"
+            )
+        if self.partial_rollouts and not self.overlap:
+            raise ValueError("partial_rollouts needs overlap=1")
+        if self.overlap and self.temperature != 1:
+            raise ValueError(
+                "overlap needs temperature=1: servers report log-probabilities at temperature 1, "
+                "and weights of an earlier step cannot be asked again"
             )
         if self.minibatches > self.tasks_per_step * self.group_size:
             raise ValueError("there are more minibatches than rollouts in a step")

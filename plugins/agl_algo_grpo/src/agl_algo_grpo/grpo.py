@@ -41,6 +41,7 @@ __all__ = [
     "policy_loss",
     "row_weights",
     "sequence_log_ratio",
+    "truncated_importance",
     "update",
 ]
 
@@ -199,6 +200,23 @@ def high_covariance(
     return chosen
 
 
+def truncated_importance(logprobs: Tensor, old_logprobs: Tensor, cap: float) -> Tensor:
+    """Return the weight of tokens that an older policy sampled.
+
+    The probability under the policy before this update divided by the one that the token was
+    sampled with, at most ``cap``; an unbounded weight would have an unbounded variance. The clipped
+    ratio then starts from the policy before this update, as in the decoupled objective of Fu et
+    al., "AReaL", 2025 (https://arxiv.org/abs/2505.24298, equation 5). The bound is that of Espeholt
+    et al., "IMPALA", 2018 (https://arxiv.org/abs/1802.01561).
+
+    Args:
+        logprobs: float ``[T]``, log-probabilities under the policy before this update.
+        old_logprobs: float ``[T]``, log-probabilities that the tokens were sampled with.
+        cap: Largest weight.
+    """
+    return (logprobs - old_logprobs).exp().clamp(max=cap)
+
+
 def kl_to_reference(logprobs: Tensor, reference: Tensor) -> Tensor:
     """Return an estimate of the KL divergence from a reference at each token; never negative.
 
@@ -230,10 +248,11 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         step: Number of the step; with the seed it determines the minibatches.
 
     Returns:
-        Metrics: ``logprob_delta`` (largest such difference), ``entropy``, ``loss``, ``kl``,
-        ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``, ``learning_rate``.
+        Metrics: ``logprob_delta`` (largest such difference), ``entropy``, ``staleness`` (mean of
+        the rows), ``loss``, ``kl``, ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``,
+        ``learning_rate``.
     """
-    rows, delta, entropy = _measured(policy, rows, config)
+    rows, metrics = _measured(policy, rows, config)
     sampled = sum(int(row.mask.sum()) for row in rows)
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
     if config.kl:
@@ -279,34 +298,47 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
                 totals["clipped"] += float(outside.sum()) / sampled / config.epochs
                 ratio_max = max(ratio_max, float(ratio.max()))
         totals["grad_norm"] += policy.step() / updates
-    return {
-        "logprob_delta": delta,
-        "entropy": entropy,
-        "ratio_max": ratio_max,
-        "learning_rate": learning_rate,
-        **totals,
-    }
+    return metrics | totals | {"ratio_max": ratio_max, "learning_rate": learning_rate}
 
 
 def _measured(
     policy: Policy, rows: Sequence[Row], config: GRPOConfig
-) -> tuple[list[Row], float, float]:
-    """Compare the rows with the policy's own values.
+) -> tuple[list[Row], dict[str, float]]:
+    """Compare the rows with the policy's own values before its update.
 
     Returns:
-        The rows with log-probabilities at the rollouts' temperature, the largest difference of
-        log-probabilities at temperature 1, and the mean entropy of the sampled tokens.
+        The rows, whose log-probabilities are the denominators of the ratios, and metrics.
     """
     own = policy.evaluate(rows)
     pairs = list(zip(rows, own, strict=True))
-    delta = max(float((known.raw - row.logprobs)[row.mask].abs().max()) for row, known in pairs)
     sampled = sum(int(row.mask.sum()) for row in rows)
-    entropy = sum(float(known.entropy[row.mask].sum()) for row, known in pairs) / sampled
-    if config.temperature == 1:
-        return list(rows), delta, entropy
-    # Servers report log-probabilities at temperature 1, not at the rollouts' temperature.
-    tempered = [replace(row, logprobs=known.tempered * row.mask) for row, known in pairs]
-    return tempered, delta, entropy
+    metrics = {
+        # Weights of an earlier step differ by its update.
+        "logprob_delta": max(
+            (
+                float((known.raw - row.logprobs)[row.mask].abs().max())
+                for row, known in pairs
+                if not row.staleness
+            ),
+            default=float("nan"),
+        ),
+        "entropy": sum(float(known.entropy[row.mask].sum()) for row, known in pairs) / sampled,
+        "staleness": sum(row.staleness for row in rows) / len(rows),
+    }
+    if config.overlap:
+        rows = [
+            replace(
+                row,
+                logprobs=known.raw * row.mask,
+                advantages=row.advantages
+                * truncated_importance(known.raw, row.logprobs, config.importance_cap),
+            )
+            for row, known in pairs
+        ]
+    elif config.temperature != 1:
+        # Servers report log-probabilities at temperature 1, not at the rollouts' temperature.
+        rows = [replace(row, logprobs=known.tempered * row.mask) for row, known in pairs]
+    return list(rows), metrics
 
 
 def _without_high_covariance(

@@ -21,6 +21,7 @@ COLUMNS: Final[tuple[str, ...]] = (
     "loss",
     "kl",
     "entropy",
+    "staleness",
     "clipped",
     "ratio_max",
     "grad_norm",
@@ -38,12 +39,15 @@ COLUMNS: Final[tuple[str, ...]] = (
     "server_restarts",
     "seconds",
     "rollout_seconds",
+    "wait_seconds",
     "train_seconds",
     "publish_seconds",
     "version",
     "dropped",
 )
-"""Columns of ``metrics.csv``. Seconds are wall clock; ``dropped`` lists the reasons in words."""
+"""Columns of ``metrics.csv``. Seconds are wall clock: ``rollout_seconds`` is the time of a step's
+rollouts, ``wait_seconds`` the time that training waited for them. ``dropped`` lists the reasons in
+words."""
 
 
 class Metrics:

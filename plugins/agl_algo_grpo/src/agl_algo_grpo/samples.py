@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +14,22 @@ from agl_core.adapter import CertificateSummary, TraceToTrajectory, TrajectoryRo
 from agl_core.algorithm import RolloutOutcome
 from agl_core.types import Span
 
-__all__ = ["Decision", "Group", "Reason", "Sample", "Step", "decide"]
+__all__ = ["Decision", "Group", "Reason", "Sample", "Step", "decide", "staleness", "version_of"]
+
+_VERSION: Final = "step-"
+
+
+def version_of(steps: int) -> str:
+    """Return the version of the weights after some training steps."""
+    return f"{_VERSION}{steps}"
+
+
+def staleness(row: TrajectoryRow, step: int) -> int:
+    """Return how many updates older than ``step`` the weights are that sampled a row.
+
+    The oldest of them, if the weights changed between two calls of the row.
+    """
+    return step - min(int(v.removeprefix(_VERSION)) for v in row.certificate.model_versions)
 
 
 class Reason:
@@ -93,6 +108,8 @@ class Step:
     """The groups to train on in one step, and counts of the dropped rollouts.
 
     Attributes:
+        number: Number of the step.
+        seconds: Time that its rollouts took.
         groups: Groups to train on.
         partial: Number of those groups that are incomplete.
         uniform: Number of groups whose rewards are all equal, dropped ones included.
@@ -104,6 +121,8 @@ class Step:
         certificates: Certificates of all rows, including dropped ones.
     """
 
+    number: int = 0
+    seconds: float = 0.0
     groups: list[Group] = field(default_factory=list[Group])
     partial: int = 0
     uniform: int = 0
@@ -157,7 +176,10 @@ class Step:
 
 
 def decide(
-    outcome: RolloutOutcome, adapter: TraceToTrajectory, config: GRPOConfig, version: str
+    outcome: RolloutOutcome,
+    adapter: TraceToTrajectory,
+    config: GRPOConfig,
+    versions: Collection[str],
 ) -> Decision:
     """Decide whether a rollout can be trained on.
 
@@ -165,10 +187,10 @@ def decide(
         outcome: The rollout's outcome.
         adapter: Makes rows of its spans.
         config: Says how to treat failed rollouts and truncated answers.
-        version: Version of the weights that must have sampled it.
+        versions: Versions of the weights that may have sampled it.
     """
     rows, calls = _rows(outcome.spans, adapter)
-    decision = _decide(outcome, rows, calls, config, version)
+    decision = _decide(outcome, rows, calls, config, versions)
     return replace(decision, certificates=CertificateSummary.of(rows))
 
 
@@ -177,7 +199,7 @@ def _decide(
     rows: Sequence[TrajectoryRow],
     calls: Sequence[Span],
     config: GRPOConfig,
-    version: str,
+    versions: Collection[str],
 ) -> Decision:
     status = outcome.rollout.status
     reward = outcome.reward
@@ -186,7 +208,7 @@ def _decide(
         reason = Reason.NO_REWARD
     if not reason and reward is not None and not math.isfinite(reward):
         reason = Reason.BAD_REWARD
-    flaw = _flaw(rows, calls, config, version)
+    flaw = _flaw(rows, calls, config, versions)
     if flaw or reason:
         usable = reason and not flaw and config.on_failure == "penalise"
         penalised = Sample(outcome.rollout.rollout_id, config.failure_reward, rows)
@@ -211,7 +233,10 @@ def _rows(
 
 
 def _flaw(
-    rows: Sequence[TrajectoryRow], calls: Sequence[Span], config: GRPOConfig, version: str
+    rows: Sequence[TrajectoryRow],
+    calls: Sequence[Span],
+    config: GRPOConfig,
+    versions: Collection[str],
 ) -> str:
     """Return what is wrong with a rollout's tokens; empty if nothing is."""
     broken = {call.span_id for call in calls if _is_broken(call)}
@@ -227,7 +252,8 @@ def _flaw(
             return Reason.GAP
         if not certificate.logprobs_present:
             return Reason.NO_LOGPROBS
-        if certificate.model_versions != [version]:
+        found = certificate.model_versions
+        if not found or not set(found) <= set(versions):
             return Reason.OTHER_WEIGHTS
         if len(row.token_ids) > config.max_row_tokens:
             return Reason.TOO_LONG

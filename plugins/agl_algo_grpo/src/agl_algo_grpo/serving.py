@@ -116,16 +116,17 @@ class Serving:
             LLMServerError: The server refuses the weights, or dies too often.
         """
         began = time.monotonic()
-        self._weights, self._version = weights, version
         await self._proxy.drain(_DRAIN_SECONDS, abort=True)
-        try:
-            await self._update()
-        except LLMServerError as error:
-            if self._server.is_running():
-                raise
-            await self._restart(f"died while it loaded weights: {error}")
-        finally:
-            await self._proxy.resume()
+        async with self._restarting:
+            self._weights, self._version = weights, version
+            try:
+                await self._update()
+            except LLMServerError as error:
+                if self._server.is_running():
+                    raise
+                await self._restart(f"died while it loaded weights: {error}")
+            finally:
+                await self._proxy.resume()
         return time.monotonic() - began
 
     @asynccontextmanager
@@ -135,8 +136,7 @@ class Serving:
         Raises:
             LLMServerError: The limit of restarts is reached.
         """
-        failure: LLMServerError | None = None
-        self._restarts_before = self.restarts
+        failure: Exception | None = None
 
         async def guard(scope: anyio.CancelScope) -> None:
             nonlocal failure
@@ -150,11 +150,15 @@ class Serving:
             group.start_soon(guard, group.cancel_scope)
             try:
                 yield
-            except LLMServerError as error:  # a task group would wrap it in an exception group
+            except Exception as error:  # a task group would wrap it in an exception group
                 failure = error
             group.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+    def reset_limit(self) -> None:
+        """Start a new step: earlier restarts do not count against its limit."""
+        self._restarts_before = self.restarts
 
     async def ensure(self) -> None:
         """Restart the server if it is dead.

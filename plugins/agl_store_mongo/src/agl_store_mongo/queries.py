@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, get_args
 
+from pydantic import BaseModel
 from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
@@ -144,13 +146,19 @@ def _parts(query: Query, where: Filter) -> list[tuple[Filter, str | None]]:
     if field is None:
         return [(where, None)]
     missing = sortable_fields(query.model)[field]
-    if not query.model.model_fields[field].is_required():
+    if _may_be_missing(query.model, field):
         absent = [None, missing] if missing == "" else [None]
         without = ({"$and": [where, {field: {"$in": absent}}]}, None)
         having = ({"$and": [where, {field: {"$nin": absent}}]}, field)
         last = field.endswith("_time") == (query.sort_order == "asc")
         return [having, without] if last else [without, having]
     return [(where, field)]
+
+
+@cache
+def _may_be_missing(model: type[BaseModel], field: str) -> bool:
+    """Return whether a record may have no value here; a field may be required and still be None."""
+    return type(None) in get_args(model.model_fields[field].annotation)
 
 
 async def _find(

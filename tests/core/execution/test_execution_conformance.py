@@ -8,12 +8,12 @@ from agl_testing.execution import ExecutionSuite
 
 
 class TestSharedMemory(ExecutionSuite):
-    flags = frozenset({"fails_open_attempts"})
+    flags = frozenset({"fails_open_attempts", "watchdog"})
 
     @pytest.fixture
     def make_strategy(self):
         return lambda n_runners: SharedMemoryExecutionStrategy(
-            n_runners=n_runners, main_thread="algorithm", graceful_delay=0.5, join_timeout=5
+            n_runners=n_runners, graceful_delay=0.3, join_timeout=5
         )
 
 

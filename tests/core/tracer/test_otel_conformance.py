@@ -7,7 +7,7 @@ from agl_testing.tracer import TracerSuite
 
 
 class TestOtelTracer(TracerSuite):
-    flags = frozenset({"concurrent", "nested"})
+    flags = frozenset({"concurrent", "nested", "threads", "opentelemetry"})
 
     @pytest.fixture
     def tracer(self):

@@ -21,6 +21,7 @@ sys.path.insert(0, str(HERE))
 from wrong import (  # noqa: E402
     adapters,
     algorithms,
+    durable_stores,
     proxies,
     servers,
     stores,
@@ -38,6 +39,8 @@ class Kind(NamedTuple):
     value: str = "{fake}()"
     more: str = ""
     """Further lines of the class."""
+    suite: str = ""
+    """The suite; by default the kind has its name."""
 
 
 NEW_WEIGHTS = """
@@ -49,10 +52,19 @@ NEW_WEIGHTS = """
 
 KINDS = {
     "StoreSuite": Kind(stores, "store", ["thread_safe", "events"]),
+    "durable stores": Kind(
+        durable_stores,
+        "store",
+        ["thread_safe", "events", "durable"],
+        more=durable_stores.REOPEN,
+        suite="StoreSuite",
+    ),
     "TracerSuite": Kind(tracers, "tracer", ["concurrent", "nested"]),
     "AdapterSuite": Kind(adapters, "adapter", ["triplets"]),
     "AlgorithmSuite": Kind(algorithms, "algorithm", ["resources", "no_data"]),
-    "ExecutionSuite": Kind(strategies, "make_strategy", ["fails_open_attempts"], "{fake}"),
+    "ExecutionSuite": Kind(
+        strategies, "make_strategy", ["fails_open_attempts", "watchdog"], "{fake}"
+    ),
     "ProxySuite": Kind(proxies, "make_proxy", ["streaming", "token_ids"], "{fake}"),
     "LLMServerSuite": Kind(servers, "server", ["weights", "token_ids"], more=NEW_WEIGHTS),
 }
@@ -70,7 +82,7 @@ SLIPS = re.compile(
 )
 
 CLASS = """
-class Test_{suite}_{fake}(agl_testing.{suite}):
+class {name}(agl_testing.{suite}):
     flags = frozenset({flags!r})
 
     @pytest.fixture
@@ -82,10 +94,15 @@ class Test_{suite}_{fake}(agl_testing.{suite}):
 Outcomes = dict[tuple[str, str], list[tuple[str, str]]]
 
 
-def class_of(suite: str, fake: type) -> str:
-    kind = KINDS[suite]
+def name_of(kind: str, fake: str) -> str:
+    return f"Test_{kind.replace(' ', '_')}_{fake}"
+
+
+def class_of(name: str, fake: type) -> str:
+    kind = KINDS[name]
     return CLASS.format(
-        suite=suite,
+        name=name_of(name, fake.__name__),
+        suite=kind.suite or name,
         fake=fake.__name__,
         flags=kind.flags,
         fixture=kind.fixture,
@@ -107,8 +124,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     module = folder / "test_all.py"
     head = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport pytest, agl_testing\n"
     module.write_text(head + "".join(class_of(*each) for each in [*WRONG, *right]))
-    ids = [f"{module}::Test_{suite}_{fake.__name__}::{fake.CAUGHT_BY}" for suite, fake in WRONG]
-    ids += [f"{module}::Test_{suite}_Base::{test}" for suite in KINDS for test in TESTS[suite]]
+    ids = [f"{module}::{name_of(suite, fake.__name__)}::{fake.CAUGHT_BY}" for suite, fake in WRONG]
+    ids += [
+        f"{module}::{name_of(suite, 'Base')}::{test}" for suite in KINDS for test in TESTS[suite]
+    ]
     report = folder / "report.xml"
     # Strict mode: the suites must not depend on a project's configuration of pytest-asyncio.
     options = ["-p", "no:cacheprovider", "-o", "asyncio_mode=strict", f"--junitxml={report}"]
@@ -141,7 +160,7 @@ def test_there_are_enough_wrong_fakes():
     ("suite", "fake"), WRONG, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_a_wrong_component_is_caught_by_name(outcomes: Outcomes, suite, fake):
-    seen = outcomes[f"Test_{suite}_{fake.__name__}", fake.CAUGHT_BY]
+    seen = outcomes[name_of(suite, fake.__name__), fake.CAUGHT_BY]
     failures = [text for outcome, text in seen if outcome == "failure"]
     assert failures, seen
     # The failure must come from the suite's check, not from an error in the fake or its setup.
@@ -152,5 +171,5 @@ def test_a_wrong_component_is_caught_by_name(outcomes: Outcomes, suite, fake):
 @pytest.mark.parametrize("suite", KINDS)
 def test_the_correct_components_pass_those_tests(outcomes: Outcomes, suite):
     for test in TESTS[suite]:
-        seen = outcomes[f"Test_{suite}_Base", test]
+        seen = outcomes[name_of(suite, "Base"), test]
         assert {outcome for outcome, _ in seen} == {"passed"}, (test, seen)

@@ -337,3 +337,127 @@ class EventsComeTwice(Base):
         async for event in super().events():
             yield event
             yield event
+
+
+# -- batches, pages, orders and fields -----------------------------------------------------------
+
+
+class StoresTheFirst64OfABatch(Base):
+    CAUGHT_BY = "test_hundreds_of_spans_of_two_rollouts_are_one_batch"
+
+    async def add_encoded_spans(self, spans):
+        return await super().add_encoded_spans(spans[:64])
+
+
+class EnqueuesTheFirst64OfABatch(Base):
+    CAUGHT_BY = "test_batches_of_hundreds_are_whole_and_in_order"
+
+    async def enqueue_many_rollouts(self, rollouts):
+        return await super().enqueue_many_rollouts(rollouts[:64])
+
+
+class ListsAThousandAtMost(Base):
+    CAUGHT_BY = "test_a_list_past_a_thousand_is_whole"
+
+    async def query_rollouts(self, *, limit=-1, **options):
+        return await super().query_rollouts(limit=1000 if limit == -1 else limit, **options)
+
+
+class ReadsAThousandSpansAtMost(Base):
+    CAUGHT_BY = "test_the_spans_of_a_long_trace_are_whole"
+
+    async def query_spans(self, rollout_id, attempt_id=None, *, limit=-1, **options):
+        limit = 1000 if limit == -1 else limit
+        return await super().query_spans(rollout_id, attempt_id, limit=limit, **options)
+
+
+class ListsFiftyAtMost(Base):
+    CAUGHT_BY = "test_lists_past_fifty_are_whole"
+
+    async def query_workers(self, *, limit=-1, **options):
+        return await super().query_workers(limit=50 if limit == -1 else limit, **options)
+
+
+class DescendsByReversing(Base):
+    CAUGHT_BY = "test_rollouts_sort_by_every_field"
+
+    async def query_rollouts(self, *, sort_order="asc", limit=-1, offset=0, **options):
+        page = await super().query_rollouts(**options)
+        items = list(page.items)[:: 1 if sort_order == "asc" else -1]
+        items = items[offset:] if limit == -1 else items[offset : offset + limit]
+        return page.model_copy(update={"items": items, "limit": limit, "offset": offset})
+
+
+class SortsMissingTimesFirst(Base):
+    CAUGHT_BY = "test_attempts_sort_by_every_field"
+
+    async def query_attempts(self, rollout_id, *, sort_by="sequence_id", **options):
+        page = await super().query_attempts(rollout_id, sort_by=sort_by, **options)
+        if sort_by == "last_heartbeat_time":
+            items = sorted(page.items, key=lambda attempt: attempt.last_heartbeat_time is not None)
+            return page.model_copy(update={"items": items})
+        return page
+
+
+class ForgetsTheOffsetOfASortedPage(Base):
+    CAUGHT_BY = "test_workers_sort_by_every_field"
+
+    async def query_workers(self, *, sort_by=None, offset=0, **options):
+        page = await super().query_workers(
+            sort_by=sort_by, offset=0 if sort_by else offset, **options
+        )
+        return page.model_copy(update={"offset": offset})
+
+
+class SortsSpansByNameOnly(Base):
+    CAUGHT_BY = "test_spans_sort_by_every_field"
+
+    async def query_spans(self, rollout_id, attempt_id=None, *, sort_by="sequence_id", **options):
+        sort_by = "name" if sort_by == "parent_id" else sort_by
+        return await super().query_spans(rollout_id, attempt_id, sort_by=sort_by, **options)
+
+
+class AModeWipesTheMetadata(Base):
+    CAUGHT_BY = "test_an_update_of_a_rollout_keeps_its_other_fields"
+
+    async def update_rollout(self, rollout_id, **changes):
+        if set(changes) == {"mode"}:
+            changes["metadata"] = {}
+        return await super().update_rollout(rollout_id, **changes)
+
+
+class AHeartbeatWipesTheNotes(Base):
+    CAUGHT_BY = "test_an_update_of_an_attempt_keeps_its_other_fields"
+
+    async def update_attempt(self, rollout_id, attempt_id, **changes):
+        if set(changes) == {"last_heartbeat_time"}:
+            changes["metadata"] = {}
+        return await super().update_attempt(rollout_id, attempt_id, **changes)
+
+
+def through_javascript(value):
+    """Return a value as it comes back from a format that has only one kind of number."""
+    if isinstance(value, dict):
+        return {key: through_javascript(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [through_javascript(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class KeepsTasksInJavascript(Base):
+    CAUGHT_BY = "test_numbers_keep_their_types"
+
+    async def get_rollout_by_id(self, rollout_id):
+        rollout = await super().get_rollout_by_id(rollout_id)
+        return rollout and rollout.model_copy(update={"input": through_javascript(rollout.input)})
+
+
+class KeepsResourcesInJavascript(Base):
+    CAUGHT_BY = "test_numbers_in_resources_keep_their_types"
+
+    async def add_resources(self, resources):
+        changed = {
+            name: type(item).model_validate(through_javascript(item.model_dump()))
+            for name, item in resources.items()
+        }
+        return await super().add_resources(changed)

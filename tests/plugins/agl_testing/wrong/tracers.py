@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import pickle
+import threading
 
+from agl_core.errors import StoreUnavailableError
 from agl_core.tracer import OtelTracer
 from agl_core.tracer._active import _active
 from agl_core.types import TraceStatus
@@ -83,3 +86,126 @@ class CannotTravel(Base):
 
     def __getstate__(self):
         raise pickle.PicklingError("it holds a connection")
+
+
+class KeepsItsStackInItself(Base):
+    CAUGHT_BY = "test_spans_of_gathered_tasks_belong_to_the_trace"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list = []
+
+    @contextlib.contextmanager
+    def operation_context(self, name, attributes=None, start_time=None, end_time=None):
+        from opentelemetry import context, trace
+
+        if self.stack:
+            context.attach(trace.set_span_in_context(self.stack[-1]))
+        with super().operation_context(name, attributes, start_time, end_time) as recorder:
+            self.stack.append(recorder._span)
+            try:
+                yield recorder
+            finally:
+                self.stack.remove(recorder._span)
+
+
+class DropsSpansOfOtherThreads(Base):
+    CAUGHT_BY = "test_spans_of_to_thread_belong_to_the_trace"
+
+    def create_span(self, name, attributes=None, timestamp=None, status=None):
+        from opentelemetry import context
+
+        if threading.current_thread() is not threading.main_thread():
+            context.attach(context.Context())
+        return super().create_span(name, attributes, timestamp, status)
+
+
+class ReadsItsOwnClock(Base):
+    CAUGHT_BY = "test_times_are_those_of_the_caller"
+
+    def create_span(self, name, attributes=None, timestamp=None, status=None):
+        return super().create_span(name, attributes, None, status)
+
+
+class EndsPeriodsNow(Base):
+    CAUGHT_BY = "test_times_are_those_of_the_caller"
+
+    def operation_context(self, name, attributes=None, start_time=None, end_time=None):
+        return super().operation_context(name, attributes, start_time, None)
+
+
+class KeepsAHundredSpans(Base):
+    CAUGHT_BY = "test_hundreds_of_spans_arrive_whole_and_in_order"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def create_span(self, name, attributes=None, timestamp=None, status=None):
+        from opentelemetry import context
+
+        self.count += 1
+        if self.count > 100:
+            context.attach(context.Context())
+        return super().create_span(name, attributes, timestamp, status)
+
+
+class HidesASilentStore(Base):
+    CAUGHT_BY = "test_a_store_that_never_answers_is_reported_in_time"
+
+    @contextlib.asynccontextmanager
+    async def trace_context(self, name=None, **ids):
+        with contextlib.suppress(StoreUnavailableError):
+            async with super().trace_context(name, **ids) as inner:
+                yield inner
+
+
+class WritesEverythingAsText(Base):
+    CAUGHT_BY = "test_attributes_keep_their_types"
+
+    def create_span(self, name, attributes=None, timestamp=None, status=None):
+        attributes = {key: str(value) for key, value in (attributes or {}).items()}
+        return super().create_span(name, attributes, timestamp, status)
+
+
+class FlushesLater(Base):
+    CAUGHT_BY = "test_flushed_spans_are_in_the_store"
+
+    async def flush(self):
+        return None
+
+
+class DropsWhatACancelledAgentDid(Base):
+    CAUGHT_BY = "test_a_cancelled_agent_keeps_its_spans"
+
+    async def _close(self, recording, outer):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            recording._ended.clear()
+        await super()._close(recording, outer)
+
+
+class ReportsTheStoreInsteadOfTheAgent(Base):
+    CAUGHT_BY = "test_an_agents_error_comes_before_a_lost_store"
+
+    @contextlib.asynccontextmanager
+    async def trace_context(self, name=None, **ids):
+        try:
+            async with super().trace_context(name, **ids) as inner:
+                yield inner
+        except ZeroDivisionError as error:
+            raise StoreUnavailableError("spans are lost") from error
+
+
+class GivesEachSpanATraceOfItsOwn(Base):
+    CAUGHT_BY = "test_the_spans_of_an_attempt_have_one_trace_id"
+
+    def create_span(self, name, attributes=None, timestamp=None, status=None):
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+        from agl_core.tracer._processor import current_recording
+
+        recording = current_recording()
+        if recording is not None:
+            recording.trace_id = RandomIdGenerator().generate_trace_id()
+        return super().create_span(name, attributes, timestamp, status)

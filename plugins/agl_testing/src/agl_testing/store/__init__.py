@@ -15,6 +15,8 @@
 
 from agl_testing.store.concurrency import ConcurrencyTests
 from agl_testing.store.durability import DurabilityTests
+from agl_testing.store.fields import FieldTests
+from agl_testing.store.listing import BatchTests, SortingTests
 from agl_testing.store.load import LoadTests
 from agl_testing.store.machine import MachineTests
 from agl_testing.store.queueing import ClaimTests, QueueTests
@@ -37,6 +39,9 @@ class StoreSuite(
     ResourceTests,
     WaitTests,
     EventTests,
+    FieldTests,
+    SortingTests,
+    BatchTests,
     ConcurrencyTests,
     DurabilityTests,
     MachineTests,

@@ -11,16 +11,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any, get_args
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agl_core import lifecycle
 from agl_core.store import LightningStore
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, RolloutStatus, Worker
-from agl_testing.samples import span_of
+from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests
+from agl_testing.suite import requires
 
 __all__ = ["MachineTests"]
 
@@ -37,20 +39,34 @@ ROLLOUT_STATUSES = [
 _examples = itertools.count()
 _pick = st.integers(min_value=0, max_value=7)
 _worker = st.sampled_from([None, "a", "b"])
-_steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("enqueue"), st.sampled_from(CONFIGS)),
-        st.tuples(st.just("start"), st.sampled_from(CONFIGS), _worker),
-        st.tuples(st.just("dequeue"), _worker),
-        st.tuples(st.just("start_attempt"), _pick, _worker),
-        st.tuples(st.just("span"), _pick, _pick),
-        st.tuples(st.just("attempt"), _pick, _pick, st.sampled_from(ATTEMPT_STATUSES)),
-        st.tuples(st.just("note"), _pick, _pick),
-        st.tuples(st.just("rollout"), _pick, st.sampled_from(ROLLOUT_STATUSES)),
-        st.tuples(st.just("heartbeat"), st.sampled_from(["a", "b"])),
-    ),
-    max_size=25,
+_one_step = st.one_of(
+    st.tuples(st.just("enqueue"), st.sampled_from(CONFIGS)),
+    st.tuples(st.just("start"), st.sampled_from(CONFIGS), _worker),
+    st.tuples(st.just("dequeue"), _worker),
+    st.tuples(st.just("start_attempt"), _pick, _worker),
+    st.tuples(st.just("span"), _pick, _pick, st.sampled_from([None, 1, 2])),
+    st.tuples(st.just("resources"), st.sampled_from([None, "a", "b"])),
+    st.tuples(st.just("attempt"), _pick, _pick, st.sampled_from(ATTEMPT_STATUSES)),
+    st.tuples(st.just("note"), _pick, _pick),
+    st.tuples(st.just("rollout"), _pick, st.sampled_from(ROLLOUT_STATUSES)),
+    st.tuples(st.just("heartbeat"), st.sampled_from(["a", "b"])),
 )
+_steps = st.lists(_one_step, max_size=25)
+_steps_with_restarts = st.lists(st.one_of(_one_step, _one_step, st.just(("reopen",))), max_size=25)
+
+
+_A_FULL_STORE: list[tuple[Any, ...]] = [
+    *[("enqueue", CONFIGS[0])] * 6,
+    *[("resources", name) for name in ("a", "b", None, "a")],
+    *[("start", CONFIGS[1], name) for name in ("a", "b")],
+    *[("span", pick, 0, 1) for pick in (6, 7, 7)],
+    ("dequeue", "a"),
+    ("attempt", 0, 0, "failed"),
+    ("reopen",),
+    ("enqueue", CONFIGS[0]),
+    ("reopen",),
+]
+"""A history in which everything that a store must keep matters after a restart."""
 
 
 class Model:
@@ -61,6 +77,10 @@ class Model:
         self.attempts: dict[str, list[Attempt]] = {}
         self.workers: dict[str, Worker] = {}
         self.queue: list[str] = []
+        self.spans: dict[str, list[tuple[str, str]]] = {}
+        """Attempt id and span id of each span, by rollout."""
+        self.versions: dict[str, int] = {}
+        """Versions of the snapshots."""
 
     def apply(self, rollout_id: str, change: lifecycle.Change) -> None:
         if change.rollout:
@@ -84,6 +104,7 @@ class Model:
             **rollout.model_dump(exclude={"attempt", "status"}), status="queuing"
         )
         self.attempts[rollout.rollout_id] = []
+        self.spans[rollout.rollout_id] = []
         self.queue.append(rollout.rollout_id)
 
     def begun(self, claimed: AttemptedRollout, worker: str | None, *, dequeued: bool) -> None:
@@ -106,10 +127,19 @@ class Model:
 class History:
     """One history, applied to the store and to the model in parallel."""
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(
+        self, store: LightningStore, reopen: Callable[[], Awaitable[LightningStore]] | None = None
+    ) -> None:
         self.store = store
         self.model = Model()
         self.prefix = f"machine-{next(_examples)}-{time.time_ns()}-"
+        self.latest_resources: str | None = None
+        self.reopen = reopen
+
+    async def begin(self) -> None:
+        """Read what earlier histories have left in the same store."""
+        latest = await self.store.get_latest_resources()
+        self.latest_resources = latest and latest.resources_id
 
     def worker(self, name: str | None) -> str | None:
         return None if name is None else self.prefix + name
@@ -127,11 +157,14 @@ class History:
         await self.compare()
 
     async def do_enqueue(self, config: RolloutConfig) -> None:
-        self.model.created(await self.store.enqueue_rollout("x", config=config))
+        rollout = await self.store.enqueue_rollout("x", config=config)
+        assert rollout.resources_id == self.latest_resources
+        self.model.created(rollout)
 
     async def do_start(self, config: RolloutConfig, name: str | None) -> None:
         worker = self.worker(name)
         started = await self.store.start_rollout("x", config=config, worker_id=worker)
+        assert started.resources_id == self.latest_resources
         self.model.created(started)
         self.model.begun(started, worker, dequeued=False)
 
@@ -155,14 +188,37 @@ class History:
             started = await self.store.start_attempt(rollout_id, worker_id=worker)
             self.model.begun(started, worker, dequeued=False)
 
-    async def do_span(self, pick: int, which: int) -> None:
+    async def do_resources(self, name: str | None) -> None:
+        if name is None:
+            update = await self.store.add_resources(named_resources(self.prefix))
+        else:
+            update = await self.store.update_resources(self.prefix + name, named_resources(name))
+        versions = self.model.versions
+        versions[update.resources_id] = versions.get(update.resources_id, 0) + 1
+        self.latest_resources = update.resources_id
+
+    async def do_reopen(self) -> None:
+        """Close the store and open its data again."""
+        assert self.reopen is not None
+        await self.store.close()
+        self.store = await self.reopen()
+
+    async def do_span(self, pick: int, which: int, number: int | None) -> None:
         rollout_id = self.rollout(pick)
         attempt = rollout_id and self.attempt(rollout_id, which)
         if not rollout_id or not attempt:
             return
         rollout = self.model.rollouts[rollout_id]
         attempted = AttemptedRollout(**rollout.model_dump(), attempt=attempt)
-        await self.store.add_span(span_of(attempted))
+        # The same few ids appear in all rollouts and attempts.
+        span = span_of(attempted, span_id=None if number is None else f"{number:016x}")
+        stored = await self.store.add_span(span)
+        key = (attempt.attempt_id, span.span_id)
+        if key in self.model.spans[rollout_id]:
+            assert stored is None
+            return
+        assert stored == span
+        self.model.spans[rollout_id].append(key)
         change = lifecycle.span_arrived(
             rollout,
             attempt,
@@ -227,6 +283,14 @@ class History:
             assert [_shape(a) for a in attempts] == [
                 _shape(a) for a in self.model.attempts[rollout_id]
             ]
+            spans = await self.store.query_spans(rollout_id, sort_by=None)
+            assert [(s.attempt_id, s.span_id) for s in spans] == self.model.spans[rollout_id]
+        latest = await self.store.get_latest_resources()
+        assert (latest and latest.resources_id) == self.latest_resources
+        for resources_id, version in self.model.versions.items():
+            snapshot = await self.store.get_resources_by_id(resources_id)
+            assert snapshot is not None
+            assert snapshot.version == version
         for worker_id, expected in self.model.workers.items():
             worker = await self.store.get_worker_by_id(worker_id)
             assert worker is not None
@@ -264,27 +328,49 @@ def _shape(attempt: Attempt) -> tuple[Any, ...]:
     )
 
 
+_settings = settings(
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        # Every suite of a project inherits these tests, each with its own store.
+        HealthCheck.differing_executors,
+    ],
+)
+
+
+async def run_history(history: History, steps: list[tuple[Any, ...]]) -> None:
+    await history.begin()
+    before = await history.totals()
+    for step in steps:
+        await history.step(*step)
+    statuses = Counter(rollout.status for rollout in history.model.rollouts.values())
+    assert await history.totals() == before + statuses
+    await history.drain()
+
+
 class MachineTests(StoreTests):
     """Compares the store with the lifecycle."""
 
-    @settings(
-        max_examples=60,
-        deadline=None,
-        suppress_health_check=[
-            HealthCheck.function_scoped_fixture,
-            HealthCheck.too_slow,
-            # Every suite of a project inherits this test, each with its own store.
-            HealthCheck.differing_executors,
-        ],
-    )
+    @settings(_settings, max_examples=60)
     @given(steps=_steps)
     async def test_random_histories_follow_the_lifecycle(
         self, store: LightningStore, steps: list[tuple[Any, ...]]
     ):
-        history = History(store)
-        before = await history.totals()
-        for step in steps:
-            await history.step(*step)
-        statuses = Counter(rollout.status for rollout in history.model.rollouts.values())
-        assert await history.totals() == before + statuses
-        await history.drain()
+        await run_history(History(store), steps)
+
+    @requires("durable")
+    @settings(_settings, max_examples=25)
+    @example(steps=_A_FULL_STORE)
+    @given(steps=_steps_with_restarts)
+    async def test_random_histories_survive_restarts(
+        self, store: LightningStore, steps: list[tuple[Any, ...]]
+    ):
+        async def reopen() -> LightningStore:
+            return await self.reopen(store)
+
+        history = History(await reopen(), reopen)
+        try:
+            await run_history(history, [*steps, ("reopen",)])
+        finally:
+            await history.store.close()

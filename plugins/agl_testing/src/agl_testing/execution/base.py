@@ -1,0 +1,48 @@
+"""Base of the parts of the execution suite: the fixtures and the flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+
+from agl_core.execution import ExecutionStrategy
+from agl_core.store import InMemoryLightningStore
+from agl_testing.suite import Suite
+
+__all__ = ["ExecutionTests", "MakeStrategy", "WatchedStore"]
+
+MakeStrategy = Callable[..., ExecutionStrategy]
+
+
+class WatchedStore(InMemoryLightningStore):
+    """A store that counts the calls of its watchdog."""
+
+    scans = 0
+
+    async def run_watchdog(self) -> int:
+        self.scans += 1
+        return await super().run_watchdog()
+
+
+class ExecutionTests(Suite):
+    """Base of the execution suite's parts.
+
+    The author supplies a fixture ``make_strategy``: a callable that takes ``n_runners`` and returns
+    a strategy whose grace periods are about a second.
+    """
+
+    suite_name = "execution"
+    FLAGS: ClassVar[dict[str, str]] = {
+        "watchdog": "the algorithm runs in this process, and the store's watchdog during the run",
+        "fails_open_attempts": "open attempts of an abandoned worker are failed in the store",
+    }
+
+    @pytest.fixture
+    def make_strategy(self) -> Callable[..., ExecutionStrategy]:
+        raise NotImplementedError(f"{type(self).__name__} must supply a fixture `make_strategy`")
+
+    @pytest.fixture
+    def execution_store(self) -> WatchedStore:
+        return WatchedStore(scan_debounce_seconds=0)

@@ -1,0 +1,193 @@
+"""Each field keeps its value and its type, whatever other field is updated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agl_core.store import LightningStore
+from agl_core.types import LLM, Attempt, Checkpoint, Rollout, RolloutConfig
+from agl_testing.samples import span_of
+from agl_testing.store.base import StoreTests, claim
+
+__all__ = ["FieldTests"]
+
+NUMBERS: dict[str, Any] = {
+    "integer": 1,
+    "whole": 1.0,
+    "zero": 0,
+    "float zero": 0.0,
+    "negative": -2.0,
+    "large": 2**53 + 1,
+    "tiny": 5e-324,
+    "huge": 1e308,
+    "third": 1 / 3,
+    "yes": True,
+    "no": False,
+    "nothing": None,
+    "list": [1, 1.0, True, None, [0.0, 0]],
+    "nested": {"1": 1.0, "deep": {"k": [2.0, 2]}},
+}
+"""JSON values that a careless store takes for each other."""
+
+
+def typed(value: Any) -> Any:
+    """Return a value with the type of each number, so that 1, 1.0 and True differ."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [typed(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return (type(value).__name__, value)
+
+
+def shape(record: Any) -> dict[str, Any]:
+    return typed(record.model_dump(exclude={"attempt"}))
+
+
+class FieldTests(StoreTests):
+    """Updates of one field, and the types of numbers."""
+
+    async def _rollout(self, store: LightningStore) -> Rollout:
+        claimed = await claim(store, worker_id="w")
+        await store.update_rollout(
+            claimed.rollout_id,
+            input={"q": NUMBERS},
+            mode="val",
+            resources_id="rs-1",
+            config=RolloutConfig(timeout_seconds=900, max_attempts=3, retry_condition=["failed"]),
+            metadata={"m": 1.0},
+        )
+        rollout = await store.get_rollout_by_id(claimed.rollout_id)
+        assert rollout is not None
+        return rollout
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"input": {"other": [1, 1.0]}},
+            {"input": None},
+            {"mode": "test"},
+            {"mode": None},
+            {"resources_id": "rs-2"},
+            {"resources_id": None},
+            {"config": RolloutConfig(unresponsive_seconds=700.0)},
+            {"metadata": {"other": 2}},
+            {"metadata": {}},
+            {"status": "running"},
+            {},
+        ],
+        ids=str,
+    )
+    async def test_an_update_of_a_rollout_keeps_its_other_fields(
+        self, store: LightningStore, change: dict[str, Any]
+    ):
+        before = await self._rollout(store)
+        changed = await store.update_rollout(before.rollout_id, **change)
+        expected = shape(before.model_copy(update=change))
+        assert shape(changed) == expected
+        read = await store.get_rollout_by_id(before.rollout_id)
+        assert shape(read) == expected
+        (listed,) = await store.query_rollouts()
+        assert shape(listed) == expected
+        attempt = await store.get_latest_attempt(before.rollout_id)
+        assert attempt is not None
+        assert (attempt.worker_id, attempt.sequence_id) == ("w", 1)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"worker_id": "other"},
+            {"last_heartbeat_time": 1.0},
+            {"metadata": {"other": 2}},
+            {"metadata": None},
+            {"status": "running"},
+            {},
+        ],
+        ids=str,
+    )
+    async def test_an_update_of_an_attempt_keeps_its_other_fields(
+        self, store: LightningStore, change: dict[str, Any]
+    ):
+        claimed = await claim(store, {"q": NUMBERS}, worker_id="w")
+        ids = (claimed.rollout_id, claimed.attempt.attempt_id)
+        before: Attempt = await store.update_attempt(
+            *ids, metadata=NUMBERS, last_heartbeat_time=12345.0
+        )
+        assert typed(before.metadata) == typed(NUMBERS)
+        changed = await store.update_attempt(*ids, **change)
+        expected = shape(before.model_copy(update=change))
+        if change.get("status") == "running":
+            expected["last_heartbeat_time"] = typed(changed.last_heartbeat_time)
+        assert shape(changed) == expected
+        latest = await store.get_latest_attempt(ids[0])
+        assert shape(latest) == expected
+        (listed,) = await store.query_attempts(ids[0])
+        assert shape(listed) == expected
+        rollout = await store.get_rollout_by_id(ids[0])
+        assert rollout is not None
+        assert typed(rollout.input) == typed({"q": NUMBERS})
+
+    async def test_an_attempt_moves_to_another_worker(self, store: LightningStore):
+        claimed = await claim(store, worker_id="old")
+        await store.update_attempt(claimed.rollout_id, "latest", worker_id="new")
+        attempt = await store.get_latest_attempt(claimed.rollout_id)
+        assert attempt is not None
+        assert attempt.worker_id == "new"
+        worker = await store.get_worker_by_id("new")
+        assert worker is not None
+        assert worker.status == "busy"
+        assert worker.current_attempt_id == claimed.attempt.attempt_id
+
+    async def test_a_heartbeat_keeps_what_claims_wrote(self, store: LightningStore):
+        await store.dequeue_rollout("w")
+        await claim(store, worker_id="w")
+        before = await store.update_worker("w", {"old": 1})
+        after = await store.update_worker("w", NUMBERS)
+        assert typed(after.heartbeat_stats) == typed(NUMBERS)
+        assert (after.last_heartbeat_time or 0) >= (before.last_heartbeat_time or 0) > 0
+        kept = {"heartbeat_stats", "last_heartbeat_time"}
+        assert after.model_dump(exclude=kept) == before.model_dump(exclude=kept)
+        assert None not in (after.last_busy_time, after.last_idle_time, after.last_dequeue_time)
+        read = await store.get_worker_by_id("w")
+        assert read is not None
+        assert read.model_dump(exclude=kept) == after.model_dump(exclude=kept)
+        assert typed(read.heartbeat_stats) == typed(NUMBERS)
+        assert read.last_heartbeat_time == pytest.approx(after.last_heartbeat_time, abs=1e-4)
+
+    async def test_numbers_keep_their_types(self, store: LightningStore):
+        rollout = await store.enqueue_rollout(NUMBERS, metadata=NUMBERS)
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        read = await store.get_rollout_by_id(rollout.rollout_id)
+        (listed,) = await store.query_rollouts()
+        for found in (rollout, claimed, read, listed):
+            assert found is not None
+            assert typed(found.input) == typed(NUMBERS)
+            assert typed(found.metadata) == typed(NUMBERS)
+        times = [claimed.start_time, claimed.attempt.start_time]
+        assert [type(at) for at in times] == [float, float]
+
+    async def test_numbers_in_resources_keep_their_types(self, store: LightningStore):
+        llm = LLM(endpoint="http://127.0.0.1:1/v1", model="m", sampling_parameters=NUMBERS)
+        state = Checkpoint(state=NUMBERS, metrics={"reward": 1.0})
+        added = await store.add_resources({"llm": llm, "state": state})
+        read = await store.get_resources_by_id(added.resources_id)
+        latest = await store.get_latest_resources()
+        (listed,) = await store.query_resources()
+        for found in (added, read, latest, listed):
+            assert found is not None
+            values: Any = found.resources
+            assert typed(values["llm"].sampling_parameters) == typed(NUMBERS)
+            assert typed(values["state"].state) == typed(NUMBERS)
+            assert typed(values["state"].metrics) == typed({"reward": 1.0})
+
+    async def test_times_of_spans_are_exact(self, store: LightningStore):
+        claimed = await claim(store)
+        times = [0.0, 1.0, 1700000000.123456, 1e-6]
+        for index, at in enumerate(times, start=1):
+            span = span_of(claimed, index)
+            await store.add_span(span.model_copy(update={"start_time": at, "end_time": at}))
+        read = await store.query_spans(claimed.rollout_id)
+        assert [(span.start_time, span.end_time) for span in read] == [(at, at) for at in times]
+        assert {type(span.start_time) for span in read} == {float}

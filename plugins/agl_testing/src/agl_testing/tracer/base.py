@@ -1,0 +1,79 @@
+"""Base of the parts of the tracer suite: the fixtures, the flags, and helpers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from agl_core import semconv
+from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.tracer import Tracer
+from agl_core.types import AttemptedRollout, Span
+from agl_testing.suite import Suite
+
+__all__ = ["TracerTests", "bodies"]
+
+
+class RemoteStore(InMemoryLightningStore):
+    """A store that needs time to number a span, as if it were behind a network."""
+
+    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
+        return None
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        await asyncio.sleep(0.001)
+        return await super().get_many_span_sequence_ids(rollout_attempt_ids)
+
+
+class TracerTests(Suite):
+    """Base of the tracer suite's parts.
+
+    The author supplies a fixture ``tracer``: a tracer that is not initialised yet, and that waits
+    at most a second for a store that is down.
+    """
+
+    suite_name = "tracer"
+    FLAGS: ClassVar[dict[str, str]] = {
+        "concurrent": "several trace contexts may be open at once, in tasks and in threads",
+        "nested": "a trace context may be opened within another",
+        "threads": "spans of threads and thread pools that an agent starts belong to its trace",
+        "opentelemetry": "the context yields an OpenTelemetry tracer, whose spans it records",
+    }
+
+    @pytest.fixture
+    def tracer(self) -> Tracer:
+        raise NotImplementedError(f"{type(self).__name__} must supply a fixture `tracer`")
+
+    @pytest.fixture(params=["local", "remote", "one thread"])
+    def tracer_store(self, request: pytest.FixtureRequest) -> LightningStore:
+        """Return a store: one that numbers spans at once, one that cannot, one for one thread."""
+        kinds = {"local": InMemoryLightningStore, "remote": RemoteStore}
+        if request.param in kinds:
+            return kinds[request.param]()
+        return InMemoryLightningStore(thread_safe=False)
+
+    async def traced(
+        self, tracer: Tracer, store: LightningStore, work: Callable[[], Any]
+    ) -> tuple[AttemptedRollout, list[Span]]:
+        """Run ``work`` in a trace context of a new rollout; return the stored spans."""
+        rollout = await store.start_rollout("task")
+        ids: dict[str, Any] = {
+            "rollout_id": rollout.rollout_id,
+            "attempt_id": rollout.attempt.attempt_id,
+        }
+        async with tracer.trace_context(name=rollout.rollout_id, **ids):
+            result = work()
+            if asyncio.iscoroutine(result):
+                await result
+        return rollout, list(await store.query_spans(rollout.rollout_id))
+
+
+def bodies(spans: list[Span]) -> list[Any]:
+    """Return the bodies of the messages among the spans."""
+    found = (span.attributes.get(semconv.MESSAGE_BODY) for span in spans)
+    return [body for body in found if body is not None]

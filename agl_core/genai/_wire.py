@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import from_json, to_json
 
@@ -29,14 +29,37 @@ def loads(body: bytes) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: Not valid JSON.
+        ValueError: Not valid JSON in UTF-8, or nested too deeply.
     """
     try:
         return from_json(body)
-    except ValueError:
+    except ValueError as error:
+        if "recursion" in str(error):
+            raise
         # The fast parser rejects lone surrogates. JSON allows them, and a model that stops inside a
         # character produces them.
-        return json.loads(body)
+        try:
+            parsed = json.loads(body.decode())
+        except RecursionError:
+            raise ValueError("the JSON is nested too deeply") from None
+        if _is_too_deep(parsed):
+            raise ValueError("the JSON is nested too deeply") from None
+        return parsed
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Return whether a value is nested deeper than the fast parser allows."""
+    level: list[Any] = [value]
+    for _ in range(200):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (dict, list))
+            for child in cast("list[Any]", item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def dumps(value: Any) -> bytes:
@@ -69,7 +92,9 @@ class SseSplitter:
 
     def __init__(self, limit: int = 64 * 1024 * 1024) -> None:
         self._limit = limit
-        self._rest = b""
+        self._rest = bytearray()
+        self._searched = 0
+        self._half_line_end = b""
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
         """Return the events that ``data`` completes.
@@ -77,25 +102,31 @@ class SseSplitter:
         Raises:
             ValueError: An event grows past the limit.
         """
-        data = self._rest + data if self._rest else data
-        if b"\r" in data:
+        if self._half_line_end or b"\r" in data:
             # A "\r\n" may be cut between two chunks, so a final "\r" waits for the next chunk.
-            tail = data[-1:] if data.endswith(b"\r") else b""
-            body = data[: len(data) - len(tail)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            data = body + tail
+            data = self._half_line_end + data
+            self._half_line_end = b"\r" if data.endswith(b"\r") else b""
+            data = data[: len(data) - len(self._half_line_end)]
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        rest = self._rest
+        rest += data
         events: list[ServerSentEvent] = []
         start = 0
-        while (end := data.find(b"\n\n", start)) >= 0:
-            events.append(_event(data[start : end + 2]))
+        # Only new bytes are searched: an event of many chunks must not cost the square of its size.
+        while (end := rest.find(b"\n\n", max(start, self._searched))) >= 0:
+            events.append(_event(bytes(rest[start : end + 2])))
             start = end + 2
-        self._rest = data[start:]
-        if len(self._rest) > self._limit:
+        del rest[:start]
+        self._searched = max(0, len(rest) - 1)
+        if len(rest) > self._limit:
             raise ValueError(f"an event of a stream is larger than {self._limit} bytes")
         return events
 
     def close(self) -> bytes:
         """Return the bytes after the last complete event."""
-        rest, self._rest = self._rest, b""
+        rest = bytes(self._rest) + self._half_line_end
+        self._rest.clear()
+        self._searched, self._half_line_end = 0, b""
         return rest
 
 

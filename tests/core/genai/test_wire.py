@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,28 @@ def test_an_endless_event_is_an_error():
     splitter = SseSplitter(limit=10)
     with pytest.raises(ValueError, match="10 bytes"):
         splitter.feed(b"data: " + b"x" * 20)
+
+
+def test_an_event_of_many_chunks_is_searched_once():
+    splitter = SseSplitter()
+    before = time.process_time()
+    for _ in range(2**17):  # 8 MB; searching all of it for each chunk took minutes
+        assert splitter.feed(b"x" * 64) == []
+    assert time.process_time() - before < 5
+    (event,) = splitter.feed(b"\n\n")
+    assert len(event.raw) == 2**23 + 2
+
+
+@pytest.mark.parametrize("start", [b"", b'"\\ud800",'])
+@pytest.mark.parametrize("depth", [400, 100_000])
+def test_json_nested_too_deeply_is_not_valid(start: bytes, depth: int):
+    with pytest.raises(ValueError, match=r"deep|recursion"):
+        loads(b"[" + start + b"[" * depth + b"]" * depth + b"]")
+
+
+def test_json_in_another_encoding_is_not_valid():
+    with pytest.raises(ValueError):
+        loads('{"a": NaN}'.encode("utf-16"))
 
 
 def test_json_that_the_fast_parser_rejects():

@@ -8,9 +8,9 @@ streams.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from agl_codec.base import CodecError, StreamTranslator
+from agl_codec.base import MALFORMED, CodecError, StreamTranslator
 from agl_codec.losses import request_losses, response_losses
 from agl_codec.messages_request import request_from_messages, request_to_messages
 from agl_codec.messages_response import response_from_messages, response_to_messages
@@ -21,6 +21,7 @@ from agl_codec.responses_stream import ChatToResponses, ResponsesToChat
 from agl_core.genai import Json, Protocol
 
 __all__ = [
+    "MALFORMED",
     "TRANSLATABLE",
     "CodecError",
     "StreamTranslator",
@@ -31,6 +32,7 @@ __all__ = [
     "translate_response",
 ]
 
+T = TypeVar("T")
 _Pair = tuple[Protocol, Protocol]
 _REQUESTS: Final[dict[_Pair, Callable[[Json], Json]]] = {
     ("messages", "chat"): request_from_messages,
@@ -57,7 +59,7 @@ def translate_request(source: Protocol, target: Protocol, request: Json) -> Json
     """Return a request in another protocol; the original is not changed.
 
     Raises:
-        CodecError: The target has no equivalent.
+        CodecError: The target has no equivalent, or a field does not have its protocol's type.
     """
     return _translate(_REQUESTS, source, target, request)
 
@@ -66,18 +68,26 @@ def translate_response(source: Protocol, target: Protocol, response: Json) -> Js
     """Return a response in another protocol; the original is not changed.
 
     Raises:
-        CodecError: The target has no equivalent.
+        CodecError: The target has no equivalent, or a field does not have its protocol's type.
     """
     return _translate(_RESPONSES, source, target, response)
 
 
 def lost_in_request(source: Protocol, target: Protocol, request: Json) -> list[str]:
-    """Return the names of the fields that the translation of a request leaves out."""
+    """Return the names of the fields that the translation of a request leaves out.
+
+    Raises:
+        CodecError: A field does not have its protocol's type.
+    """
     return _lost(request_losses, _REQUESTS, source, target, request)
 
 
 def lost_in_response(source: Protocol, target: Protocol, response: Json) -> list[str]:
-    """Return the names of the fields that the translation of a response leaves out."""
+    """Return the names of the fields that the translation of a response leaves out.
+
+    Raises:
+        CodecError: A field does not have its protocol's type.
+    """
     return _lost(response_losses, _RESPONSES, source, target, response)
 
 
@@ -123,12 +133,27 @@ def _translate(
 ) -> Json:
     if source == target:
         return value
-    direct = table.get((source, target))
-    if direct is not None:
-        return direct(value)
-    if (source, "chat") in table and ("chat", target) in table:
-        return table["chat", target](table[source, "chat"](value))
-    raise CodecError(f"{source} calls cannot be turned into {target} calls")
+    steps: list[_Pair] = [(source, target)]
+    if steps[0] not in table:
+        steps = [(source, "chat"), ("chat", target)]
+    if not table.keys() >= set(steps):
+        raise CodecError(f"{source} calls cannot be turned into {target} calls")
+    for step in steps:
+        value = _checked(source, table[step], value)
+    return value
+
+
+def _checked(source: Protocol, function: Callable[..., T], *args: Any) -> T:
+    """Call a function of the codec, which takes it that a value has its protocol's types."""
+    try:
+        return function(*args)
+    except CodecError:
+        raise
+    except MALFORMED as error:
+        raise CodecError(
+            f"a field does not have the type that {source} calls have: "
+            f"{type(error).__name__}: {error!s:.200}"
+        ) from error
 
 
 def _lost(
@@ -141,6 +166,7 @@ def _lost(
     if source == target:
         return []
     if "chat" in (source, target):
-        return named(source, target, value)
-    first = named(source, "chat", value)
-    return sorted({*first, *named("chat", target, table[source, "chat"](value))})
+        return _checked(source, named, source, target, value)
+    first = _checked(source, named, source, "chat", value)
+    value = _translate(table, source, "chat", value)
+    return sorted({*first, *_checked(source, named, "chat", target, value)})

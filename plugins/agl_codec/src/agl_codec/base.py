@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Final
 
 from agl_core.genai import Json
 
-__all__ = ["CodecError", "StreamTranslator"]
+__all__ = ["MALFORMED", "CodecError", "StreamTranslator"]
+
+MALFORMED: Final = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""Errors of code that reads JSON of a protocol and meets other types than the protocol has."""
 
 
 class CodecError(ValueError):

@@ -151,12 +151,13 @@ _EXPONENTS: Final = (re.compile(rb"e\+?[0-9]{3}"), re.compile(rb"E\+?[0-9]{3}"))
 _MANY_DIGITS: Final = re.compile(rb"[0-9]{309}")
 
 
-def reject_non_finite(body: bytes, *, overflow: bool) -> None:
+def reject_non_finite(body: bytes, *, overflow: bool, parsed: Any = None) -> None:
     """Refuse NaN and infinities, which the parser accepts although they are not valid JSON.
 
     Args:
         body: A JSON document that the parser has accepted.
         overflow: Also refuse numbers in valid notation beyond the largest double.
+        parsed: The document as values, if the caller has them; else it is parsed again.
 
     Raises:
         HTTPError: 422.
@@ -167,7 +168,7 @@ def reject_non_finite(body: bytes, *, overflow: bool) -> None:
         (b"N" in body and b"NaN" in body)
         or (b"I" in body and b"Infinity" in body)
         or (overflow and _may_overflow(body))
-    ) and not _is_finite(from_json(body)):
+    ) and not _is_finite(from_json(body) if parsed is None else parsed):
         raise HTTPError(
             422,
             [{"type": "finite_number", "loc": ["body"], "msg": "NaN and infinities are not JSON"}],

@@ -61,10 +61,11 @@ async def serve(store: InMemoryLightningStore) -> AsyncIterator[Serve]:
 
 
 @pytest.fixture
-def spans(store: InMemoryLightningStore, claim: AttemptedRollout) -> Callable[[], Any]:
+def spans(store: InMemoryLightningStore, claim: AttemptedRollout) -> Callable[..., Any]:
     """Return the spans of the attempt."""
 
-    async def query() -> list[Span]:
-        return list((await store.query_spans(claim.rollout_id, claim.attempt.attempt_id)).items)
+    async def query(offset: int = 0) -> list[Span]:
+        ids = (claim.rollout_id, claim.attempt.attempt_id)
+        return list((await store.query_spans(*ids, offset=offset)).items)
 
     return query

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ModelParams,
         parse_model_list,
         providers,
+        read_base_url,
         read_model_list,
         refuse_references,
         resolve_secret,
@@ -28,14 +29,17 @@ if TYPE_CHECKING:
     from agl_proxy_direct.http_upstream import HttpUpstream, response_headers
     from agl_proxy_direct.proxy import DirectProxy
     from agl_proxy_direct.upstream import (
+        MAX_RESPONSE_BYTES,
         Upstream,
         UpstreamError,
         UpstreamRequest,
         UpstreamResponse,
+        too_large,
     )
     from agl_proxy_direct.upstream_spec import UpstreamSpec
 
 __all__ = [
+    "MAX_RESPONSE_BYTES",
     "Backend",
     "CallError",
     "DirectProxy",
@@ -52,10 +56,12 @@ __all__ = [
     "error_body",
     "parse_model_list",
     "providers",
+    "read_base_url",
     "read_model_list",
     "refuse_references",
     "resolve_secret",
     "response_headers",
+    "too_large",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -66,6 +72,7 @@ __getattr__, __dir__ = lazy_names(
         "DirectProxy": "agl_proxy_direct.proxy",
         "DirectProxyConfig": "agl_proxy_direct.config",
         "HttpUpstream": "agl_proxy_direct.http_upstream",
+        "MAX_RESPONSE_BYTES": "agl_proxy_direct.upstream",
         "ModelEntry": "agl_proxy_direct.backends",
         "ModelParams": "agl_proxy_direct.backends",
         "ProxyApp": "agl_proxy_direct.app",
@@ -77,9 +84,11 @@ __getattr__, __dir__ = lazy_names(
         "error_body": "agl_proxy_direct.errors",
         "parse_model_list": "agl_proxy_direct.backends",
         "providers": "agl_proxy_direct.backends",
+        "read_base_url": "agl_proxy_direct.backends",
         "read_model_list": "agl_proxy_direct.backends",
         "refuse_references": "agl_proxy_direct.backends",
         "resolve_secret": "agl_proxy_direct.backends",
         "response_headers": "agl_proxy_direct.http_upstream",
+        "too_large": "agl_proxy_direct.upstream",
     },
 )

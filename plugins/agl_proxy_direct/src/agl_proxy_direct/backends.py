@@ -12,13 +12,15 @@ is the name of a model on a server that speaks OpenAI's protocols.
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agl_core.errors import ConfigError
 from agl_core.genai import Protocol
@@ -31,10 +33,15 @@ __all__ = [
     "ModelParams",
     "parse_model_list",
     "providers",
+    "read_base_url",
     "read_model_list",
     "refuse_references",
     "resolve_secret",
 ]
+
+_SECRET_NAME: Final = re.compile("auth|cookie|credential|key|password|secret|token", re.IGNORECASE)
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _COMPATIBLE: Final = ProviderSpec(
     "openai-compatible", protocols=("chat", "completions", "embeddings")
@@ -67,7 +74,7 @@ _ROUTER_ONLY: Final = frozenset(
 class ModelParams(BaseModel):
     """``litellm_params`` of an entry. Any other key is a default for requests without it."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow", protected_namespaces=(), allow_inf_nan=False)
 
     model: str = Field(min_length=1)
     api_base: str | None = None
@@ -95,6 +102,14 @@ class ModelParams(BaseModel):
     logprobs: bool | None = Field(
         default=None, description="Request log-probabilities in every call"
     )
+
+    @field_validator("extra_headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not _HEADER_NAME.fullmatch(name) or _CONTROL.search(value):
+                raise ValueError(f"{name[:80]!r} is not a valid HTTP header")
+        return headers
 
 
 class ModelEntry(BaseModel):
@@ -133,6 +148,14 @@ class Backend:
     """How the key is sent; see :class:`agl_core.plugins.ProviderSpec`."""
     provider_headers: tuple[tuple[str, str], ...] = ()
     """Headers of the provider; an agent's own headers take precedence."""
+
+    def credentials(self) -> Iterator[str]:
+        """Yield the secrets that calls to this backend carry."""
+        if self.api_key is not None:
+            yield self.api_key
+        for name, value in self.headers:
+            if _SECRET_NAME.search(name):
+                yield value
 
     def url(self, endpoint: str) -> str:
         """Return the URL of an endpoint, e.g. of ``/chat/completions``."""
@@ -174,11 +197,13 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
     known = providers().get(prefix) if slash else None
     provider = known or _COMPATIBLE
     base = (params.api_base or params.base_url or provider.api_base).rstrip("/")
-    parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        problem = f"{base!r} is not an HTTP URL" if base else f"{params.model} needs a base URL"
-        raise ConfigError(f"{problem}, e.g. http://127.0.0.1:8000/v1", path=f"{where}.api_base")
-    if not parts.path:
+    if not base:
+        raise ConfigError(
+            f"{params.model} needs a base URL, e.g. http://127.0.0.1:8000/v1",
+            path=f"{where}.api_base",
+        )
+    base, login = read_base_url(base, f"{where}.api_base")
+    if not urlsplit(base).path:
         base += "/v1"
     version = entry.model_info.get("version")
     extra = params.model_extra or {}
@@ -188,7 +213,7 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
         provider=prefix if known else "openai-compatible",
         api_base=base,
         api_key=resolve_secret(params.api_key, f"{where}.api_key"),
-        headers=tuple(params.extra_headers.items()),
+        headers=(*login, *params.extra_headers.items()),
         auth=provider.auth,
         provider_headers=provider.headers,
         protocols=params.protocols or cast("tuple[Protocol, ...]", provider.protocols),
@@ -210,12 +235,39 @@ def resolve_secret(value: str | None, where: str) -> str | None:
     Raises:
         ConfigError: The variable is not set.
     """
-    if value is None or not value.startswith("os.environ/"):
-        return value
-    name = value.removeprefix("os.environ/")
-    if name not in os.environ:
-        raise ConfigError(f"the environment variable {name} is not set", path=where)
-    return os.environ[name]
+    if value is not None and value.startswith("os.environ/"):
+        name = value.removeprefix("os.environ/")
+        if name not in os.environ:
+            raise ConfigError(f"the environment variable {name} is not set", path=where)
+        value = os.environ[name]
+    if value is not None and _CONTROL.search(value):
+        raise ConfigError("the value holds a line break or another control character", path=where)
+    return value
+
+
+def read_base_url(base: str, where: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return a base URL without user name and password, and the header that carries them.
+
+    A base URL is part of messages, spans and the status; a header is not.
+
+    Raises:
+        ConfigError: It is not the URL of a directory on an HTTP server.
+    """
+    try:
+        parts = urlsplit(base)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port out of range, or an invalid address
+        valid = False
+    if not valid or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f]", base):
+        shown = re.sub(r"[?#].*", "", re.sub("//.*@", "//", base))
+        raise ConfigError(
+            f"{shown!r} is not an HTTP URL, e.g. http://127.0.0.1:8000/v1", path=where
+        )
+    login, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return base, ()
+    basic = base64.b64encode(unquote(login).encode()).decode()
+    return parts._replace(netloc=host).geturl(), (("authorization", f"Basic {basic}"),)
 
 
 def refuse_references(value: Any, where: str = "model_list") -> None:

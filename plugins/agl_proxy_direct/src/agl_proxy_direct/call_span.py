@@ -8,10 +8,13 @@ in the queue.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from agl_codec import MALFORMED
 from agl_core import genai, semconv
 from agl_core.genai import Json, Protocol, dumps
 from agl_core.ids import new_span_id, new_trace_id
@@ -25,6 +28,9 @@ _OPERATIONS: Final[Mapping[Protocol, str]] = {
     "completions": "text_completion",
     "embeddings": "embeddings",
 }
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_LARGEST: Final = 2**63 - 1
+"""OpenTelemetry's integers are signed and have 64 bits."""
 _RESOURCE: Final = {"attributes": {"service.name": "agl-proxy"}, "schema_url": ""}
 
 
@@ -78,7 +84,14 @@ def span_fields(record: CallRecord) -> Json:
         "parent_id": record.parent_id,
         "name": _name(record),
         "status": {"status_code": "OK" if error is None else "ERROR", "description": error},
-        "attributes": {**_call_attributes(record), **_model_attributes(record), **record.extra},
+        "attributes": {
+            key: _attribute(value)
+            for key, value in {
+                **_call_attributes(record),
+                **_model_attributes(record),
+                **record.extra,
+            }.items()
+        },
         "events": [],
         "links": [],
         "start_time": record.start_time,
@@ -91,15 +104,10 @@ def span_fields(record: CallRecord) -> Json:
 
 def parse_traceparent(value: bytes | None) -> tuple[str, str] | None:
     """Return trace id and span id of a ``traceparent`` header (W3C Trace Context), or None."""
-    if value is None:
+    found = _TRACEPARENT.match((value or b"").decode("latin-1"))
+    if found is None or set(found[1]) == {"0"} or set(found[2]) == {"0"}:
         return None
-    parts = value.decode("latin-1").split("-")
-    if len(parts) < 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
-        return None
-    try:
-        return (parts[1], parts[2]) if int(parts[1], 16) and int(parts[2], 16) else None
-    except ValueError:
-        return None
+    return found[1], found[2]
 
 
 def _context(trace_id: str, span_id: str, *, remote: bool) -> Json:
@@ -140,11 +148,48 @@ def _call_attributes(record: CallRecord) -> Json:
 
 
 def _model_attributes(record: CallRecord) -> Json:
-    attributes = genai.request_attributes(record.request)
-    if record.protocol == "embeddings":
-        attributes |= genai.usage_attributes(record.response or {})
-    elif record.protocol is not None:
-        attributes["gen_ai.input.messages"] = dumps(genai.input_messages(record.request)).decode()
-        if record.response is not None:
-            attributes |= genai.response_attributes(record.response)
-    return attributes
+    """Return the attributes of request and response.
+
+    Either may have other types than its protocol, whose server then refuses or ignores them. The
+    span holds such a request or response as JSON text.
+    """
+    found: Json = {}
+    try:
+        found |= genai.request_attributes(record.request)
+        if record.protocol is not None and record.protocol != "embeddings":
+            messages = genai.input_messages(record.request)
+            found["gen_ai.input.messages"] = dumps(messages).decode()
+    except MALFORMED as error:
+        found |= _raw("request", record.request, error)
+    if record.response is None or record.protocol is None:
+        return found
+    try:
+        if record.protocol == "embeddings":
+            found |= genai.usage_attributes(record.response)
+        else:
+            found |= genai.response_attributes(record.response)
+    except MALFORMED as error:
+        found |= _raw("response", record.response, error)
+    return found
+
+
+def _raw(what: str, value: Json, error: Exception) -> Json:
+    return {
+        f"agl.proxy.raw_{what}": dumps(value).decode(),
+        "agl.proxy.codec_error": f"{type(error).__name__}: {error!s:.200}",
+    }
+
+
+def _attribute(value: Any) -> Any:
+    """Return a value as an attribute; what OpenTelemetry does not have becomes JSON text."""
+    if isinstance(value, (str, bool)):
+        return value
+    items = cast("list[Any]", value) if isinstance(value, list) else [value]
+    kinds = set(map(type, items))
+    if kinds <= {str} or kinds <= {bool}:
+        return value
+    if kinds == {int} and min(items) >= -_LARGEST and max(items) <= _LARGEST:
+        return value
+    if kinds == {float} and all(map(math.isfinite, items)):
+        return value
+    return dumps(value).decode()

@@ -31,7 +31,7 @@ _MAX_BODY_BYTES: Final = 16 * 2**20
 
 
 class _Command(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class _Drain(_Command):

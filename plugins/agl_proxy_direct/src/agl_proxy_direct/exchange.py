@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from agl_core.genai import Route, dumps
+from agl_core.genai import Json, Route, dumps
 from agl_proxy_direct.call_span import CallRecord, parse_traceparent, span_fields
 from agl_proxy_direct.errors import CallError, error_body, error_event
 from agl_proxy_direct.upstream import UpstreamError
@@ -137,9 +137,7 @@ class Exchange(ABC):
             return
         record.end_time = record.start_time + time.monotonic() - self._started_at
         span.submit(span_fields(record))
-        if record.response is not None:
-            usage: dict[str, Any] = record.response.get("usage") or {}
-            self._app.limits.add_tokens(span.rollout_id, usage.get("total_tokens") or 0)
+        self._app.limits.add_tokens(span.rollout_id, _total_tokens(record.response))
 
     async def _store_span(self, status: int) -> None:
         """Wait until the span is in the store, for at most ``flush_timeout`` seconds.
@@ -178,3 +176,10 @@ class Exchange(ABC):
     async def _send_upstream_error(self, error: UpstreamError) -> None:
         """Report that no backend gave a response."""
         await self._send_error(CallError(error.status, error.message, error.code))
+
+
+def _total_tokens(response: Json | None) -> int:
+    """Return the tokens of prompt and response; 0 if the backend does not say."""
+    usage: Any = (response or {}).get("usage")
+    tokens: Any = cast("Json", usage).get("total_tokens") if isinstance(usage, dict) else None
+    return max(0, tokens) if isinstance(tokens, int) else 0

@@ -8,8 +8,9 @@ proxy: :meth:`ExtraFields.strip` removes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from agl_codec import CodecError
 from agl_core.genai import Json, Protocol
 from agl_proxy_direct.backends import Backend
 
@@ -67,6 +68,9 @@ def complete_request(
 
     Returns:
         The fields to remove from the response.
+
+    Raises:
+        CodecError: ``stream_options`` is not an object.
     """
     body["model"] = backend.model
     for key, value in backend.defaults:
@@ -80,7 +84,10 @@ def complete_request(
         body["logprobs"] = True if protocol == "chat" else 0  # 0: of the sampled token alone
         logprobs = True
     if body.get("stream") and backend.stream_usage:
-        options: dict[str, Any] = body.get("stream_options") or {}
+        options: Any = body.get("stream_options") or {}
+        if not isinstance(options, dict):
+            raise CodecError("stream_options must be an object")
+        options = cast("Json", options)
         if not options.get("include_usage"):
             body["stream_options"] = {**options, "include_usage": True}
             usage = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
@@ -12,7 +13,14 @@ from yarl import URL
 
 from agl_core.genai import dumps
 from agl_proxy_direct.backends import Backend
-from agl_proxy_direct.upstream import Upstream, UpstreamError, UpstreamRequest, UpstreamResponse
+from agl_proxy_direct.upstream import (
+    MAX_RESPONSE_BYTES,
+    Upstream,
+    UpstreamError,
+    UpstreamRequest,
+    UpstreamResponse,
+    too_large,
+)
 from agl_serving import is_token
 
 __all__ = ["HttpUpstream", "response_headers"]
@@ -34,6 +42,13 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 """Hop-by-hop headers (RFC 9110, section 7.6.1), and headers that our own server writes."""
+
+_NOT_RETURNED: Final = _HOP_BY_HOP | {"set-cookie"}
+"""The session of a cookie is one of the operator's account, and its cookies are not sent back."""
+
+_BAD_NAME: Final = re.compile(rb"[^A-Za-z0-9!#$%&'*+.^_`|~-]|^$")
+_BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""RFC 9110, sections 5.1 and 5.5. Our server does not write a response with such a header."""
 
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     "accept-encoding",
@@ -105,6 +120,10 @@ class HttpUpstream(Upstream):
             )
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _as_upstream_error(error, backend) from error
+        if not 200 <= response.status < 600:
+            response.close()
+            message = f"{_where(backend)} answered with the status {response.status}"
+            raise UpstreamError(502, message, "backend_garbage")
         return _HttpResponse(response, backend)
 
     def _url(self, request: UpstreamRequest) -> URL:
@@ -138,14 +157,15 @@ class _HttpResponse(UpstreamResponse):
         self._backend = backend
 
     async def read(self) -> bytes:
-        try:
-            return await self._response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise _as_upstream_error(error, self._backend) from error
+        return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncGenerator[bytes]:
+        size = 0
         try:
             async for chunk in self._response.content.iter_any():
+                size += len(chunk)
+                if size > MAX_RESPONSE_BYTES:
+                    raise too_large(_where(self._backend))
                 yield chunk
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _as_upstream_error(error, self._backend) from error
@@ -159,13 +179,19 @@ def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes
     return [
         (name.lower(), value)
         for name, value in headers
-        if name.lower().decode("latin-1") not in _HOP_BY_HOP
+        if name.lower().decode("latin-1") not in _NOT_RETURNED
+        and not _BAD_NAME.search(name)
+        and not _BAD_VALUE.search(value)
     ]
+
+
+def _where(backend: Backend) -> str:
+    return f"the backend {backend.api_base} of model {backend.model_name!r}"
 
 
 def _as_upstream_error(error: BaseException, backend: Backend) -> UpstreamError:
     """Return the error that a failed connection means for the caller."""
-    where = f"the backend {backend.api_base} of model {backend.model_name!r}"
+    where = _where(backend)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         message = f"{where} could not be connected to within {backend.connect_timeout:g} s"
         return UpstreamError(504, message, "connect_timeout")

@@ -13,10 +13,13 @@ in the spool.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Final, cast
 
 from agl_codec import (
+    MALFORMED,
     TRANSLATABLE,
     CodecError,
     lost_in_request,
@@ -29,9 +32,10 @@ from agl_proxy_direct.balancer import Member
 from agl_proxy_direct.errors import CallError, translate_error
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.extra_fields import ExtraFields, complete_request
+from agl_proxy_direct.redaction import send
 from agl_proxy_direct.relay import StreamRelay
 from agl_proxy_direct.upstream import UpstreamError, UpstreamRequest, UpstreamResponse
-from agl_serving import JSON
+from agl_serving import JSON, HTTPError, reject_non_finite
 
 __all__ = ["ModelCallExchange"]
 
@@ -92,8 +96,12 @@ class ModelCallExchange(Exchange):
     def _parse_request(self) -> Json:
         try:
             request = loads(self._body)
+            reject_non_finite(self._body, overflow=True, parsed=request)
         except ValueError as error:
             raise CallError(400, f"the body is not JSON: {error}", "invalid_json") from None
+        except HTTPError:
+            message = "the body is not JSON: NaN and infinities are not numbers of JSON"
+            raise CallError(400, message, "invalid_json") from None
         if not isinstance(request, dict):
             raise CallError(400, "the body must be a JSON object", "invalid_json")
         request = cast("Json", request)
@@ -136,26 +144,22 @@ class ModelCallExchange(Exchange):
         target = self._backend_protocol(member)
         record.backend, record.provider = backend.api_base, backend.provider
         record.backend_protocol, record.version = target, member.version
-        if target == self._protocol:
-            body = dict(request)
-        else:
-            try:
-                body = translate_request(self._protocol, target, request)
-            except CodecError as error:
-                raise CallError(400, str(error), "not_translatable") from None
+        try:
+            body = {**translate_request(self._protocol, target, request)}
             record.lost = lost_in_request(self._protocol, target, request)
-        extra = complete_request(body, target, backend, capture=self._span is not None)
-        response = await self._app.upstream.send(
-            UpstreamRequest(
-                backend,
-                ENDPOINTS[target],
-                target,
-                body,
-                self._headers,
-                query=self._query,
-                forward_key=self._app.forwards_keys,
-            )
+            extra = complete_request(body, target, backend, capture=self._span is not None)
+        except CodecError as error:
+            raise CallError(400, str(error), "not_translatable") from None
+        sent = UpstreamRequest(
+            backend,
+            ENDPOINTS[target],
+            target,
+            body,
+            self._headers,
+            query=self._query,
+            forward_key=self._app.forwards_keys,
         )
+        response = await send(self._app.upstream, sent)
         try:
             if response.status >= 400:
                 raise BackendRefusal(member, target, response, await response.read())
@@ -199,12 +203,21 @@ class ModelCallExchange(Exchange):
                 "backend_garbage",
             )
         answer = cast("Json", answer)
-        self._record_response(member, target, answer)
-        if target != self._protocol:
-            raw = dumps(translate_response(target, self._protocol, answer))
-        elif extra:
-            extra.strip(answer)
-            raw = dumps(answer)
+        try:
+            self._record_response(member, target, answer)
+            if target != self._protocol:
+                raw = dumps(translate_response(target, self._protocol, answer))
+            elif extra:
+                extra.strip(answer)
+                raw = dumps(answer)
+        except MALFORMED as error:
+            self._record.extra["agl.proxy.raw_response"] = dumps(answer).decode()
+            raise UpstreamError(
+                502,
+                f"the backend {member.backend.api_base} sent an answer that is not one of "
+                f"{target}: {error!s:.200}",
+                "backend_garbage",
+            ) from None
         await self._store_span(response.status)
         await self._send_response(response.status, raw, response.headers)
 
@@ -216,7 +229,7 @@ class ModelCallExchange(Exchange):
         try:
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
-                    out = self._feed(relay, chunk, member)
+                    out = self._call_relay(partial(relay.feed, chunk), member)
                     if record.first_token_seconds is None and relay.assembler.started:
                         record.first_token_seconds = time.monotonic() - self._started_at
                     if out:
@@ -225,27 +238,34 @@ class ModelCallExchange(Exchange):
                         await self._send(body)
         finally:
             if relay.events:
-                self._record_response(member, target, relay.assembler.result())
+                self._record_stream(member, target, relay)
         if not relay.complete:
             raise UpstreamError(
                 502, f"the backend {member.backend.api_base} ended its stream early", "stream_cut"
             )
         if relay.assembler.error is not None:
             record.error, record.error_type = relay.assembler.error, "backend_error"
-        rest = relay.close()
+        rest = self._call_relay(relay.close, member)
         await self._store_span(response.status)
         await self._send_headers(response.status, response.headers)
         await self._send({"type": "http.response.body", "body": rest})
 
-    def _feed(self, relay: StreamRelay, chunk: bytes, member: Member) -> bytes:
+    def _call_relay(self, call: Callable[[], bytes], member: Member) -> bytes:
         try:
-            return relay.feed(chunk)
-        except ValueError as error:
+            return call()
+        except MALFORMED as error:
             raise UpstreamError(
                 502,
-                f"the backend {member.backend.api_base} sent a broken stream: {error}",
+                f"the backend {member.backend.api_base} sent a broken stream: {error!s:.200}",
                 "backend_garbage",
             ) from None
+
+    def _record_stream(self, member: Member, target: Protocol, relay: StreamRelay) -> None:
+        """Keep what a stream said until its end, or until it broke."""
+        try:
+            self._record_response(member, target, relay.assembler.result())
+        except MALFORMED as error:
+            self._record.extra["agl.proxy.codec_error"] = f"{type(error).__name__}: {error!s:.200}"
 
     def _record_response(self, member: Member, target: Protocol, answer: Json) -> None:
         """Keep the response for the span, in the chat protocol."""

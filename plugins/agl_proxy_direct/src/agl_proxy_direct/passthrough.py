@@ -9,6 +9,7 @@ from agl_core.genai import Json, dumps, loads
 from agl_proxy_direct.access import TOKENIZING
 from agl_proxy_direct.errors import CallError
 from agl_proxy_direct.exchange import Exchange
+from agl_proxy_direct.redaction import send
 from agl_proxy_direct.upstream import UpstreamRequest, UpstreamResponse
 
 __all__ = ["PassthroughExchange"]
@@ -30,23 +31,24 @@ class PassthroughExchange(Exchange):
         backend = member.backend
         record.backend, record.provider = backend.api_base, backend.provider
         record.version, record.tries = member.version, 1
-        body = self._body or None
-        if request is not None and named and model != backend.model:
-            body = dumps({**request, "model": backend.model})
         failed: bool | None = None
         try:
-            response = await app.upstream.send(
-                UpstreamRequest(
-                    backend,
-                    self._route.endpoint,
-                    None,
-                    body,
-                    self._headers,
-                    method=self._method,
-                    query=self._query,
-                    forward_key=app.forwards_keys,
-                )
+            body = self._body or None
+            if request is not None and named:
+                # Written anew also if the name is right: parsers differ in which of two equal keys
+                # they take, and the model checked above must be the one that the backend reads.
+                body = dumps({**request, "model": backend.model})
+            sent = UpstreamRequest(
+                backend,
+                self._route.endpoint,
+                None,
+                body,
+                self._headers,
+                method=self._method,
+                query=self._query,
+                forward_key=app.forwards_keys,
             )
+            response = await send(app.upstream, sent)
             try:
                 await self._copy(response)
                 failed = response.status >= 500

@@ -7,7 +7,7 @@ The event that finishes the model's output, and all after it, are held until
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from agl_codec import StreamTranslator, stream_translator
 from agl_core.genai import DONE, Json, Protocol, SseSplitter, dumps, event_bytes, loads, named_event
@@ -45,8 +45,8 @@ class StreamRelay:
         self._write = event_bytes if target in ("chat", "completions") else named_event
         self._done = DONE if target in ("chat", "completions") else b""
         if source != target:
-            options: Json = request.get("stream_options") or {}
-            usage = bool(options.get("include_usage"))
+            options: Any = request.get("stream_options")
+            usage = isinstance(options, dict) and bool(cast("Json", options).get("include_usage"))
             self._translator = stream_translator(source, target, usage=usage)
         self._held: list[bytes] = []
 

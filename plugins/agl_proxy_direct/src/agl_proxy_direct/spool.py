@@ -24,7 +24,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from agl_core.errors import InvalidArgumentError, NotFoundError
 from agl_core.genai import dumps
@@ -47,6 +47,25 @@ class _SubmittedSpan(NamedTuple):
     fields: dict[str, Any]
     json: bytes
     """All fields as JSON."""
+
+
+def _utf8_json(fields: dict[str, Any]) -> bytes:
+    """Return JSON without lone surrogates, which no store can read back."""
+    json = dumps(fields)
+    if b"\\ud" not in json:
+        return json
+    return dumps(_without_surrogates(fields))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value).items()
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in pairs}
+    return value
 
 
 class PendingSpan:
@@ -75,7 +94,7 @@ class PendingSpan:
                 attempt and sequence.
         """
         fields = {"rollout_id": self.rollout_id, "attempt_id": self.attempt_id, **fields}
-        json = dumps(fields)
+        json = _utf8_json(fields)
         # The bytes hold the attributes now; keeping them twice would double the spool's memory.
         del fields["attributes"]
         self._submitted = _SubmittedSpan(fields, json)

@@ -5,14 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from agl_core.genai import Protocol
 from agl_proxy_direct.backends import Backend
 
-__all__ = ["Upstream", "UpstreamError", "UpstreamRequest", "UpstreamResponse"]
+__all__ = [
+    "MAX_RESPONSE_BYTES",
+    "Upstream",
+    "UpstreamError",
+    "UpstreamRequest",
+    "UpstreamResponse",
+    "too_large",
+]
 
 HeaderList = list[tuple[bytes, bytes]]
+MAX_RESPONSE_BYTES: Final = 256 * 2**20
+"""A response of 100,000 tokens with 20 log-probabilities each is smaller."""
 
 
 class UpstreamError(Exception):
@@ -31,6 +40,13 @@ class UpstreamError(Exception):
         self.message = message
         self.code = code
         self.backend_fault = backend_fault
+
+
+def too_large(where: str) -> UpstreamError:
+    """Return the error for a response that grows past :data:`MAX_RESPONSE_BYTES`."""
+    return UpstreamError(
+        502, f"{where} sent more than {MAX_RESPONSE_BYTES} bytes", "backend_answer_too_large"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,8 @@ class UpstreamRequest:
 
 class UpstreamResponse(ABC):
     """A backend's HTTP response. Its body is read once; its reader closes it.
+
+    An implementation ends a body that grows past :data:`MAX_RESPONSE_BYTES` (:func:`too_large`).
 
     Attributes:
         status: HTTP status.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from agl_proxy_direct import (
     ModelEntry,
     ModelParams,
     providers,
+    read_base_url,
     read_model_list,
     refuse_references,
     resolve_secret,
@@ -32,6 +34,7 @@ _PROTOCOLS: Final[Mapping[str, tuple[Protocol, ...]]] = {
     "openai": (*_ANY, "responses"),
     "anthropic": ("chat", "completions", "messages"),
 }
+_SECRET_NAME: Final = re.compile("credential|key|password|secret|token", re.IGNORECASE)
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 """Environment variables that LiteLLM reads keys from. Calls that bypass LiteLLM need them too."""
 
@@ -49,6 +52,12 @@ class LiteLLMBackend(Backend):
 
     params: tuple[tuple[str, Any], ...] = ()
     """``litellm_params`` of the deployment."""
+
+    def credentials(self) -> Iterator[str]:
+        yield from Backend.credentials(self)
+        for name, value in self.params:
+            if isinstance(value, str) and _SECRET_NAME.search(name):
+                yield value
 
     def __hash__(self) -> int:
         return Backend.__hash__(self)
@@ -111,7 +120,7 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
     provider, model = _provider(params, given, where)
     known = providers().get(provider)
     home = known.api_base if known else ""
-    base = _base_url(given or home, provider, f"{where}.api_base")
+    base, login = _base_url(given or home, provider, f"{where}.api_base")
     key = resolve_secret(params.api_key, f"{where}.api_key")
     if key is None and provider in _KEYS:
         key = os.environ.get(_KEYS[provider])
@@ -130,7 +139,7 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
         provider=provider,
         api_base=base or provider,
         api_key=key,
-        headers=tuple(params.extra_headers.items()),
+        headers=(*login, *params.extra_headers.items()),
         auth=known.auth if known else "bearer",
         provider_headers=known.headers if known else (),
         protocols=params.protocols or _PROTOCOLS.get(provider, _ANY),
@@ -170,17 +179,17 @@ def _provider(params: ModelParams, base: str | None, where: str) -> tuple[str, s
     return str(provider), str(model)
 
 
-def _base_url(base: str, provider: str, where: str) -> str:
-    """Return a provider's base URL; empty for a provider whose URL LiteLLM knows."""
+def _base_url(base: str, provider: str, where: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return a provider's base URL, and the header of a login in it.
+
+    The URL is empty for a provider whose URL LiteLLM knows.
+    """
     if not base:
         if provider == "hosted_vllm":
             raise ConfigError(
                 "hosted_vllm needs the URL of its server, e.g. http://gpu0:8000/v1", path=where
             )
-        return ""
-    parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(f"{base!r} is not an HTTP URL, e.g. http://127.0.0.1:8000/v1", path=where)
-    base = base.rstrip("/")
+        return "", ()
+    base, login = read_base_url(base.rstrip("/"), where)
     in_v1 = provider in OPENAI_LIKE or provider == "anthropic"
-    return base + "/v1" if in_v1 and not parts.path.rstrip("/") else base
+    return base + "/v1" if in_v1 and not urlsplit(base).path else base, login

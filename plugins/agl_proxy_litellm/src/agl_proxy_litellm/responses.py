@@ -212,10 +212,11 @@ def _where(backend: LiteLLMBackend) -> str:
 
 
 def _message(error: Exception) -> str:
-    # The text after this mark describes the router's group, which always has one backend here.
-    message, _, _ = str(getattr(error, "message", None) or error).partition(
-        "\n\nLiteLLM: model group"
-    )
+    message = str(getattr(error, "message", None) or error)
+    # The text after the first mark describes the router's group, which always has one backend here.
+    # After the others come LiteLLM's own files and lines, and advice to report them.
+    for mark in ("\n\nLiteLLM: model group", "\nTraceback (", "\n\nThis looks like a bug"):
+        message = message.partition(mark)[0]
     return message[:2000]
 
 

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 
 import httpx
 
+from agl_proxy_direct import MAX_RESPONSE_BYTES
+
 __all__ = ["Tap", "TapTransport"]
 
 
@@ -33,6 +35,7 @@ class Tap:
         self.whole = False
         self.connect_timeout = connect_timeout
         self._seen: list[bytes] = []
+        self._size = 0
         self._stream: httpx.AsyncByteStream | None = None
         self._pieces: AsyncIterator[bytes] | None = None
 
@@ -55,7 +58,11 @@ class Tap:
         if self.whole or self._pieces is None:
             return b""
         try:
-            return await anext(self._pieces)
+            piece = await anext(self._pieces)
+            self._size += len(piece)
+            if self._size > MAX_RESPONSE_BYTES:
+                raise httpx.ReadError(f"more than {MAX_RESPONSE_BYTES} bytes")
+            return piece
         except StopAsyncIteration:
             self.whole = True
             return b""
@@ -74,6 +81,7 @@ class Tap:
         assert isinstance(response.stream, httpx.AsyncByteStream)
         await self.close()  # LiteLLM retried: drop the earlier response
         self._seen.clear()
+        self._size = 0
         self.whole, self.error = False, None
         self.status, self.headers = response.status_code, response.headers.raw
         self._stream = response.stream

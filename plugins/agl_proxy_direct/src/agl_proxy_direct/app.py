@@ -31,7 +31,8 @@ from agl_proxy_direct.model_call import ModelCallExchange
 from agl_proxy_direct.models_endpoint import describe_models
 from agl_proxy_direct.passthrough import PassthroughExchange
 from agl_proxy_direct.paths import normal_path
-from agl_proxy_direct.spool import PendingSpan, Spool
+from agl_proxy_direct.pending_span import PendingSpan
+from agl_proxy_direct.spool import Spool
 from agl_proxy_direct.upstream import Upstream
 from agl_proxy_direct.upstream_spec import UpstreamSpec
 from agl_serving import (
@@ -182,7 +183,7 @@ class ProxyApp:
         spool = self.spool
         if spool.full():
             await spool.wait_for_room(self.config.flush_timeout)
-        if spool.full() or spool.failing_for() > self.config.flush_timeout:
+        if spool.full() or spool.failing_for(rollout_id) > self.config.flush_timeout:
             raise CallError(
                 503,
                 f"the store does not accept this proxy's spans "

@@ -20,7 +20,13 @@ __all__ = ["proxy"]
     "--store http://127.0.0.1:4747"
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
-@click.option("--port", default=4000, show_default=True, help="Port; 0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=4000,
+    show_default=True,
+    help="Port; 0 takes a free one.",
+)
 @click.option(
     "--model",
     "models",
@@ -86,7 +92,8 @@ def proxy(
         spec["auth_token"] = auth_token
     if insecure:
         spec["insecure"] = True
-    client = LightningStoreClient(store, auth_token=auth_token)
+    # The proxy's spool retries by itself, and meanwhile stores what the failing call does not hold.
+    client = LightningStoreClient(store, auth_token=auth_token, retry_delays=())
     made = build_component("proxy", spec, inject={"store": client})
     run_in_new_loop(partial(_run, made, client))
 

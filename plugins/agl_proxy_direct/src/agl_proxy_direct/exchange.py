@@ -15,7 +15,7 @@ from agl_serving import JSON, Message, Receive, Send
 
 if TYPE_CHECKING:
     from agl_proxy_direct.app import ProxyApp
-    from agl_proxy_direct.spool import PendingSpan
+    from agl_proxy_direct.pending_span import PendingSpan
 
 __all__ = ["Exchange"]
 

@@ -11,9 +11,12 @@ Sequence ids are drawn and spans are stored in batches: a batch holds the spans 
 the previous batch was sent. A single call waits for one round trip to the store; a thousand calls
 share a few round trips.
 
-No span is dropped. While the store fails, the spool keeps its spans and retries. When it is full,
-the proxy refuses new calls. A span that the store will never take, since its attempt
-does not exist, is logged and counted.
+While the store is down, the spool keeps its spans and retries. When it is full, the proxy refuses
+new calls. If the store answers but fails for a batch, each rollout of the batch gets a lane of its
+own, which retries apart from all others: a rollout whose spans fail holds up no other rollout.
+
+Two kinds of spans are dropped, logged and counted: those that the store refuses, since their
+attempt does not exist, and those for which it has failed for a while in which it took others.
 """
 
 from __future__ import annotations
@@ -24,101 +27,42 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, TypeAlias
 
 from agl_core.errors import InvalidArgumentError, NotFoundError
-from agl_core.genai import dumps
-from agl_core.store import EncodedSpan, LightningStore
+from agl_core.store import LightningStore
+from agl_proxy_direct.pending_span import PendingSpan
 
-__all__ = ["PendingSpan", "Spool"]
+__all__ = ["Spool"]
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _BATCH: Final = 512
+_LANE_SECONDS: Final = 600.0
+"""How long a rollout whose spans were dropped stays apart from the others."""
+_PROBE_ID: Final = "agl-proxy-probe"
+"""Id of no rollout. Any answer to a question about it says that the store works."""
 _REFUSALS: Final = (NotFoundError, InvalidArgumentError)
 
-T = TypeVar("T")
+
+class _Lane:
+    """The spans of a rollout for which the store failed, apart from those of other rollouts."""
+
+    def __init__(self) -> None:
+        self.spans: deque[PendingSpan] = deque()
+        self.wake = asyncio.Event()
+        self.failing_since: float | None = None
+        self.error = ""
+        self.task: asyncio.Task[None] | None = None
+
+    def add(self, span: PendingSpan) -> None:
+        self.spans.append(span)
+        self.wake.set()
 
 
-class _SubmittedSpan(NamedTuple):
-    """A complete span, except for its sequence id."""
-
-    fields: dict[str, Any]
-    json: bytes
-    """All fields as JSON."""
-
-
-def _utf8_json(fields: dict[str, Any]) -> bytes:
-    """Return JSON without lone surrogates, which no store can read back."""
-    json = dumps(fields)
-    if b"\\ud" not in json:
-        return json
-    return dumps(_without_surrogates(fields))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        pairs = cast("dict[Any, Any]", value).items()
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in pairs}
-    return value
-
-
-class PendingSpan:
-    """The span of a call, from the call's start until the store has it."""
-
-    __slots__ = ("_spool", "_submitted", "attempt_id", "done", "rollout_id", "sequence_id", "size")
-
-    def __init__(self, spool: Spool, rollout_id: str, attempt_id: str) -> None:
-        self.rollout_id = rollout_id
-        self.attempt_id = attempt_id
-        self.sequence_id: int | None = None
-        self.size = 0
-        self.done: asyncio.Future[bool] | None = None
-        self._spool = spool
-        self._submitted: _SubmittedSpan | None = None
-
-    @property
-    def submitted(self) -> bool:
-        return self._submitted is not None
-
-    def submit(self, fields: dict[str, Any]) -> None:
-        """Queue the span for the store, once.
-
-        Args:
-            fields: JSON fields of :class:`~agl_core.types.Span`, without the ids of rollout,
-                attempt and sequence.
-        """
-        fields = {"rollout_id": self.rollout_id, "attempt_id": self.attempt_id, **fields}
-        json = _utf8_json(fields)
-        # The bytes hold the attributes now; keeping them twice would double the spool's memory.
-        del fields["attributes"]
-        self._submitted = _SubmittedSpan(fields, json)
-        self.size = len(json)
-        self.done = asyncio.get_running_loop().create_future()
-        self._spool.add(self)
-
-    def encode(self) -> EncodedSpan:
-        """Return the span with its sequence id."""
-        assert self._submitted is not None
-        assert self.sequence_id is not None
-        fields, json = self._submitted
-        return EncodedSpan(
-            self.rollout_id,
-            self.attempt_id,
-            self.sequence_id,
-            fields["trace_id"],
-            fields["span_id"],
-            fields["parent_id"],
-            fields["name"],
-            fields["start_time"],
-            fields["end_time"],
-            b'{"sequence_id":%d,' % self.sequence_id + json[1:],
-        )
+Step: TypeAlias = Callable[[list[PendingSpan]], Awaitable[None]]
+"""A call of the store for some spans: drawing their ids, or adding them."""
 
 
 class Spool:
@@ -128,19 +72,27 @@ class Spool:
         store: Store of the spans.
         max_spans: Number of waiting spans at which the spool is full.
         max_bytes: Bytes of JSON at which the spool is full.
+        give_up: Seconds after which spans are dropped for which the store fails while it takes
+            others.
 
     Attributes:
         store: Store of the spans; may be replaced.
         stored_spans: Number of spans that the store accepted.
-        refused_spans: Number of spans that the store refused permanently.
+        refused_spans: Number of spans that were dropped.
     """
 
     def __init__(
-        self, store: LightningStore, *, max_spans: int = 20_000, max_bytes: int = 512 * 2**20
+        self,
+        store: LightningStore,
+        *,
+        max_spans: int = 20_000,
+        max_bytes: int = 512 * 2**20,
+        give_up: float = 30.0,
     ) -> None:
         self.store = store
         self._max_spans = max_spans
         self._max_bytes = max_bytes
+        self._give_up = give_up
         self._waiting = 0
         self._bytes = 0
         self._to_draw: deque[PendingSpan] = deque()
@@ -152,6 +104,8 @@ class Spool:
         self._empty.set()
         self._store_error: str | None = None
         self._failing_since = 0.0
+        self._stored_at = 0.0
+        self._lanes: dict[str, _Lane] = {}
         self._room: asyncio.Event = asyncio.Event()
         self.stored_spans = 0
         self.refused_spans = 0
@@ -169,12 +123,18 @@ class Spool:
 
     @property
     def store_error(self) -> str | None:
-        """The store's last error; None after the store has accepted spans again."""
-        return self._store_error
+        """The last error of a store that is down, or else of a rollout whose spans fail."""
+        if self._store_error is not None:
+            return self._store_error
+        failing = (lane.error for lane in self._lanes.values() if lane.failing_since is not None)
+        return next(failing, None)
 
-    def failing_for(self) -> float:
-        """Return for how many seconds every call of the store has failed."""
-        return 0.0 if self._store_error is None else time.monotonic() - self._failing_since
+    def failing_for(self, rollout_id: str) -> float:
+        """Return for how many seconds the store has been down, or failed for a rollout's spans."""
+        now = time.monotonic()
+        lane = self._lanes.get(rollout_id)
+        since = now if lane is None or lane.failing_since is None else lane.failing_since
+        return now - (since if self._store_error is None else min(since, self._failing_since))
 
     def full(self) -> bool:
         return self._waiting >= self._max_spans or self._bytes >= self._max_bytes
@@ -190,8 +150,12 @@ class Spool:
     def reserve(self, rollout_id: str, attempt_id: str) -> PendingSpan:
         """Reserve the next place in an attempt's order; the sequence id is drawn later."""
         span = PendingSpan(self, rollout_id, attempt_id)
-        self._to_draw.append(span)
-        self._wake_draw.set()
+        lane = self._lanes.get(rollout_id)
+        if lane is not None:
+            lane.add(span)
+        else:
+            self._to_draw.append(span)
+            self._wake_draw.set()
         return span
 
     def add(self, span: PendingSpan) -> None:
@@ -203,7 +167,16 @@ class Spool:
         if unstored is None:
             unstored = self._unstored[key] = set()
         unstored.add(span)
-        if span.sequence_id is not None:
+        if span.dropped:
+            self._settle(span, stored=False)
+        elif span.sequence_id is not None:
+            self._queue_to_store(span)
+
+    def _queue_to_store(self, span: PendingSpan) -> None:
+        lane = self._lanes.get(span.rollout_id)
+        if lane is not None:
+            lane.add(span)
+        else:
             self._to_store.append(span)
             self._wake_store.set()
 
@@ -244,55 +217,138 @@ class Spool:
                 timeout,
                 self._store_error or "no answer",
             )
-        for task in self._tasks:
+        lanes = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in (*self._tasks, *lanes):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *lanes, return_exceptions=True)
         return self._waiting
 
-    # -- sequence ids ----------------------------------------------------------------------------
+    # -- the queues of all rollouts --------------------------------------------------------------
 
     async def _draw_all(self) -> None:
         while True:
             await self._wake_draw.wait()
             self._wake_draw.clear()
             while self._to_draw:
-                batch = [self._to_draw.popleft() for _ in range(min(len(self._to_draw), _BATCH))]
-                for span, number in zip(batch, await self._draw(batch), strict=True):
-                    span.sequence_id = number
-                    if span.submitted:
-                        self._to_store.append(span)
-                        self._wake_store.set()
-
-    async def _draw(self, batch: list[PendingSpan]) -> Sequence[int]:
-        ids = [(span.rollout_id, span.attempt_id) for span in batch]
-        return await self._retry(lambda: self.store.get_many_span_sequence_ids(ids))
-
-    # -- storing ---------------------------------------------------------------------------------
+                await self._do(_take(self._to_draw), self._draw)
 
     async def _store_all(self) -> None:
         while True:
             await self._wake_store.wait()
             self._wake_store.clear()
             while self._to_store:
-                batch = [self._to_store.popleft() for _ in range(min(len(self._to_store), _BATCH))]
-                await self._store_batch(batch)
+                await self._do(_take(self._to_store), self._add)
 
-    async def _store_batch(self, batch: list[PendingSpan]) -> None:
-        spans = [span.encode() for span in batch]
-        try:
-            await self._retry(lambda: self.store.add_encoded_spans(spans))
-        except _REFUSALS as error:
-            if len(batch) == 1:
-                self.refused_spans += 1
-                logger.error("the store refuses the span of a model call: %s", error)
-                self._settle(batch[0], stored=False)
-                return
-            for span in batch:  # one unknown attempt must not fail the other spans
-                await self._store_batch([span])
+    async def _do(self, batch: list[PendingSpan], step: Step) -> None:
+        """Do a step for a batch; give the rollouts lanes if it fails while the store works."""
+        error = await self._until_up(batch, step)
+        if error is None:
             return
+        logger.warning("the store fails for a batch of %d spans: %.300r", len(batch), error)
         for span in batch:
-            self.stored_spans += 1
+            lane = self._lanes.get(span.rollout_id)
+            if lane is None:
+                lane = self._lanes[span.rollout_id] = _Lane()
+                lane.task = asyncio.create_task(self._serve_lane(span.rollout_id, lane))
+            lane.add(span)
+
+    # A step that failed is repeated, so both steps skip what is done.
+
+    async def _draw(self, batch: list[PendingSpan]) -> None:
+        batch = [span for span in batch if span.sequence_id is None and not span.dropped]
+        if not batch:
+            return
+        ids = [(span.rollout_id, span.attempt_id) for span in batch]
+        numbers = await self.store.get_many_span_sequence_ids(ids)
+        for span, number in zip(batch, numbers, strict=True):
+            span.sequence_id = number
+            if span.submitted:
+                self._queue_to_store(span)
+
+    async def _add(self, batch: list[PendingSpan]) -> None:
+        batch = [span for span in batch if span.done is not None and not span.done.done()]
+        if not batch:
+            return
+        await self.store.add_encoded_spans([span.encode() for span in batch])
+        self._stored_at = time.monotonic()
+        self.stored_spans += len(batch)
+        for span in batch:
             self._settle(span, stored=True)
+
+    # -- lanes -----------------------------------------------------------------------------------
+
+    async def _serve_lane(self, rollout_id: str, lane: _Lane) -> None:
+        """Retry the spans of a rollout until it needs no lane."""
+        tries = 0
+        while lane.spans or lane.failing_since is not None or await self._stays(lane):
+            lane.wake.clear()
+            batch = _take(lane.spans)
+            drawn = [span for span in batch if span.sequence_id is not None]
+            to_draw = [span for span in batch if span.sequence_id is None]
+            failed = await self._try_lane(to_draw, self._draw)
+            failed += await self._try_lane(drawn, self._add)
+            if not failed:
+                tries, lane.failing_since = 0, None
+                if not lane.spans:
+                    break
+                continue
+            error = failed[0][1]
+            lane.error = str(error) or type(error).__name__
+            now = time.monotonic()
+            if lane.failing_since is None:
+                lane.failing_since = now
+                logger.warning(
+                    "the store does not accept spans of rollout %s; retrying apart from others: "
+                    "%.300r",
+                    rollout_id,
+                    error,
+                )
+            if now - lane.failing_since > self._give_up and self._stored_at > lane.failing_since:
+                self._drop([span for span, _ in failed], error)
+                tries, lane.failing_since = 0, None
+                continue
+            lane.spans.extendleft(span for span, _ in reversed(failed))
+            await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
+            tries += 1
+        if self._lanes.get(rollout_id) is lane:
+            del self._lanes[rollout_id]
+
+    async def _stays(self, lane: _Lane) -> bool:
+        """Wait for the next span of a rollout whose spans were dropped; false if none comes."""
+        try:
+            async with asyncio.timeout(_LANE_SECONDS):
+                await lane.wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _try_lane(
+        self, batch: list[PendingSpan], step: Step
+    ) -> list[tuple[PendingSpan, Exception]]:
+        """Do a step for a batch; return the spans for which the store fails, each by itself."""
+        error = await self._until_up(batch, step) if batch else None
+        if error is None:
+            return []
+        if len(batch) == 1:
+            return [(batch[0], error)]
+        middle = len(batch) // 2
+        failed = await self._try_lane(batch[:middle], step)
+        return failed + await self._try_lane(batch[middle:], step)
+
+    # -- outcomes --------------------------------------------------------------------------------
+
+    def _drop(self, spans: Sequence[PendingSpan], error: Exception) -> None:
+        self.refused_spans += len(spans)
+        logger.error(
+            "the store refuses %d spans of model calls, which are dropped (%d so far): %.300s",
+            len(spans),
+            self.refused_spans,
+            error,
+        )
+        for span in spans:
+            span.dropped = True
+            if span.submitted:
+                self._settle(span, stored=False)
 
     def _settle(self, span: PendingSpan, *, stored: bool) -> None:
         assert span.done is not None
@@ -311,24 +367,62 @@ class Spool:
 
     # -- retries ---------------------------------------------------------------------------------
 
-    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the store until it answers; errors about the arguments are raised at once."""
+    async def _until_up(self, batch: list[PendingSpan], step: Step) -> Exception | None:
+        """Do a step for a batch; while the store is down, wait and repeat.
+
+        Returns:
+            The error of a store that works but fails for this batch; None after success.
+        """
         tries = 0
         while True:
             try:
-                result = await call()
-            except _REFUSALS:
-                raise
+                await self._without_refused(batch, step)
             except Exception as error:
-                # Any other error may pass: the spans are kept, and the store may recover.
+                if await self._is_up():
+                    self._note_up()
+                    return error
                 if self._store_error is None:
                     self._failing_since = time.monotonic()
-                    logger.warning("the store does not accept spans; retrying: %r", error)
+                    logger.warning("the store does not accept spans; retrying: %.300r", error)
                 self._store_error = str(error) or type(error).__name__
                 await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
                 continue
-            if self._store_error is not None:
-                logger.info("the store accepts spans again; %d are waiting", self._waiting)
-                self._store_error = None
-            return result
+            self._note_up()
+            return None
+
+    async def _without_refused(self, batch: list[PendingSpan], step: Step) -> None:
+        """Do a step for a batch, without the spans that the store refuses."""
+        refused: list[PendingSpan] = []
+        reason: Exception | None = None
+        parts = [batch]
+        while parts:
+            part = parts.pop()
+            try:
+                await step(part)
+            except _REFUSALS as error:
+                if len(part) == 1:
+                    refused += part
+                    reason = error
+                else:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+        if reason is not None:
+            self._drop(refused, reason)
+
+    async def _is_up(self) -> bool:
+        try:
+            await self.store.get_rollout_by_id(_PROBE_ID)
+        except Exception as error:
+            logger.debug("the store is down: %r", error)
+            return False
+        return True
+
+    def _note_up(self) -> None:
+        if self._store_error is not None:
+            logger.info("the store accepts spans again; %d are waiting", self._waiting)
+            self._store_error = None
+
+
+def _take(queue: deque[PendingSpan]) -> list[PendingSpan]:
+    return [queue.popleft() for _ in range(min(len(queue), _BATCH))]

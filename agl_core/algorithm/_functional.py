@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
 from agl_core.algorithm._base import Algorithm
+from agl_core.algorithm._utils import LLMProxyLike
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset
 
@@ -29,7 +31,7 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
 
     Its parameters are filled by name: ``store``, ``adapter``, ``llm_proxy``,
     ``llm_server``, ``initial_resources``, ``run``, ``train_dataset``, ``val_dataset``; any of them,
-    in any order::
+    in any order. A proxy that it names runs while the function does::
 
         @algo
         async def search(*, store, train_dataset, val_dataset):
@@ -76,6 +78,8 @@ class FunctionalAlgorithm(Algorithm):
     ) -> Any:
         """Call the function with the arguments that its parameters name.
 
+        A stopped proxy that it names runs for the call.
+
         Raises:
             TypeError: A dataset is given that the function has no parameter for.
         """
@@ -87,7 +91,23 @@ class FunctionalAlgorithm(Algorithm):
                 )
         arguments = {name: get(self) for name, get in _INJECTED.items() if name in self._wanted}
         arguments.update({k: v for k, v in datasets.items() if k in self._wanted})
-        return self._function(**arguments)
+        proxy: LLMProxyLike | None = arguments.get("llm_proxy")
+        if proxy is None or proxy.is_running():
+            return self._function(**arguments)
+        if self.is_async():
+            return self._run_async(proxy, arguments)
+        asyncio.run(proxy.start())
+        try:
+            return self._function(**arguments)
+        finally:
+            asyncio.run(proxy.stop())
+
+    async def _run_async(self, proxy: LLMProxyLike, arguments: dict[str, Any]) -> Any:
+        await proxy.start()
+        try:
+            return await self._function(**arguments)
+        finally:
+            await proxy.stop()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)

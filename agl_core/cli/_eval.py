@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agl_core.cli._failures import Failures
 from agl_core.cli._output import print_json, print_table
 from agl_core.cli._runs import (
     RunRecord,
@@ -79,19 +80,24 @@ def evaluate(
                 trainer.initial_resources = {}  # neither file nor store has any: none are needed
             with listening(record), stopped_by_signals():
                 outcome = trainer.evaluate(plan.agent, tasks, resources=resources, timeout=timeout)
+            failed = [one.rollout for one in outcome if one.rollout.status == "failed"]
+            failures = asyncio.run(Failures.read(trainer.store, outcome.statuses(), failed))
         finally:
             asyncio.run(trainer.store.close())
-    _print(record, outcome, as_json)
+    _print(record, outcome, failures, as_json)
+    failures.tell()
+    if failures.verdict:
+        raise click.ClickException(failures.verdict)
 
 
-def _print(record: RunRecord, outcome: BatchOutcome, as_json: bool) -> None:
+def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json: bool) -> None:
     score = outcome.score(confidence=CONFIDENCE)
     missing = sum(one.reward is None for one in outcome)
     if as_json:
         print_json(
             {
                 "run": record.as_json(),
-                "status": "succeeded",
+                "status": "failed" if failures.verdict else "succeeded",
                 "metrics": {
                     "mean": score.mean,
                     "low": finite(score.low),
@@ -101,6 +107,7 @@ def _print(record: RunRecord, outcome: BatchOutcome, as_json: bool) -> None:
                     "without_reward": missing,
                     **outcome.statuses(),
                 },
+                "failures": failures.as_json(),
                 "resources_id": outcome.resources_id,
             }
         )
@@ -110,7 +117,7 @@ def _print(record: RunRecord, outcome: BatchOutcome, as_json: bool) -> None:
         ["95 % interval", f"{score.low:.3f} to {score.high:.3f}"],
         ["tasks", str(len(outcome))],
         ["without a reward", str(missing)],
-        *([status, str(count)] for status, count in outcome.statuses().items()),
+        *failures.rows(),
         ["resources", outcome.resources_id or "none"],
         ["seconds", f"{record.seconds:.1f}"],
     ]

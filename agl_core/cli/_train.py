@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl_core.cli._failures import Failures, failed_rollouts
 from agl_core.cli._output import print_json, print_table
 from agl_core.cli._runs import (
     INTERRUPTED,
@@ -72,26 +73,32 @@ def train(
             set_up_logging(plan)
             trainer = plan.build_trainer()
         say_store(trainer, plan, as_json)
-        counts, latest = _fit(trainer, plan, record, name, resume)
-    status = "interrupted" if trainer.interrupted else "succeeded"
+        counts, latest, failures = _fit(trainer, plan, record, name, resume)
+    status = "failed" if failures.verdict else "succeeded"
+    if trainer.interrupted:
+        status = "interrupted"
     if as_json:
         print_json(
             {
                 "run": record.as_json(),
                 "status": status,
                 "metrics": {**record.metrics, **counts, "steps": record.steps},
+                "failures": failures.as_json(),
                 "best_resources": _public(latest) if latest else None,
             }
         )
     else:
-        _print_run(record, status, counts, latest)
+        _print_run(record, status, failures, latest)
+    failures.tell()
+    if status == "failed":
+        raise click.ClickException(failures.verdict)
     return INTERRUPTED if trainer.interrupted else 0
 
 
 def _fit(
     trainer: Trainer, plan: TrainPlan, record: RunRecord, name: str | None, resume: bool
-) -> tuple[dict[str, int], ResourcesUpdate | None]:
-    """Train; return the counts of the run's rollouts by final status, and the best resources."""
+) -> tuple[dict[str, int], ResourcesUpdate | None, Failures]:
+    """Train; return the counts of rollouts by final status, the best resources, and failures."""
     from agl_core.algorithm import stored_runs
 
     store = trainer.store
@@ -108,6 +115,10 @@ def _fit(
             await (store.get_resources_by_id(best) if best else store.get_latest_resources()),
         )
 
+    async def look_at_failures(counts: dict[str, int]) -> Failures:
+        failed = await failed_rollouts(store, counts["failed"])
+        return await Failures.read(store, counts, failed)
+
     try:
         trainer.run = record.name = _choose_run(
             asyncio.run(stored_runs(store)), Path(record.file).stem, name, resume
@@ -118,12 +129,14 @@ def _fit(
         with listening(record), stopped_by_signals():
             trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
         if resume:
-            return asyncio.run(look_at_run())
-        after, latest = asyncio.run(look())
+            counts, latest = asyncio.run(look_at_run())
+        else:
+            after, latest = asyncio.run(look())
+            # A durable store also holds the rollouts of earlier runs: subtract them.
+            counts = {key: after[key] - before[key] for key in after}
+        return counts, latest, asyncio.run(look_at_failures(counts))
     finally:
         asyncio.run(store.close())
-    # A durable store also holds the rollouts of earlier runs: subtract them.
-    return {key: after[key] - before[key] for key in after}, latest
 
 
 def _choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bool) -> str:
@@ -165,10 +178,13 @@ def _print_check(record: RunRecord, as_json: bool) -> None:
 
 
 def _print_run(
-    record: RunRecord, status: str, counts: dict[str, int], latest: ResourcesUpdate | None
+    record: RunRecord,
+    status: str,
+    failures: Failures,
+    latest: ResourcesUpdate | None,
 ) -> None:
     rows = [["run", record.name], ["status", status], ["seconds", f"{record.seconds:.1f}"]]
-    rows += [[name, str(count)] for name, count in counts.items()]
+    rows += failures.rows()
     rows += [[name, f"{value:.4g}"] for name, value in record.metrics.items()]
     if latest is not None:
         rows.append(["best resources", f"{latest.resources_id} (version {latest.version})"])

@@ -16,6 +16,7 @@ from agl_core.runner._claims import Claims
 from agl_core.runner._final_status import CANCELLED_TIMEOUT
 from agl_core.runner._heartbeat import Heartbeat, HeartbeatMode
 from agl_core.runner._hooks import Hooks
+from agl_core.runner._known_errors import KnownErrors
 from agl_core.runner._oversight import Oversight
 from agl_core.runner._reporting import Progress, report_end, report_start
 from agl_core.runner._sync_calls import SyncCalls
@@ -107,6 +108,7 @@ class LitAgentRunner(Runner[T]):
         self.finish_timeout = finish_timeout
         self._agent: LitAgent[T] | None = None
         self._hooks = Hooks()
+        self._errors = KnownErrors()
         self._llm_proxy: LLMProxy | None = None
         self._parts: _WorkerParts | None = None
 
@@ -124,6 +126,7 @@ class LitAgentRunner(Runner[T]):
         self._llm_proxy = llm_proxy
         self._agent = agent
         self._hooks = Hooks(hooks or ())
+        self._errors = KnownErrors.shared or KnownErrors()
         agent.set_runner(self)
         self.tracer.init()
 
@@ -142,6 +145,7 @@ class LitAgentRunner(Runner[T]):
             sync_calls=SyncCalls(f"agl-agent-{worker_id}"),
             cancel_grace=self.cancel_grace,
             finish_timeout=self.finish_timeout,
+            errors=self._errors,
             llm_proxy=self._llm_proxy,
         )
         oversight = Oversight(store)

@@ -29,6 +29,7 @@ from agl_core.errors import (
 )
 from agl_core.runner._final_status import write_final_status
 from agl_core.runner._keys import with_keys
+from agl_core.runner._known_errors import KnownErrors
 from agl_core.runner._results import store_result
 from agl_core.runner._sync_calls import Outcome, SyncCalls
 
@@ -60,6 +61,7 @@ class Workplace:
         sync_calls: Threads for sync agents.
         cancel_grace: Seconds that an async agent gets to end after it was cancelled.
         finish_timeout: Seconds for writing the final status, retries included.
+        errors: The errors whose traceback is in the log.
         llm_proxy: The run's proxy, which issues the agents' keys; None if there is none, or if it
             runs in another process.
     """
@@ -73,6 +75,7 @@ class Workplace:
     sync_calls: SyncCalls
     cancel_grace: float
     finish_timeout: float
+    errors: KnownErrors
     llm_proxy: LLMProxy | None = None
 
 

@@ -6,7 +6,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from agl_core.errors import error_text
 from agl_core.plugins._events import has_listeners, notify
+from agl_core.runner._known_errors import without_own_frames
 from agl_core.types import FINISHED_STATUSES
 
 if TYPE_CHECKING:
@@ -111,12 +113,15 @@ async def report_end(run: AttemptRun, *, raised: bool = False) -> None:
 
 def _log_end(run: AttemptRun) -> None:
     if run.error is not None:
-        logger.error(
-            "%s: rollout %s failed after %.2f s",
+        first = run.place.errors.add(run.error)
+        logger.log(
+            logging.ERROR if first else logging.DEBUG,
+            "%s: rollout %s failed after %.2f s: %s",
             run.place.worker_id,
             run.rollout.rollout_id,
             run.duration,
-            exc_info=run.error,
+            error_text(run.error),
+            exc_info=without_own_frames(run.error) if first else None,
         )
     elif logger.isEnabledFor(logging.DEBUG):
         logger.debug(

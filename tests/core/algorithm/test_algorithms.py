@@ -225,6 +225,27 @@ async def test_with_llm_proxy() -> None:
     assert theirs.diary == []  # not stopped: the algorithm did not start it
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_gets_a_proxy_that_runs(is_async: bool) -> None:
+    def look(llm_proxy: Any) -> None:
+        llm_proxy.diary.append(f"running: {llm_proxy.is_running()}")
+        raise KeyError("inside")
+
+    @algo
+    async def search(llm_proxy: Any) -> None:
+        look(llm_proxy)
+
+    algorithm = search if is_async else algo(look)
+    proxies = [Proxy(), Proxy(running=True)]
+    for proxy in proxies:
+        algorithm.set_llm_proxy(proxy)
+        with pytest.raises(KeyError):
+            # A trainer calls a plain function in a thread.
+            await (algorithm.run() if is_async else asyncio.to_thread(algorithm.run))
+    assert proxies[0].diary == ["start", "running: True", "stop"]
+    assert proxies[1].diary == ["running: True"]  # the function did not start it
+
+
 @given(st.integers(1, 30), st.integers(1, 40), st.integers())
 def test_batches_are_exact_and_fair(items: int, size: int, seed: int) -> None:
     count = 20

@@ -56,7 +56,9 @@ def test_a_dataset_of_its_own_and_a_failing_agent(project, agl):
     done = agl("eval", "train.toml", "--json", "--dataset", "missing.csv")
     metrics = json.loads(done.stdout)["metrics"]
     assert (metrics["mean"], metrics["without_reward"], metrics["failed"]) == (0.0, 1, 1)
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "agl: error: 1 of 1 failed: KeyError 'a'"
+    assert json.loads(done.stdout)["status"] == "failed"
 
 
 def test_the_algorithm_is_not_even_built(project, agl):

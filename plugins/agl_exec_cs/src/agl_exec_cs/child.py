@@ -24,7 +24,7 @@ from agl_core.execution import (
     supervise,
     wait_readable,
 )
-from agl_core.runner import worker_name
+from agl_core.runner import KnownErrors, worker_name
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.orphans import end_with_parent
@@ -116,6 +116,7 @@ class RunnerJob:
         report: The pipe for the end of the work.
         access: How the runner reaches the store.
         grace: Seconds between the stop event and the cancellation.
+        errors: Shared memory for the errors whose traceback is in the log.
     """
 
     bundle: CloudPickled
@@ -124,8 +125,10 @@ class RunnerJob:
     report: Connection[str, Any]
     access: StoreAccess
     grace: float
+    errors: Any
 
     def run(self, leftovers: Leftovers) -> None:
+        KnownErrors.shared = KnownErrors(self.errors.get_obj(), self.errors.get_lock())
         asyncio.run(self._run(leftovers))
 
     async def _run(self, leftovers: Leftovers) -> None:

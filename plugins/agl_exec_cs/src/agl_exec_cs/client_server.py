@@ -33,7 +33,7 @@ from agl_core.execution import (
     supervise,
 )
 from agl_core.plugins import configured_by
-from agl_core.runner import worker_name
+from agl_core.runner import ERROR_KINDS, worker_name
 from agl_core.store import LightningStore
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.child import RunnerJob, run_runner, supervise_with_signals
@@ -166,6 +166,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         stop = MultiprocessingEvent(context)
         publisher = UrlPublisher(context, access, self.reconnect_timeout)
         workers = {f"runner-{i}": worker_name(i) for i in range(self.n_runners)}
+        errors = context.Array("Q", ERROR_KINDS)
 
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
             return RunnerJob(
@@ -175,6 +176,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 report,
                 publisher.new_access(),
                 self.graceful_timeout,
+                errors,
             )
 
         def end_runners() -> None:
@@ -209,10 +211,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         first = int.from_bytes(os.urandom(4)) & ~0xFF
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)
+        errors = context.Array("Q", ERROR_KINDS)
 
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
             return RunnerJob(
-                CloudPickled(runner), worker_id, stop, report, access, self.graceful_timeout
+                CloudPickled(runner), worker_id, stop, report, access, self.graceful_timeout, errors
             )
 
         workers = {f"runner-{i}": first + i for i in range(self.n_runners)}

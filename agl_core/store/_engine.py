@@ -666,6 +666,9 @@ def _is_finished(status: RolloutStatus) -> bool:
     return status in FINISHED_STATUSES
 
 
+_AnyPage: Final = PaginatedResult[Any]  # pydantic looks a parametrised class up in 3 us
+
+
 def _page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
     values = {"items": items, "limit": query.limit, "offset": query.offset, "total": total}
-    return construct(PaginatedResult[Any], values)
+    return construct(_AnyPage, values)

@@ -2,19 +2,23 @@
 
 Run it as a benchmark test, or as a script: ``python tests/benchmark/bench_server.py [CASE...]``.
 Server and load generator are separate processes. The generator keeps 16 connections busy, with
-minimal HTTP/1.1, so that its own cost is small.
+minimal HTTP/1.1, so that its own cost is small. With ``AGL_BENCH_BESIDE=/path/to/checkout`` the
+server of another checkout (``.venv/bin/python`` in it) gets the same load in turn; a ratio above 1
+means that this checkout does more per CPU second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,6 +28,8 @@ pytestmark = pytest.mark.benchmark
 
 CONNECTIONS = 16
 SECONDS = 3.0
+ROUNDS = 6
+HERE = Path(__file__).resolve().parents[2]
 PREFIX = "/v1/agl"
 TEXT = "x" * 150
 
@@ -48,10 +54,14 @@ async def bare_app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def serve(kind: str) -> None:
-    import gc
     import logging
 
-    from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, run_in_new_loop
+    from agl_serving import (
+        PythonServerLauncher,
+        PythonServerLauncherArgs,
+        freeze_memory,
+        run_in_new_loop,
+    )
 
     if kind == "bare":
         app: Any = bare_app
@@ -65,8 +75,7 @@ def serve(kind: str) -> None:
     async def main() -> None:
         launcher = PythonServerLauncher(app, PythonServerLauncherArgs())
         await launcher.start()
-        gc.collect()
-        gc.freeze()
+        freeze_memory()
         print(launcher.port, flush=True)
         await launcher.wait()
 
@@ -151,8 +160,6 @@ class Measured:
     seconds: float
     p50: float
     p99: float
-    request_bytes: int = 0
-    reply_bytes: int = 0
 
 
 async def drive(port: int, steps: Steps, seconds: float, concurrency: int) -> Measured:
@@ -445,47 +452,63 @@ def otlp_maker(
     return make
 
 
-async def load(case: str, port: int, bare_port: int) -> dict[str, Any]:
-    steps, first = await getattr(Cases(port), case)()
-    reply = await once(port, first)
-    mine = psutil.Process()
-    server, bare = psutil.Process(pid_at(port)), psutil.Process(pid_at(bare_port))
+@dataclass
+class Server:
+    """A server process under load, and what it has cost so far."""
 
-    def cpu(process: psutil.Process) -> float:
-        times = process.cpu_times()
+    port: int
+    process: psutil.Process
+    cpu: float = 0.0
+    operations: int = 0
+    seconds: float = 0.0
+    latencies: tuple[float, float] = (0.0, 0.0)
+
+    async def drive(self, steps: Steps, seconds: float) -> None:
+        before = self._cpu_time()
+        measured = await drive(self.port, steps, seconds, CONNECTIONS)
+        self.cpu += self._cpu_time() - before
+        self.operations += measured.operations
+        self.seconds += measured.seconds
+        self.latencies = (measured.p50, measured.p99)
+
+    def _cpu_time(self) -> float:
+        times = self.process.cpu_times()
         return times.user + times.system
 
-    before, memory = cpu(server), server.memory_info().rss
-    measured = await drive(port, steps, SECONDS, CONNECTIONS)
-    used, grown = cpu(server) - before, server.memory_info().rss - memory
 
+async def load(case: str, servers: list[Server], bare: Server) -> list[dict[str, Any]]:
+    """Put the load of one case on the servers in turn, in short slices: they share all noise."""
+    prepared = [await getattr(Cases(server.port), case)() for server in servers]
+    replies = [
+        await once(server.port, first) for server, (_, first) in zip(servers, prepared, strict=True)
+    ]
+    memory = [server.process.memory_info().rss for server in servers]
+    for _ in range(ROUNDS):
+        for server, (steps, _) in zip(servers, prepared, strict=True):
+            await server.drive(steps, SECONDS / ROUNDS)
+
+    first = prepared[0][1]
     _, _, body = first.partition(b"\r\n\r\n")
-    method = first.split(b" ", 1)[0].decode()
-    bare_request = http(method, f"/{len(reply)}", body)
+    bare_request = http(first.split(b" ", 1)[0].decode(), f"/{len(replies[0])}", body)
 
     def bare_steps() -> Generator[bytes, bytes, int]:
         yield bare_request
         return 1
 
-    before = cpu(bare)
-    limit = await drive(bare_port, bare_steps, 1.5, CONNECTIONS)
-    return {
-        **asdict(measured),
-        "request_bytes": len(body),
-        "reply_bytes": len(reply),
-        "cpu": used,
-        "grown_mb": grown / 1e6,
-        "rss_mb": server.memory_info().rss / 1e6,
-        "bare_per_cpu": limit.operations / (cpu(bare) - before),
-        "generator_cpu": sum(mine.cpu_times()[:2]),
-    }
-
-
-_pids: dict[int, int] = {}
-
-
-def pid_at(port: int) -> int:
-    return _pids[port]
+    await bare.drive(bare_steps, SECONDS / 2)
+    return [
+        {
+            "ops": server.operations / server.seconds,
+            "per_cpu": server.operations / server.cpu,
+            "p50": server.latencies[0],
+            "p99": server.latencies[1],
+            "bare_per_cpu": bare.operations / bare.cpu,
+            "rss_mb": server.process.memory_info().rss / 1e6,
+            "grown_mb": (server.process.memory_info().rss - before) / 1e6,
+            "operations": server.operations,
+        }
+        for server, before in zip(servers, memory, strict=True)
+    ]
 
 
 # -- putting it together ---------------------------------------------------------------------------
@@ -509,51 +532,58 @@ CASES = [
 ]
 
 
-def start(kind: str) -> tuple[subprocess.Popen[str], int, float]:
+def start(kind: str, checkout: Path = HERE) -> tuple[subprocess.Popen[str], int, float]:
+    python = sys.executable if checkout == HERE else str(checkout / ".venv/bin/python")
+    file = str(checkout / "tests/benchmark/bench_server.py")
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--serve", kind], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([python, file, "--serve", kind], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port = int(process.stdout.readline())
     return process, port, time.perf_counter() - began
 
 
 def run_cases(names: list[str]) -> Iterator[str]:
+    beside = os.environ.get("AGL_BENCH_BESIDE")
+    checkouts = [HERE] if beside is None else [HERE, Path(beside)]
     bare, bare_port, _ = start("bare")
     try:
         yield (
             f"{'case':16}{'ops/s':>9}{'ops/CPU-s':>11}{'target':>8}{'bare/CPU-s':>12}{'%bare':>7}"
             f"{'p50 ms':>8}{'p99 ms':>8}{'CPU-s/1k':>10}{'start s':>9}{'idle MB':>9}{'RSS MB':>8}"
-            f"{'MB/10k':>8}"
+            f"{'MB/10k':>8}" + (f"{'beside/CPU-s':>14}{'ratio':>7}" if beside else "")
         )
         for name, target in CASES:
             if names and name not in names:
                 continue
-            server, port, start_seconds = start("store")
+            servers = [start("store", checkout) for checkout in checkouts]
             try:
-                idle = psutil.Process(server.pid).memory_info().rss / 1e6
-                done = subprocess.run(
-                    [sys.executable, __file__, "--load", name]
-                    + [str(number) for number in (port, server.pid, bare_port, bare.pid)],
-                    stdout=subprocess.PIPE,
-                    check=True,
-                )
-                found = json.loads(done.stdout)
+                idle = psutil.Process(servers[0][0].pid).memory_info().rss / 1e6
+                places = [
+                    str(number)
+                    for process, port, _ in (*servers, (bare, bare_port, 0))
+                    for number in (port, process.pid)
+                ]
+                command = [sys.executable, __file__, "--load", name, *places]
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+                found, *others = json.loads(done.stdout)
             finally:
-                server.terminate()
-                server.wait()
-            per_cpu = found["operations"] / found["cpu"]
+                for process, _, _ in servers:
+                    process.terminate()
+                    process.wait()
+            per_cpu = found["per_cpu"]
             batch = 50 if name.startswith(("otlp", "span_batch")) else 10 if name == "cycle" else 1
             calls = per_cpu * (10 if name == "cycle" else 1 / batch)
-            yield (
-                f"{name:16}{found['operations'] / found['seconds']:9.0f}{per_cpu:11.0f}"
+            line = (
+                f"{name:16}{found['ops']:9.0f}{per_cpu:11.0f}"
                 f"{target or '':>8}{found['bare_per_cpu']:12.0f}"
                 f"{100 * calls / found['bare_per_cpu']:7.0f}"
                 f"{found['p50']:8.2f}{found['p99']:8.2f}{1000 / per_cpu:10.3f}"
-                f"{start_seconds:9.2f}{idle:9.0f}{found['rss_mb']:8.0f}"
+                f"{servers[0][2]:9.2f}{idle:9.0f}{found['rss_mb']:8.0f}"
                 f"{found['grown_mb'] / found['operations'] * 1e4:8.1f}"
             )
+            for other in others:
+                line += f"{other['per_cpu']:14.0f}{per_cpu / other['per_cpu']:7.2f}"
+            yield line
     finally:
         bare.terminate()
         bare.wait()
@@ -570,11 +600,14 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2])
     elif sys.argv[1:2] == ["--load"]:
-        name, (port, pid, bare_port, bare_pid) = sys.argv[2], map(int, sys.argv[3:])
-        _pids.update({port: pid, bare_port: bare_pid})
+        name, numbers = sys.argv[2], list(map(int, sys.argv[3:]))
+        *servers, bare = [
+            Server(port, psutil.Process(pid))
+            for port, pid in zip(numbers[::2], numbers[1::2], strict=True)
+        ]
         import uvloop
 
-        print(json.dumps(uvloop.run(load(name, port, bare_port))))
+        print(json.dumps(uvloop.run(load(name, servers, bare))))
     else:
         for line in run_cases(sys.argv[1:]):
             print(line, flush=True)

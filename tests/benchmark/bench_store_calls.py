@@ -1,4 +1,4 @@
-"""Measures the CPU time of single calls of the memory store, also beside another checkout.
+"""Measures the CPU time of single calls of the memory and SQLite stores, also beside a checkout.
 
 ``AGL_BENCH_BESIDE=/path/to/checkout python3 dev.py bench store_calls`` runs this file alternately
 with this checkout's interpreter and with the other's (``.venv/bin/python`` in it), and prints what
@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
+from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import EnqueueRolloutRequest, Span
 
 LARGE = {f"gen_ai.attribute.{number:02d}": "x" * 150 for number in range(32)}
@@ -42,9 +43,8 @@ def span_of(claimed: Any, number: int, attributes: dict[str, Any]) -> Span:
     )
 
 
-async def measure(count: int) -> dict[str, float]:
+async def measure(store: LightningStore, count: int) -> dict[str, float]:
     """Return the CPU time of one call in microseconds, by name of the call."""
-    store = InMemoryLightningStore()
     costs: dict[str, float] = {}
 
     async def timed(name: str, calls: Calls) -> list[Any]:
@@ -88,7 +88,19 @@ async def measure(count: int) -> dict[str, float]:
     return costs
 
 
-async def cycle(store: InMemoryLightningStore) -> None:
+async def measure_both(count: int) -> dict[str, dict[str, float]]:
+    from agl_store_sqlite import SqliteLightningStore
+
+    memory = await measure(InMemoryLightningStore(), count)
+    with tempfile.TemporaryDirectory() as folder:
+        sqlite = SqliteLightningStore(str(Path(folder, "store.db")))
+        try:
+            return {"memory": memory, "sqlite": await measure(sqlite, count // 4)}
+        finally:
+            await sqlite.close()
+
+
+async def cycle(store: LightningStore) -> None:
     """Run one rollout with a runner's calls, with five large spans; read it with an algorithm's."""
     made = await store.enqueue_rollout(TASK)
     claimed = await store.dequeue_rollout("w")
@@ -101,7 +113,7 @@ async def cycle(store: InMemoryLightningStore) -> None:
     await store.query_spans(done.rollout_id)
 
 
-def measured_in(checkout: Path, python: str) -> dict[str, float]:
+def measured_in(checkout: Path, python: str) -> dict[str, dict[str, float]]:
     output = subprocess.check_output([python, str(Path(__file__).resolve())], cwd=checkout)
     return json.loads(output)
 
@@ -111,22 +123,24 @@ def measured_in(checkout: Path, python: str) -> dict[str, float]:
 def test_bench_store_calls() -> None:
     here = Path(__file__).resolve().parents[2]
     beside = os.environ.get("AGL_BENCH_BESIDE")
-    ours: list[dict[str, float]] = []
-    theirs: list[dict[str, float]] = []
+    ours: list[dict[str, dict[str, float]]] = []
+    theirs: list[dict[str, dict[str, float]]] = []
     for _ in range(ROUNDS):
         ours.append(measured_in(here, sys.executable))
         if beside:
             theirs.append(measured_in(Path(beside), str(Path(beside, ".venv/bin/python"))))
-    print(f"\n{'CPU time of one call':32}{'here':>12}{'beside' if beside else '':>12}")
-    for name in ours[0]:
-        # The minimum of all rounds: other processes can only increase the time.
-        cost = min(run[name] for run in ours)
-        line = f"{name:32}{cost:>9,.1f} us"
-        if theirs:
-            other = min(run[name] for run in theirs)
-            line += f"{other:>9,.1f} us{other / cost:>8.2f}"
-        print(line)
+    for store in ours[0]:
+        title = f"CPU time of one call, {store}"
+        print(f"\n{title:32}{'here':>12}{'beside' if beside else '':>12}")
+        for name in ours[0][store]:
+            # The minimum of all rounds: other processes can only increase the time.
+            cost = min(run[store][name] for run in ours)
+            line = f"{name:32}{cost:>9,.1f} us"
+            if theirs:
+                other = min(run[store][name] for run in theirs)
+                line += f"{other:>9,.1f} us{other / cost:>8.2f}"
+            print(line)
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measure(CALLS))))
+    print(json.dumps(asyncio.run(measure_both(CALLS))))

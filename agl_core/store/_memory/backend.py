@@ -329,7 +329,12 @@ class MemoryBackend(StorageBackend):
 
     async def draw_sequence_ids(self, rollout_ids: Sequence[str]) -> Sequence[int]:
         with self._lock:
-            return [self.draw_sequence_id_now(rollout_id) for rollout_id in rollout_ids]
+            drawn = self._sequence_ids
+            numbers: list[int] = []
+            for rollout_id in rollout_ids:
+                drawn[rollout_id] = number = drawn.get(rollout_id, 0) + 1
+                numbers.append(number)
+            return numbers
 
     def draw_sequence_id_now(self, rollout_id: str) -> int:
         with self._lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import AglError, LaunchError, error_text
+from agl_serving.signals import freeze_memory
 from agl_serving.uvicorn_server import SocketServer, run_in_new_loop
 
 if TYPE_CHECKING:
@@ -266,10 +266,7 @@ def _process_main(
         _stop_with_parent(server)
         serving = asyncio.create_task(server.run_on(listener))
         await asyncio.shield(server.ready)
-        # Objects created by the start-up live as long as the process; the collector need not scan
-        # them again.
-        gc.collect()
-        gc.freeze()
+        freeze_memory()
         starter.send("")
         starter.close()
         await serving

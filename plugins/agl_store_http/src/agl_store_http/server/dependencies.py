@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import ValidationError
-from starlette.datastructures import QueryParams
 
 from agl_core.store import current_request_key
 from agl_serving import (
@@ -199,16 +200,23 @@ def parse_query(model: type[BaseModel], query_string: bytes) -> Any:
     Raises:
         HTTPError: 422, a value does not fit.
     """
-    sent = QueryParams(query_string)
+    lists = _list_fields(model)
     values: dict[str, Any] = {}
-    for name in sent:
-        field = model.model_fields.get(name)
-        is_list = field is not None and "list[" in str(field.annotation)
-        values[name] = sent.getlist(name) if is_list else sent[name]
+    for name, value in parse_qsl(query_string.decode("latin-1"), keep_blank_values=True):
+        if name in lists:
+            values.setdefault(name, []).append(value)
+        else:
+            values[name] = value
     try:
         return model.model_validate(values)
     except ValidationError as error:
         raise HTTPError(422, error_details(error, "query")) from None
+
+
+@cache
+def _list_fields(model: type[BaseModel]) -> frozenset[str]:
+    fields = model.model_fields.items()
+    return frozenset(name for name, field in fields if "list[" in str(field.annotation))
 
 
 def allow(*scopes: Scope) -> Any:

@@ -31,12 +31,16 @@ HOT_ENDPOINTS: Final[frozenset[Any]] = frozenset(
         queue.enqueue,
         queue.dequeue,
         rollouts.query,
+        rollouts.search,
+        rollouts.get,
         attempts.update,
         workers.update,
         spans.add,
         spans.add_many,
         spans.query,
+        spans.search,
         spans.next_id,
+        spans.next_ids,
         otlp.export_traces,
     }
 )

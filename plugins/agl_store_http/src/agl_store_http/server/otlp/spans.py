@@ -121,7 +121,8 @@ def _encode(item: PendingSpan, sequence_id: int) -> EncodedSpan:
     span = item.span
     trace_id = _hex_id(span.trace_id, 32)
     span_id = _hex_id(span.span_id, 16)
-    parent_id = _hex_id(span.parent_span_id, 16) if span.parent_span_id else None
+    parent: bytes = span.parent_span_id
+    parent_id = _hex_id(parent, 16) if parent else None
     name: str = span.name
     start_time = _seconds(span.start_time_unix_nano)
     end_time = _seconds(span.end_time_unix_nano)

@@ -27,6 +27,7 @@ from pydantic_core import PydanticCustomError
 from agl_core import lazy
 from agl_core.errors import MissingDependencyError
 from agl_core.types._rollout import AttemptedRollout
+from agl_core.types._templates import fill_fields, fill_jinja
 
 __all__ = [
     "LLM",
@@ -180,24 +181,20 @@ class PromptTemplate(Resource):
     def format(self, **kwargs: Any) -> str:
         """Fill the placeholders.
 
-        ``f-string`` is :meth:`str.format`; ``jinja`` runs in Jinja's sandbox, where an undefined
-        name is an error; ``poml`` needs the ``poml`` package and joins the text of its messages.
+        ``f-string`` is :meth:`str.format` without access to attributes; ``jinja`` runs in Jinja's
+        sandbox with bounded work, where an undefined name is an error; ``poml`` needs the ``poml``
+        package and joins the text of its messages.
 
         Raises:
             KeyError: An f-string placeholder has no value.
+            InvalidArgumentError: An f-string placeholder reads an attribute, or the template is
+                malformed or too large.
             MissingDependencyError: The engine's package is not installed.
         """
         if self.engine == "f-string":
-            return self.template.format(**kwargs)
+            return fill_fields(self.template, kwargs)
         if self.engine == "jinja":
-            from jinja2 import StrictUndefined
-            from jinja2.sandbox import SandboxedEnvironment
-
-            return (
-                SandboxedEnvironment(undefined=StrictUndefined)
-                .from_string(self.template)
-                .render(**kwargs)
-            )
+            return fill_jinja(self.template, kwargs)
         try:
             poml: Any = importlib.import_module("poml")
         except ImportError as error:

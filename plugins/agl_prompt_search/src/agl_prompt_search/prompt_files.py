@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.types import PromptTemplate
 from agl_prompt_search.experiments import Experiment
 
@@ -106,7 +106,7 @@ def _check(name: str, source: str, sample: Mapping[str, Any]) -> None:
         )
     try:
         _fill(source, sample)
-    except TemplateError as error:
+    except (InvalidArgumentError, TemplateError) as error:
         raise ConfigError(f"{name}: {error}", path="prompts_dir") from error
 
 

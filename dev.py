@@ -12,6 +12,7 @@
     python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; --changed [BASE]:
                                        those that differ from the branch BASE (default: main)
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch and agent frameworks
+    python3 dev.py docs [PAGE...]      README.md and docs/ as a newcomer types them, in a fresh clone
     python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
     python3 dev.py version [X.Y.Z]     prints the version of all packages, or sets it
     python3 dev.py ci [STEP...]        all of it, as CI does
@@ -30,7 +31,7 @@ from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
-from devtools import distributions, environments, packages
+from devtools import distributions, environments, packages, walk_docs
 from devtools.environments import ENVS, editable, environment
 from devtools.packages import Package
 from devtools.process import ROOT, every, exit_code, run
@@ -135,7 +136,7 @@ def lint(arguments: Sequence[str]) -> None:
     run(python, "-m", "ruff", "format", "--check", *arguments)
     run(str(Path(python).with_name("lint-imports")), "--no-cache")  # the layers of the core
     problems = packages.version_problems() + packages.workspace_problems()
-    problems += packages.licence_problems()
+    problems += packages.licence_problems() + packages.readme_problems()
     if problems:
         sys.exit("\n".join(problems))
 
@@ -274,6 +275,11 @@ def lowest(arguments: Sequence[str]) -> None:
     pytest(pytest_of(python), *warnings, *(arguments or LOWEST_TESTS))
 
 
+def docs(arguments: Sequence[str]) -> None:
+    """Walk README.md and docs/ in a fresh clone and environment."""
+    walk_docs.walk(arguments)
+
+
 def ci(arguments: Sequence[str]) -> None:
     """Run every check, or the named ones, in CI's order, with the time each took."""
     steps = {step.__name__: step for step in STEPS}
@@ -284,7 +290,7 @@ def ci(arguments: Sequence[str]) -> None:
 
 
 # The steps whose last run executes tests come last: CI reads the closing line of the last runner.
-STEPS = (lint, types, cover, slow, dist, lowest, plugins, heavy)
+STEPS = (lint, types, cover, slow, dist, docs, lowest, plugins, heavy)
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     function.__name__: function for function in (*STEPS, demo, test, bench, version, ci)
 }

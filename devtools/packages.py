@@ -135,6 +135,21 @@ def with_requirements(modules: Iterable[str]) -> list[Package]:
     return [by_name[name] for name in sorted(wanted)]
 
 
+def install_line(package: Package) -> str:
+    """Return the command that installs a package from a clone, with what it requires of this one."""
+    parts = (f"./plugins/{part.module}" for part in with_requirements([package.module]))
+    return " ".join(("pip install", ".", *parts))
+
+
+def readme_problems() -> list[str]:
+    """Return the packages whose README does not have the command that installs them."""
+    return [
+        f"{package.folder.name}/README.md lacks: {install_line(package)}"
+        for package in all_plugins()
+        if install_line(package) not in (package.folder / "README.md").read_text()
+    ]
+
+
 # -- what a change touches -------------------------------------------------------------------------
 
 

@@ -170,7 +170,7 @@ def _options(model: type[BaseModel]) -> list[list[str]]:
 @plugins.command(epilog="Example: agl plugins doctor --strict")
 @_JSON
 @_KIND
-@click.option("--strict", is_flag=True, help="Exit with 1 if anything is wrong.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for conflicts and old plugins, too.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.1),
@@ -180,7 +180,7 @@ def _options(model: type[BaseModel]) -> list[list[str]]:
 )
 @click.option("--no-build", is_flag=True, help="Import the components without building them.")
 def doctor(as_json: bool, kind: str | None, strict: bool, timeout: float, no_build: bool) -> int:
-    """Load each plugin in a separate process and report its problems.
+    """Load each plugin in a separate process and report its problems; exit with 1 if one is broken.
 
     Components that need no options are also built, in an empty directory.
     """
@@ -193,7 +193,8 @@ def doctor(as_json: bool, kind: str | None, strict: bool, timeout: float, no_bui
     else:
         rows = [[f.key, f.status, f.dist, f.version, f"{f.seconds:.2f}", f.note] for f in findings]
         print_table(["plugin", "status", "distribution", "version", "seconds", "note"], rows)
-    return int(strict and any(f.status not in ("ok", "disabled") for f in findings))
+    harmless = ("ok", "disabled") if strict else ("ok", "disabled", "conflict", "incompatible")
+    return int(any(finding.status not in harmless for finding in findings))
 
 
 @plugins.command(epilog="Example: agl plugins new store json-file")

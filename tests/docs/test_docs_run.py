@@ -1,46 +1,22 @@
 """Every code block of the documentation is executed unchanged.
 
-Each page runs in a folder of its own, from top to bottom. The first words of a fence select what
-happens:
-
-* ```` ```python file=agent.py ```` (any language) is written to that file;
-* ```` ```python ```` is run, in one process per page;
-* ```` ```console ```` runs each line that starts with ``$``, which must succeed; the lines below it
-  must appear in its output in that order; ``...`` matches anything.
-
-A fence whose words end in ``norun`` is not executed (it needs another machine or costs money).
+Each page runs in a folder of its own, from top to bottom; :mod:`devtools.pages` says what happens to
+a block. Shell blocks, which install, are left to ``python3 dev.py docs``.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from devtools.pages import Block, blocks_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")])
-FENCE = re.compile(r"^```(\w+)([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Block:
-    language: str
-    words: list[str]
-    text: str
-
-    @property
-    def file(self) -> str | None:
-        return next((w.removeprefix("file=") for w in self.words if w.startswith("file=")), None)
-
-
-def blocks_of(page: Path) -> list[Block]:
-    found = [Block(m[1], m[2].split(), m[3]) for m in FENCE.finditer(page.read_text())]
-    return [block for block in found if "norun" not in block.words]
 
 
 def run(command: str | list[str], folder: Path) -> str:
@@ -66,12 +42,9 @@ def run(command: str | list[str], folder: Path) -> str:
 
 
 def check_console(block: Block, folder: Path) -> None:
-    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        command, _, expected = part.partition("\n")
-        output = run(command, folder)
-        wanted = [re.escape(line.strip()).replace(r"\.\.\.", ".*") for line in expected.split("\n")]
-        pattern = ".*".join(line for line in wanted if line)
-        assert re.search(pattern, output, re.DOTALL), f"$ {command}\n{output}\nwanted:\n{expected}"
+    for command in block.commands():
+        output = run(command.text, folder)
+        assert command.matches(output), f"$ {command.text}\n{output}\nwanted:\n{command.expected}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -79,9 +52,7 @@ def test_page(page: Path, tmp_path: Path):
     blocks = blocks_of(page)
     for block in blocks:
         if block.file:
-            target = tmp_path / block.file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(block.text)
+            block.write(tmp_path)
     script = [block.text for block in blocks if block.language == "python" and not block.file]
     if script:
         path = tmp_path / "page.py"

@@ -162,6 +162,35 @@ async def test_apps_are_mounted_beside_the_api(serve, page):
     assert (await get("/v1/agl/health"))[1] == b'{"status":"ok"}'
 
 
+async def test_an_app_answers_at_its_prefix_with_and_without_a_slash(serve, page, monkeypatch):
+    import sys
+
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    async def home(request: Any) -> PlainTextResponse:
+        return PlainTextResponse("home")
+
+    def make_board(store: Any) -> Starlette:
+        return Starlette(routes=[Route("/", home)])
+
+    monkeypatch.setattr(sys.modules["a_mounted_app"], "make_board", make_board, raising=False)
+    board = AppSpec("board", "/dash/board", "a_mounted_app:make_board")
+    served = await serve(mounts=(board,))
+    for path in ("/dash/board", "/dash/board/"):
+        answer = await served.send("GET", path)
+        assert (answer.status, answer.body) == (200, b"home")
+    # Relative links of a page are below the prefix, so a browser must see the slash.
+    browser = await served.send(
+        "GET",
+        "/dash/board?day=1",
+        headers={"Accept": "text/html,*/*"},
+        allow_redirects=False,
+    )
+    assert (browser.status, browser.headers["location"]) == (307, "board/?day=1")
+
+
 async def test_mounted_apps_have_scopes(serve, page):
     served = await serve(
         auth_token=SECRET,

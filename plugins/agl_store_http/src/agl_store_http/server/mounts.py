@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
 
 from agl_core.errors import PluginBrokenError
@@ -33,8 +34,8 @@ _SCOPES: Final[dict[str, frozenset[Scope] | None]] = {
 class Mounts(BaseRoute):
     """The last route of the server: hands a request to the mounted app that its path belongs to.
 
-    Starlette's ``Mount`` is not enough: an app here also gets its prefix without a trailing slash,
-    an app on ``/`` must not hide unknown paths of the API, and each app has a token scope.
+    Starlette's ``Mount`` is not enough: an app here also answers at its prefix without the trailing
+    slash, an app on ``/`` must not hide unknown paths of the API, and each app has a token scope.
 
     Args:
         specs: What to mount; the longest prefix wins.
@@ -79,6 +80,11 @@ class Mounts(BaseRoute):
             self._server.identify(_SCOPES[spec.scope], dict(scope["headers"]))
             path: str = scope.get(QUOTED_PATH, scope["path"])
             root: str = scope.get("root_path", "") + prefix
+            if path == prefix:
+                if _wants_page(scope):
+                    await _redirect_to_folder(scope, prefix, receive, send)
+                    return
+                path = prefix + "/"
             await app({**scope, "path": path, "root_path": root}, receive, send)
         except Exception as error:
             if scope["type"] == "http":
@@ -87,6 +93,19 @@ class Mounts(BaseRoute):
                 await refuse_websocket(error, receive, send)
             else:
                 raise
+
+
+def _wants_page(scope: Message) -> bool:
+    reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+    return reads and b"text/html" in dict(scope["headers"]).get(b"accept", b"")
+
+
+async def _redirect_to_folder(scope: Message, prefix: str, receive: Receive, send: Send) -> None:
+    """Send a browser to the prefix with a slash, below which it resolves relative links."""
+    query: bytes = scope.get("query_string", b"")
+    # A relative reference also holds behind a reverse proxy with a prefix of its own.
+    target = prefix.rpartition("/")[2] + "/" + (f"?{query.decode('latin-1')}" if query else "")
+    await Response(status_code=307, headers={"location": target})(scope, receive, send)
 
 
 async def refuse_websocket(error: HTTPError, receive: Receive, send: Send) -> None:

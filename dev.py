@@ -12,7 +12,8 @@
     python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; --changed [BASE]:
                                        those that differ from the branch BASE (default: main)
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch and agent frameworks
-    python3 dev.py docs [PAGE...]      README.md and docs/ as a newcomer types them, in a fresh clone
+    python3 dev.py docs [PAGE...]      README.md and docs/, typed into a fresh clone
+    python3 dev.py settings            writes docs/settings.md from the code
     python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
     python3 dev.py version [X.Y.Z]     prints the version of all packages, or sets it
     python3 dev.py ci [STEP...]        all of it, as CI does
@@ -280,6 +281,11 @@ def docs(arguments: Sequence[str]) -> None:
     walk_docs.walk(arguments)
 
 
+def settings(arguments: Sequence[str]) -> None:
+    """Write docs/settings.md from the code."""
+    run(dev_python(), "-m", "devtools.settings_page", *arguments)
+
+
 def ci(arguments: Sequence[str]) -> None:
     """Run every check, or the named ones, in CI's order, with the time each took."""
     steps = {step.__name__: step for step in STEPS}
@@ -292,7 +298,7 @@ def ci(arguments: Sequence[str]) -> None:
 # The steps whose last run executes tests come last: CI reads the closing line of the last runner.
 STEPS = (lint, types, cover, slow, dist, docs, lowest, plugins, heavy)
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    function.__name__: function for function in (*STEPS, demo, test, bench, version, ci)
+    function.__name__: function for function in (*STEPS, demo, test, bench, settings, version, ci)
 }
 
 

@@ -136,7 +136,7 @@ def with_requirements(modules: Iterable[str]) -> list[Package]:
 
 
 def install_line(package: Package) -> str:
-    """Return the command that installs a package from a clone, with what it requires of this one."""
+    """Return the command that installs a package, and its requirements here, from a clone."""
     parts = (f"./plugins/{part.module}" for part in with_requirements([package.module]))
     return " ".join(("pip install", ".", *parts))
 

@@ -6,8 +6,8 @@ The first words of a fence say what happens to the block:
 * ```` ```python ```` is a program;
 * ```` ```sh ```` is typed into a shell;
 * ```` ```sh serves ```` holds commands that run until Ctrl+C, each on its own;
-* ```` ```console ```` has commands, which start with ``$``, and their output: these lines must appear
-  in it in that order, where ``...`` matches anything;
+* ```` ```console ```` has commands, which start with ``$``, and below each the lines that its
+  output must contain, in that order; ``...`` matches anything;
 * a fence whose words end in ``norun`` only illustrates: it needs another machine or costs money.
 """
 

@@ -1,7 +1,7 @@
 """Every code block of the documentation is executed unchanged.
 
-Each page runs in a folder of its own, from top to bottom; :mod:`devtools.pages` says what happens to
-a block. Shell blocks, which install, are left to ``python3 dev.py docs``.
+Each page runs in a folder of its own, from top to bottom; :mod:`devtools.pages` says what happens
+to a block. Shell blocks, which install, are left to ``python3 dev.py docs``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,17 @@
+"""The page of settings is current."""
+
+from __future__ import annotations
+
+from devtools import settings_page
+
+
+def test_the_page_of_settings_is_what_the_code_says() -> None:
+    current = settings_page.PAGE.read_text(encoding="utf-8")
+    assert current == settings_page.page(), "run: python3 dev.py settings"
+
+
+def test_it_lists_variables_of_the_core_and_of_commands() -> None:
+    page = settings_page.page()
+    assert "| `AGL_PLUGINS` |" in page
+    assert "`agl proxy --api-key`" in page
+    assert "| `trainer.n_runners` |" in page

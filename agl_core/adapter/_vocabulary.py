@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agl_core.adapter._dialects import DIALECTS, AgentName, Dialect
 from agl_core.adapter._report import AdapterReport, Reason
-from agl_core.plugins import Registry, get_registry, import_extensions, package_of
+from agl_core.plugins import Registry, get_registry, import_extensions
+from agl_core.plugins._registry import remedy
 
 if TYPE_CHECKING:
     from agl_core.types import Span
@@ -177,5 +178,5 @@ def count_unread(spans: Iterable[Span], report: AdapterReport) -> None:
         if dialect is None and not keys.keys().isdisjoint(span.attributes):
             dialect = next(keys[key] for key in keys if key in span.attributes)
         if dialect is not None:
-            package = package_of("dialect", dialect)
-            report.leave_out("span", f"{Reason.UNREAD_DIALECT} {dialect!r}: pip install {package}")
+            why = f"{Reason.UNREAD_DIALECT} {dialect!r}: {remedy('dialect', dialect)}"
+            report.leave_out("span", why)

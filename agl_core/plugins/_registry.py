@@ -24,7 +24,7 @@ from agl_core.plugins._records import PluginRecord, PluginStatus, canonical_name
 from agl_core.plugins._spec import KINDS, ComponentSpec, Spec
 from agl_core.plugins._switches import Switches
 
-__all__ = ["Registry", "did_you_mean", "get_registry", "reset_registry"]
+__all__ = ["Registry", "did_you_mean", "get_registry", "remedy", "reset_registry"]
 
 logger = logging.getLogger(__name__)
 
@@ -148,13 +148,13 @@ class Registry:
         return record, spec
 
     def _not_found(self, kind: str, name: str, dist: str) -> str:
-        if dist:
-            return (
-                f"{dist} provides no {kind} {name!r}: pip install {dist}, or see `agl plugins list`"
-            )
+        package = package_of(kind, name)
+        if dist and canonical_name(dist) != package:  # a distribution that this project may not own
+            return f"no {kind} {name!r} of {dist} is installed; see `agl plugins list`"
         message = f"no {kind} {name!r} is installed"
-        if package := package_of(kind, name):
-            return f"{message}: pip install {package}"
+        if package:
+            upgrade = "--upgrade " * any(record.dist == package for record in self.records)
+            return f"{message}: pip install {upgrade}{package}"
         installed = [record.name for record in self.usable(kind)]
         if guess := did_you_mean(name, installed):
             return f"{message}{guess} (installed: {', '.join(installed)})"
@@ -163,6 +163,12 @@ class Registry:
         if not installed:
             return f"{message}, nor any other {kind}; see `agl plugins list --all`"
         return f"{message} (installed: {', '.join(installed)})"
+
+
+def remedy(kind: str, name: str) -> str:
+    """Return what keeps a plugin of this project from use: its status, or that it is missing."""
+    states = [record.status for record in get_registry().of_kind(kind) if record.name == name]
+    return f"{kind}.{name} is {states[0]}" if states else f"pip install {package_of(kind, name)}"
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from agl_core.plugins import get_registry, package_of
+from agl_core.plugins import get_registry
+from agl_core.plugins._registry import remedy
 from agl_core.store._base import LightningStore
 
 __all__ = ["DEFAULT_FILE", "default_store", "describe_store"]
@@ -40,6 +41,6 @@ def describe_store(store: LightningStore, name: str = "") -> str:
             return f"store: {name}, {where}"
     if store.capabilities.get("durable"):
         return f"store: {name}"
-    package = package_of("store", _DURABLE)
-    advice = f"; pip install {package} to keep it" if name == "memory" else ""
+    usable = default_store(".")["type"] == _DURABLE
+    advice = f"; {remedy('store', _DURABLE)}" if name == "memory" and not usable else ""
     return f"store: {name}, its data is lost when this process ends{advice}"

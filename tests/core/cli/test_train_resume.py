@@ -43,8 +43,7 @@ def test_the_default_store_is_said_first_and_keeps_everything(project, agl):
 def test_without_the_plugin_the_store_is_in_memory_and_says_so(project, agl):
     done = agl("train", "train.toml", AGL_DISABLE_PLUGINS="store.sqlite")
     assert done.stdout.splitlines()[0] == (
-        "store: memory, its data is lost when this process ends; "
-        "pip install agl-store-sqlite to keep it"
+        "store: memory, its data is lost when this process ends; store.sqlite is disabled"
     )
     assert not (project / "agl.db").exists()
 

@@ -10,7 +10,8 @@ from agl_core.errors import (
     PluginIncompatibleError,
     PluginNotFoundError,
 )
-from agl_core.plugins import ComponentSpec, Registry, get_registry
+from agl_core.plugins import ComponentSpec, Registry, get_registry, reset_registry
+from agl_core.plugins._registry import remedy
 
 HOOKED = """
 from agl_core.plugins import ComponentSpec, hookimpl
@@ -32,7 +33,8 @@ def agl_store():
         ("store", "zzz", "no store 'zzz' is installed (installed: memory)"),
         ("llm_server", "zzz", "nor any other llm_server; see `agl plugins list --all`"),
         ("shop", "x", "there is no kind 'shop' (kinds: store,"),
-        ("store", "agl-x:memory", "agl-x provides no store 'memory': pip install agl-x"),
+        ("store", "agl-x:memory", "no store 'memory' of agl-x is installed; see"),
+        ("store", "Agl_Store_Mongo:mongo", "'mongo' is installed: pip install agl-store-mongo"),
     ],
 )
 @pytest.mark.usefixtures("here")
@@ -181,3 +183,13 @@ def test_every_builtin_loads():
     for record in registry.records:
         if record.builtin:
             assert registry.load(record).name == record.name
+
+
+def test_hints_do_not_say_to_install_what_is_installed(here, monkeypatch):
+    here.install("agl-store-sqlite", entry_points={"store.sqlite": "hooks"})
+    here.install("agl-store-mongo", entry_points={"store.older": "hooks"})
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "store.sqlite")
+    reset_registry()
+    assert remedy("store", "sqlite") == "store.sqlite is disabled"
+    with pytest.raises(PluginNotFoundError, match="pip install --upgrade agl-store-mongo"):
+        get_registry().find("store", "mongo")

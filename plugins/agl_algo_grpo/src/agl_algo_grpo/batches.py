@@ -102,7 +102,7 @@ def collate(
         weights: float32 ``[N]``; see :func:`~agl_algo_grpo.grpo.row_weights`. None: 1.
         device: Device of the batch.
     """
-    weights = torch.ones(len(rows)) if weights is None else weights
+    of_rows = torch.ones(len(rows)) if weights is None else weights
     sizes = {i: len(rows[i].token_ids) for members in bins for i in members}
 
     def laid_out(part: Callable[[int], Tensor]) -> Tensor:
@@ -123,7 +123,7 @@ def collate(
         mask=laid_out(lambda i: rows[i].mask),
         old_logprobs=laid_out(lambda i: rows[i].logprobs),
         advantages=laid_out(lambda i: rows[i].advantages),
-        weights=laid_out(lambda i: weights[i].expand(sizes[i])),
+        weights=laid_out(lambda i: of_rows[i].expand(sizes[i])),
         reference=laid_out(references.__getitem__) if len(references) == len(sizes) else None,
         packed=len(sizes) > len(bins),
         places=places,

@@ -1,6 +1,6 @@
 r"""Group relative policy optimisation, from rewards and tokens to a step of the optimiser.
 
-Read top to bottom: the formulas, then :func:`update`, which combines them. `algorithm.py` and
+Read top to bottom: the formulas, then :func:`update`, which combines them. `rollouts.py` and
 `samples.py` collect the rollouts; `policy.py` holds the model and `batches.py` its input.
 
 For each task the policy makes a group of G rollouts with rewards r. A rollout's advantage is its

@@ -226,15 +226,17 @@ class MissingDependencyError(AglError, ImportError):
     """A library that a feature needs is not installed; the message names the pip command.
 
     Args:
-        feature: The feature, as users call it.
+        feature: The feature, as users call it; without ``pip`` the whole message, which is how a
+            client and ``pickle`` make the error again.
         pip: The argument of ``pip install``.
         python: The interpreter that lacks the library; None is the running one.
     """
 
-    def __init__(self, feature: str, *, pip: str, python: str | None = None) -> None:
+    def __init__(self, feature: str, *, pip: str = "", python: str | None = None) -> None:
         self.pip = pip
         command = "pip install" if python is None else f"{python} -m pip install"
-        super().__init__(f"{feature} needs a package that is not installed: {command} '{pip}'")
+        needs = f" needs a package that is not installed: {command} '{pip}'" if pip else ""
+        super().__init__(feature + needs)
 
 
 def error_message(error: BaseException) -> str:

@@ -1,12 +1,13 @@
-"""Configuration models of the built-in adapters."""
+"""Options of the built-in adapters."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
+from agl_core.plugins import ComponentConfig
 from agl_core.types import RewardMatchPolicy
 
 __all__ = ["MessagesConfig", "ProxyTripletConfig", "TrajectoryConfig", "TripletConfig"]
@@ -23,68 +24,42 @@ def _compiles(pattern: str) -> str:
 Regex = Annotated[str, AfterValidator(_compiles)]
 
 
-class TripletConfig(BaseModel):
-    """Parameters of :class:`~agl_core.adapter.TracerTraceToTriplet`."""
+class TrajectoryConfig(ComponentConfig):
+    """Options of :class:`~agl_core.adapter.TraceToTrajectory`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    repair_hierarchy: bool = Field(
-        default=True, description="Move stray spans below the span that encloses them in time."
-    )
-    llm_call_match: Regex | None = Field(
-        default=r"openai\.chat\.completion",
-        description="Regular expression of the span names that are model calls; "
-        "null: all that a known tracer marks.",
-    )
-    agent_match: Regex | None = Field(
-        default=None, description="Regular expression of the agents to keep; null: all."
-    )
-    exclude_llm_call_in_reward: bool = Field(
-        default=True, description="Leave out the calls that a reward was computed with."
-    )
+    repair_hierarchy: bool = Field(default=True, kw_only=False)
+    """Move spans that lost their parent below the span that encloses them in time."""
+    llm_call_match: Regex | None = Field(default=None, kw_only=False)
+    """Regular expression searched in span names to find model calls. None: every span that a known
+    dialect marks as a model call, whatever its name."""
+    agent_match: Regex | None = Field(default=None, kw_only=False)
+    """Regular expression searched in agent names; only calls inside a matching agent count. None:
+    all calls."""
+    exclude_llm_call_in_reward: bool = Field(default=True, kw_only=False)
+    """Leave out the calls that a reward was computed with."""
     reward_match: RewardMatchPolicy = Field(
-        default=RewardMatchPolicy.FIRST_OCCURRENCE,
-        description="How a reward is matched to a call.",
+        default=RewardMatchPolicy.FIRST_OCCURRENCE, kw_only=False
     )
+    """How a reward is matched to a call."""
+
+
+class TripletConfig(TrajectoryConfig):
+    """Options of :class:`~agl_core.adapter.TracerTraceToTriplet`."""
+
+    llm_call_match: Regex | None = Field(default=r"openai\.chat\.completion", kw_only=False)
+    """Regular expression searched in span names to find model calls. None: every span that a known
+    dialect marks as a model call, whatever its name."""
     skip_empty_token_spans: bool = Field(
         default=False,
         validation_alias=AliasChoices("skip_empty_token_spans", "_skip_empty_token_spans"),
-        description="Leave out calls without token ids.",
     )
+    """Leave out calls that lack token ids of the prompt or the response, so that no reward is
+    assigned to them. ``_skip_empty_token_spans`` is its name in agent-lightning 0.3."""
 
 
-class ProxyTripletConfig(BaseModel):
-    """:class:`~agl_core.adapter.LlmProxyTraceToTriplet` takes no parameters."""
-
-    model_config = ConfigDict(extra="forbid")
+class ProxyTripletConfig(ComponentConfig):
+    """:class:`~agl_core.adapter.LlmProxyTraceToTriplet` has no options."""
 
 
-class MessagesConfig(BaseModel):
-    """:class:`~agl_core.adapter.TraceToMessages` takes no parameters."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class TrajectoryConfig(BaseModel):
-    """Parameters of :class:`~agl_core.adapter.TraceToTrajectory`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    llm_call_match: Regex | None = Field(
-        default=None,
-        description="Regular expression of the span names that are model calls; "
-        "null: all that a known tracer or proxy marks.",
-    )
-    agent_match: Regex | None = Field(
-        default=None, description="Regular expression of the agents to keep; null: all."
-    )
-    exclude_llm_call_in_reward: bool = Field(
-        default=True, description="Leave out the calls that a reward was computed with."
-    )
-    reward_match: RewardMatchPolicy = Field(
-        default=RewardMatchPolicy.FIRST_OCCURRENCE,
-        description="How a reward is matched to a call.",
-    )
-    repair_hierarchy: bool = Field(
-        default=True, description="Move stray spans below the span that encloses them in time."
-    )
+class MessagesConfig(ComponentConfig):
+    """:class:`~agl_core.adapter.TraceToMessages` has no options."""

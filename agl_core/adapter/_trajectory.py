@@ -25,12 +25,14 @@ from agl_core.adapter._breaks import BreakCause, History, why_broken
 from agl_core.adapter._call import ModelCall
 from agl_core.adapter._certificates import CertificateSummary
 from agl_core.adapter._chat import to_messages
+from agl_core.adapter._config import TrajectoryConfig
 from agl_core.adapter._prefix_index import PrefixIndex
 from agl_core.adapter._report import AdapterReport, Reason, Repair
 from agl_core.adapter._rewards import match_rewards
 from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
 from agl_core.adapter._vocabulary import count_unread
-from agl_core.types import RewardMatchPolicy, Span, SpanLike
+from agl_core.plugins import configured_by
+from agl_core.types import Span, SpanLike
 
 __all__ = ["BreakCause", "Certificate", "TraceToTrajectory", "TrajectoryRow", "read_logprobs"]
 
@@ -133,27 +135,15 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
 
     Calls are read in any dialect of a tracer or proxy, in order of their sequence ids. A row holds
     calls of one agent to one model. Calls without token ids are left out and counted.
-
-    Args:
-        llm_call_match: Regular expression searched in span names to find model calls. None: every
-            span that a known dialect marks as a model call.
-        agent_match: Regular expression searched in agent names; None: all calls.
-        exclude_llm_call_in_reward: Leave out the calls that a reward was computed with.
-        reward_match: How a reward is matched to a call.
-        repair_hierarchy: Move spans that lost their parent below the span that encloses them.
     """
 
-    def __init__(
-        self,
-        llm_call_match: str | None = None,
-        agent_match: str | None = None,
-        exclude_llm_call_in_reward: bool = True,
-        reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
-        repair_hierarchy: bool = True,
-    ) -> None:
-        self.rules = CallRules(llm_call_match, agent_match, exclude_llm_call_in_reward)
-        self.reward_match = RewardMatchPolicy(reward_match)
-        self.repair_hierarchy = repair_hierarchy
+    @configured_by(TrajectoryConfig)
+    def __init__(self, config: TrajectoryConfig) -> None:
+        self.rules = CallRules(
+            config.llm_call_match, config.agent_match, config.exclude_llm_call_in_reward
+        )
+        self.reward_match = config.reward_match
+        self.repair_hierarchy = config.repair_hierarchy
 
     def adapt_with_report(
         self, source: Sequence[SpanLike], /

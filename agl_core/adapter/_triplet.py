@@ -6,22 +6,22 @@ import logging
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from agl_core.adapter._base import TraceToTripletBase, as_spans
 from agl_core.adapter._chat import image_urls
+from agl_core.adapter._config import TripletConfig
 from agl_core.adapter._report import AdapterReport, Reason
 from agl_core.adapter._rewards import match_rewards
 from agl_core.adapter._tree import CallRules, MatchedCall, TraceTree
 from agl_core.adapter._vocabulary import count_unread
 from agl_core.errors import MissingDependencyError
+from agl_core.plugins import configured_by
 from agl_core.types import RewardMatchPolicy, SpanLike, Triplet
 
-__all__ = ["DEFAULT_LLM_CALL_MATCH", "TracerTraceToTriplet", "tree_to_triplets"]
+__all__ = ["TracerTraceToTriplet", "tree_to_triplets"]
 
 _logger = logging.getLogger(__name__)
-
-DEFAULT_LLM_CALL_MATCH: Final = r"openai\.chat\.completion"
 
 
 class TracerTraceToTriplet(TraceToTripletBase):
@@ -32,38 +32,16 @@ class TracerTraceToTriplet(TraceToTripletBase):
     ``"logprobs"``: one entry per response token in OpenAI's form. ``raw_content`` keeps the shape
     in which the tracer wrote it. Token ids that were not captured are an empty list. ``metadata``
     holds ``request`` and ``response`` (their parameters), ``response_id`` and ``agent_name``.
-
-    Args:
-        repair_hierarchy: Move spans that lost their parent below the span that encloses them in
-            time; see :meth:`TraceTree.repair_hierarchy`.
-        llm_call_match: Regular expression searched in span names to find model calls. None: every
-            span that a known dialect marks as a model call, whatever its name.
-        agent_match: Regular expression searched in agent names; only calls inside a matching agent
-            count. None: all calls.
-        exclude_llm_call_in_reward: Leave out the calls that a reward was computed with.
-        reward_match: How a reward is matched to a call.
-        skip_empty_token_spans: Leave out calls that lack token ids of the prompt or the response,
-            so that no reward is assigned to them.
-        _skip_empty_token_spans: Alias of ``skip_empty_token_spans`` in agent-lightning 0.3.
     """
 
-    def __init__(
-        self,
-        repair_hierarchy: bool = True,
-        llm_call_match: str | None = DEFAULT_LLM_CALL_MATCH,
-        agent_match: str | None = None,
-        exclude_llm_call_in_reward: bool = True,
-        reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
-        skip_empty_token_spans: bool = False,
-        *,
-        _skip_empty_token_spans: bool = False,
-    ) -> None:
-        self.repair_hierarchy = repair_hierarchy
-        self.llm_call_match = llm_call_match
-        self.agent_match = agent_match
-        self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
-        self.reward_match = RewardMatchPolicy(reward_match)
-        self.skip_empty_token_spans = skip_empty_token_spans or _skip_empty_token_spans
+    @configured_by(TripletConfig)
+    def __init__(self, config: TripletConfig) -> None:
+        self.repair_hierarchy = config.repair_hierarchy
+        self.llm_call_match = config.llm_call_match
+        self.agent_match = config.agent_match
+        self.exclude_llm_call_in_reward = config.exclude_llm_call_in_reward
+        self.reward_match = config.reward_match
+        self.skip_empty_token_spans = config.skip_empty_token_spans
 
     @property
     def rules(self) -> CallRules:

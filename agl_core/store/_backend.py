@@ -108,7 +108,8 @@ class ClaimRequest:
             ``state.worker`` is the record of ``worker_id``. The change always holds the rollout and
             a new attempt; of the rollout it changes only ``status`` and ``end_time``, and it
             depends only on ids and the number of attempts. So a backend may call it with any
-            ``queuing`` rollout in order to claim with one conditional write.
+            ``queuing`` rollout in order to claim with one conditional write. Without a key each
+            call draws a new attempt id; otherwise it is pure, like :data:`Decide`.
         worker_id: Worker that claims; None for a claim without a worker.
         idle: Decides the worker's next record if there is nothing to claim; None: unchanged.
         key: Idempotency key; None if the call has none.

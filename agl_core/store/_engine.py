@@ -150,8 +150,7 @@ class EngineStore(BatchingStore):
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         now = time.time()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
@@ -171,8 +170,7 @@ class EngineStore(BatchingStore):
         metadata: dict[str, Any] | None = None,
     ) -> Rollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         ((rollout, _),) = await self._insert([fields], time.time(), current_request_key.get())
         return copy_rollout(rollout) if self._copies else rollout
 
@@ -185,8 +183,7 @@ class EngineStore(BatchingStore):
         ]
         if not batch:
             return []
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         records = await self._insert(batch, time.time(), current_request_key.get())
         return [copy_rollout(rollout) if self._copies else rollout for rollout, _ in records]
 
@@ -224,8 +221,7 @@ class EngineStore(BatchingStore):
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
     ) -> Sequence[AttemptedRollout]:
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         key = current_request_key.get()
         claimed = await self._claim(limit, worker_id, key, note_idle=True)
         if not claimed and wait > 0 and limit > 0:
@@ -265,14 +261,12 @@ class EngineStore(BatchingStore):
                     if claimed or remaining <= 0:
                         return claimed
                     await place.wakeup.wait(self._slice(remaining))
-                    if self._watchdog.is_due():
-                        await self._watchdog.scan()
+                    await self._watchdog.scan()
 
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None
     ) -> AttemptedRollout:
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         now = time.time()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
@@ -288,8 +282,7 @@ class EngineStore(BatchingStore):
         return self._attempted(*record)
 
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         now = time.time()
 
         def decide(state: RolloutState) -> Change:
@@ -313,8 +306,7 @@ class EngineStore(BatchingStore):
         self, resources_id: str, resources: NamedResources
     ) -> ResourcesUpdate:
         checked = checked_resources(resources)
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         return await self._put_resources(resources_id, checked, current_request_key.get())
 
     async def _put_resources(
@@ -399,8 +391,7 @@ class EngineStore(BatchingStore):
             config=config,
             metadata=metadata,
         )
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         now = time.time()
 
         def decide(state: RolloutState) -> Change:
@@ -426,8 +417,7 @@ class EngineStore(BatchingStore):
             last_heartbeat_time=last_heartbeat_time,
             metadata=metadata,
         )
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         now = time.time()
 
         def decide(state: RolloutState) -> Change:
@@ -478,8 +468,7 @@ class EngineStore(BatchingStore):
                 "rollout_id_in", filters.get("rollout_id_in"), "rollout_ids", rollout_ids
             )
         query = RolloutQuery(**filters)
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         records, total = await self._backend.find_rollouts(query)
         return _page([self._joined(*record) for record in records], query, total)
 
@@ -487,20 +476,17 @@ class EngineStore(BatchingStore):
         self, rollout_id: str, *, sort_by: str | None = "sequence_id", **page: Any
     ) -> PaginatedResult[Attempt]:
         query = AttemptQuery(rollout_id=rollout_id, sort_by=sort_by, **page)
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         attempts, total = await self._backend.find_attempts(query)
         return _page(self._copied(attempts, copy_attempt), query, total)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         record = await self._backend.get_rollout(rollout_id)
         return None if record is None else self._joined(*record)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         attempt = await self._backend.get_latest_attempt(rollout_id)
         return copy_attempt(attempt) if self._copies and attempt is not None else attempt
 
@@ -517,8 +503,7 @@ class EngineStore(BatchingStore):
 
     async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
         query = WorkerQuery(**filters)
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         workers, total = await self._backend.find_workers(query)
         return _page(self._copied(workers, copy_worker), query, total)
 
@@ -535,8 +520,7 @@ class EngineStore(BatchingStore):
         **filters: Any,
     ) -> PaginatedResult[EncodedSpan]:
         query = SpanQuery(rollout_id=rollout_id, attempt_id=attempt_id, sort_by=sort_by, **filters)
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         if attempt_id == "latest":
             latest = await self._backend.get_latest_attempt(rollout_id)
             if latest is None:
@@ -550,8 +534,7 @@ class EngineStore(BatchingStore):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> Sequence[Rollout]:
-        if self._watchdog.is_due():
-            await self._watchdog.scan()
+        await self._watchdog.scan()
         wanted = list(dict.fromkeys(rollout_ids))
         statuses = await self._backend.rollout_statuses(wanted)
         at_once = timeout is not None and timeout <= 0
@@ -582,8 +565,7 @@ class EngineStore(BatchingStore):
                         if remaining is not None and remaining <= 0:
                             return
                         await wait.wakeup.wait(self._slice(remaining))
-                        if self._watchdog.is_due():
-                            await self._watchdog.scan()
+                        await self._watchdog.scan()
 
     async def events(self) -> AsyncGenerator[StoreEvent]:
         waiters = self._waiters

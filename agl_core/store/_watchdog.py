@@ -41,8 +41,7 @@ class Watchdog:
         twin._last_scan = self._last_scan
         return twin
 
-    def is_due(self) -> bool:
-        """Whether :meth:`scan` would scan now; callers check it to save an await per call."""
+    def _is_due(self) -> bool:
         last = self._last_scan
         return (
             last is None or time.monotonic() - last >= self._debounce
@@ -50,8 +49,10 @@ class Watchdog:
 
     async def scan(self) -> int:
         """Scan, unless the last scan is too recent; return the number of ended attempts."""
+        if not self._is_due():
+            return 0  # most calls end here, without the lock
         with self._lock:
-            if not self.is_due():
+            if not self._is_due():
                 return 0
             self._last_scan = time.monotonic()
         now = time.time()

@@ -1,4 +1,5 @@
 import inspect
+import pickle
 import re
 
 import pytest
@@ -39,6 +40,25 @@ def test_errors_are_found_by_name_across_http():
     assert errors.error_class("RolloutNotFoundError") is errors.RolloutNotFoundError
     assert errors.error_class("ValueError") is errors.AglError
     assert errors.error_class("error_class") is errors.AglError
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
+def test_each_error_is_made_again_from_its_name_and_message(name):
+    error = errors.error_class(name)("the x engine failed")
+    assert type(error).__name__ == name
+    assert str(error) == "the x engine failed"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.MissingDependencyError("the x engine", pip="x>=2"),
+        errors.ConfigError("unknown key", path="store.pathh"),
+    ],
+)
+def test_errors_travel_between_processes(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 def test_config_errors_lead_with_the_path():

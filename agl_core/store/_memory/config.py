@@ -1,34 +1,31 @@
-"""Configuration of the memory store in train files and dicts."""
+"""Options of the memory store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from agl_core.plugins import ComponentConfig
 
 __all__ = ["MemoryStoreConfig"]
 
 
-class MemoryStoreConfig(BaseModel):
-    """Keyword arguments of :class:`~agl_core.store._memory.InMemoryLightningStore`."""
+class MemoryStoreConfig(ComponentConfig):
+    """Options of :class:`~agl_core.store.InMemoryLightningStore`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    thread_safe: bool = Field(default=True, description="Value of the capability thread_safe.")
-    eviction_memory_threshold: int | float | None = Field(
-        default=None,
-        description="Evict spans above this: a ratio of memory (float) or bytes (int). "
-        "Default: 0.7.",
-    )
-    safe_memory_threshold: int | float | None = Field(
-        default=None,
-        description="Evict down to this: a ratio of memory (float) or bytes (int). "
-        "Default: 80 % of the eviction threshold.",
-    )
-    span_size_estimator: Callable[..., Any] | None = Field(
-        default=None, description="Returns a span's size in bytes; from Python only.", exclude=True
-    )
-    scan_debounce_seconds: float = Field(
-        default=10.0, ge=0, description="Shortest time between two scans of the watchdog."
-    )
+    thread_safe: bool = True
+    """Value of the capability ``thread_safe``; the store is thread-safe anyway."""
+    eviction_memory_threshold: int | float | None = None
+    """Evict spans above this: a ratio of the machine's memory (a float in (0, 1]) or bytes (an
+    int). Default: 0.7."""
+    safe_memory_threshold: int | float | None = None
+    """Evict down to this: a ratio (a float in [0, 1]) or bytes. Default: 80 % of the eviction
+    threshold."""
+    span_size_estimator: Callable[..., Any] | None = Field(default=None, exclude=True)
+    """Returns a span's size in bytes; by default it is estimated from the span's text. With a
+    function, every span that was added as bytes is decoded once more."""
+    scan_debounce_seconds: float = Field(default=10.0, ge=0)
+    """Shortest time between two scans of the watchdog, in seconds; 0 scans at every call whose
+    result it may change."""

@@ -159,7 +159,7 @@ def test_token_ids_that_were_not_captured_are_empty_or_skipped_on_demand() -> No
     assert [(t.response["token_ids"], t.reward) for t in plain] == [([3], None), ([], 1.0)]
     for adapter in (
         TracerTraceToTriplet(skip_empty_token_spans=True),
-        TracerTraceToTriplet(_skip_empty_token_spans=True),
+        TracerTraceToTriplet(_skip_empty_token_spans=True),  # pyright: ignore[reportCallIssue]
     ):
         # Calls are skipped before rewards are matched, so the remaining call gets the reward.
         assert [(t.response["token_ids"], t.reward) for t in adapter.adapt(spans)] == [([3], 1.0)]
@@ -230,7 +230,7 @@ def test_after_repair_agent_match_finds_a_stray_call() -> None:
         span("judge", "r", 30, 40, {"agent.name": "judge"}),
         call("judged", "judge", 32, 34),
     ]
-    adapter = TracerTraceToTriplet(agent_match="^writer$", reward_match="first_sibling")
+    adapter = TracerTraceToTriplet(agent_match="^writer$", reward_match="first_sibling")  # pyright: ignore[reportArgumentType]
     (triplet,) = adapter.adapt(spans)
     assert triplet.metadata["agent_name"] == "writer"
     assert triplet.reward == 0.5

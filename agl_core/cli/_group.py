@@ -7,12 +7,12 @@ plugin affects only its own line in the help.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 
-from agl_core.errors import ConfigError, PluginBrokenError, PluginError, PluginNotFoundError
-from agl_core.plugins import CommandSpec, PluginRecord, get_registry, import_object, reset_registry
+from agl_core.errors import PluginError, PluginNotFoundError
+from agl_core.plugins import PluginRecord, get_registry, reset_registry
+from agl_core.plugins._extensions import import_extension
 from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING
 
 __all__ = ["PluginGroup", "load_command", "root"]
@@ -57,21 +57,7 @@ def load_command(record: PluginRecord) -> click.Command:
     Raises:
         PluginBrokenError: The command does not import, or is not a click command.
     """
-    from agl_core.plugins._loading import broken
-
-    spec = get_registry().load(record)
-    assert isinstance(spec, CommandSpec)
-    try:
-        command: Any = import_object(spec.target)
-    except ConfigError as error:
-        cause = error.__cause__ or error
-        raise broken(record, cause) from cause
-    if not isinstance(command, click.Command):
-        raise PluginBrokenError(
-            f"{record.key} of {record.origin} is broken: {spec.target} is a "
-            f"{type(command).__name__} and not a click command"
-        )
-    return command
+    return import_extension(record, get_registry().load(record))
 
 
 def _first_command(args: list[str]) -> int:

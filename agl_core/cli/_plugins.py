@@ -21,6 +21,7 @@ from agl_core.plugins import (
     Spec,
     get_registry,
 )
+from agl_core.plugins._imports import import_named
 from agl_core.plugins._known import known_names, package_of
 
 if TYPE_CHECKING:
@@ -127,16 +128,9 @@ def _find(registry: Registry, name: str, kind: str | None) -> PluginRecord:
 
 
 def _config_model(record: PluginRecord, spec: Spec) -> type[BaseModel] | None:
-    from agl_core.plugins import import_object
-    from agl_core.plugins._loading import broken
-
     if not isinstance(spec, ComponentSpec) or not spec.config:
         return None
-    try:
-        return import_object(spec.config)
-    except ConfigError as error:
-        cause = error.__cause__ or error
-        raise broken(record, cause) from cause
+    return import_named(record, spec.config)
 
 
 def _schema(model: type[BaseModel] | None) -> dict[str, Any] | None:

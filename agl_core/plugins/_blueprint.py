@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.errors import AglError, ConfigError, InvalidArgumentError, UnknownOptionError
 from agl_core.plugins._config import check_config, config_model_of, validate_config
-from agl_core.plugins._imports import import_object
+from agl_core.plugins._imports import import_named, import_object
 from agl_core.plugins._registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -91,15 +91,9 @@ class Blueprint:
     def _import(self) -> Callable[..., object]:
         if not isinstance(self.factory, str):
             return self.factory
-        try:
+        if self.record is None:
             return import_object(self.factory)
-        except ConfigError as error:
-            if self.record is None:
-                raise
-            from agl_core.plugins._loading import broken
-
-            cause = error.__cause__ or error
-            raise broken(self.record, cause) from cause
+        return import_named(self.record, self.factory)
 
     def _arguments(self, factory: Callable[..., object]) -> tuple[list[object], dict[str, Any]]:
         """Return the positional arguments (at most the config model) and the keyword arguments."""

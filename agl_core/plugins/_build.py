@@ -40,7 +40,7 @@ from agl_core.errors import ComponentTypeError, ConfigError
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._config import config_model_of
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
-from agl_core.plugins._imports import import_object, is_dotted_path
+from agl_core.plugins._imports import import_named, import_object, is_dotted_path
 from agl_core.plugins._registry import get_registry
 from agl_core.plugins._spec import COMPONENT_KINDS
 
@@ -177,15 +177,7 @@ def _from_text(
             raise ConfigError(f"{text} is an instance already and takes no options", path=path)
         return Blueprint(functools.partial(_the, found), path)
     record, spec = registry.component(kind, text)
-    model = None
-    if spec.config:
-        try:
-            model = import_object(spec.config)
-        except ConfigError as error:
-            from agl_core.plugins._loading import broken
-
-            cause = error.__cause__ or error
-            raise broken(record, cause) from cause
+    model = import_named(record, spec.config) if spec.config else None
     return Blueprint(spec.factory, path, options, inject, model, record)
 
 

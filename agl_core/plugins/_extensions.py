@@ -9,14 +9,16 @@ import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from agl_core.errors import ConfigError, PluginBrokenError, PluginError
-from agl_core.plugins._imports import import_object
+from agl_core.errors import PluginBrokenError, PluginError
+from agl_core.plugins._imports import import_named, import_object
 from agl_core.plugins._records import PluginRecord
 from agl_core.plugins._registry import Registry, get_registry
 from agl_core.plugins._spec import AppSpec, CheckSpec, CommandSpec, DialectSpec, ResourceSpec, Spec
-from agl_core.types import Resource, register_resource_type
+
+if TYPE_CHECKING:
+    from agl_core.types import Resource
 
 __all__ = ["import_extension", "import_extensions", "load_resource_type"]
 
@@ -55,7 +57,7 @@ def import_extension(record: PluginRecord, spec: Spec) -> Any:
     else:
         assert isinstance(spec, CommandSpec), spec
         return _command(record, spec)
-    found = _import(record, dotted)
+    found = import_named(record, dotted)
     if not callable(found):
         raise _not(record, dotted, found, "a function")
     return found
@@ -64,6 +66,8 @@ def import_extension(record: PluginRecord, spec: Spec) -> Any:
 # Cached, because a snapshot may hold many resources of a type that no plugin provides.
 @lru_cache(maxsize=1024)
 def _load_once(registry: Registry, name: str) -> None:
+    from agl_core.types import register_resource_type
+
     for record in registry.usable("resource"):
         if record.name == name:
             try:
@@ -85,7 +89,7 @@ def load_resource_type(name: str | None) -> None:
 
 
 def _dialects(record: PluginRecord, spec: DialectSpec) -> Sequence[Any]:
-    found = _import(record, spec.dialect)
+    found = import_named(record, spec.dialect)
     dialects = cast("Sequence[Any]", found if isinstance(found, (list, tuple)) else (found,))
     expected = import_object(_DIALECT)
     for dialect in dialects:
@@ -95,7 +99,9 @@ def _dialects(record: PluginRecord, spec: DialectSpec) -> Sequence[Any]:
 
 
 def _resource(record: PluginRecord, spec: ResourceSpec) -> type[Resource]:
-    found = _import(record, spec.resource)
+    from agl_core.types import Resource
+
+    found = import_named(record, spec.resource)
     if not inspect.isclass(found) or not issubclass(found, Resource):
         raise _not(record, spec.resource, cast("object", found), "a subclass of Resource")
     default = found.model_fields["resource_type"].default
@@ -110,20 +116,10 @@ def _resource(record: PluginRecord, spec: ResourceSpec) -> type[Resource]:
 def _command(record: PluginRecord, spec: CommandSpec) -> Any:
     import click
 
-    found = _import(record, spec.target)
+    found = import_named(record, spec.target)
     if not isinstance(found, click.Command):
         raise _not(record, spec.target, found, "a click command")
     return found
-
-
-def _import(record: PluginRecord, dotted: str) -> Any:
-    from agl_core.plugins._loading import broken
-
-    try:
-        return import_object(dotted)
-    except ConfigError as error:
-        cause = error.__cause__ or error
-        raise broken(record, cause) from cause
 
 
 def _not(record: PluginRecord, dotted: str, found: object, expected: str) -> PluginBrokenError:

@@ -6,12 +6,15 @@ The forms are ``pkg.mod:Class``, ``pkg.mod:Outer.Inner`` and ``pkg.mod.Class``.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agl_core.errors import ConfigError
 from agl_core.plugins._registry import did_you_mean
 
-__all__ = ["import_object", "is_dotted_path"]
+if TYPE_CHECKING:
+    from agl_core.plugins._records import PluginRecord
+
+__all__ = ["import_named", "import_object", "is_dotted_path"]
 
 
 def is_dotted_path(text: str) -> bool:
@@ -47,6 +50,21 @@ def import_object(dotted: str, *, path: str = "") -> Any:
             hint = did_you_mean(attribute, names)
             raise ConfigError(f"{module_name} has no {attributes!r}{hint}", path=path) from error
     return found
+
+
+def import_named(record: PluginRecord, dotted: str) -> Any:
+    """Import an object that a plugin's spec names.
+
+    Raises:
+        PluginBrokenError: The object does not import.
+    """
+    try:
+        return import_object(dotted)
+    except ConfigError as error:
+        from agl_core.plugins._loading import broken
+
+        cause = error.__cause__ or error
+        raise broken(record, cause) from cause
 
 
 def _import_module(name: str, path: str) -> Any:

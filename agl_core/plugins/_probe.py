@@ -19,7 +19,7 @@ from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import contract_of
 from agl_core.plugins._extensions import import_extension
 from agl_core.plugins._hookspecs import LifecycleEvents
-from agl_core.plugins._imports import import_object
+from agl_core.plugins._imports import import_named
 from agl_core.plugins._loading import broken, hook_manager, load_spec, one_line
 from agl_core.plugins._records import PluginRecord
 from agl_core.plugins._spec import ComponentSpec, HookSpec, ProviderSpec
@@ -59,7 +59,7 @@ def _probe_component(record: PluginRecord, spec: ComponentSpec, build: bool) -> 
     from pydantic import BaseModel
 
     contract = contract_of(spec.kind)
-    model: Any = _import(record, spec.config) if spec.config else None
+    model: Any = import_named(record, spec.config) if spec.config else None
     if model is not None:
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
             raise PluginBrokenError(f"{spec.config} is not a pydantic model")
@@ -67,7 +67,7 @@ def _probe_component(record: PluginRecord, spec: ComponentSpec, build: bool) -> 
             raise PluginBrokenError(
                 f'{spec.config} lets unknown options pass: set extra="forbid" in its model_config'
             )
-    factory = _import(record, spec.factory)
+    factory = import_named(record, spec.factory)
     if not callable(factory):
         raise PluginBrokenError(f"{spec.factory} is a {type(factory).__name__} and not a class")
     if isinstance(factory, type) and contract and not issubclass(factory, contract):
@@ -85,14 +85,6 @@ def _probe_component(record: PluginRecord, spec: ComponentSpec, build: bool) -> 
             f"{spec.factory} made a {type(made).__name__}, not a {contract.__name__}"
         )
     return ""
-
-
-def _import(record: PluginRecord, dotted: str) -> Any:
-    try:
-        return import_object(dotted)
-    except ConfigError as error:
-        cause = error.__cause__ or error
-        raise broken(record, cause) from cause
 
 
 def main(report: str, plugin: str, build: str) -> None:

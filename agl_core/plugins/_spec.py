@@ -19,7 +19,7 @@ their hook modules::
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, get_args
 
 import pluggy
 
@@ -45,7 +45,7 @@ __all__ = [
 
 ENTRY_POINT_GROUP: Final = "agl"
 PLUGIN_API_VERSION: Final = 1
-"""Increased by changes that break plugins for older cores; see :class:`ComponentSpec`."""
+"""Increased by changes that break plugins for older cores; see :class:`Spec`."""
 
 ComponentKind = Literal[
     "store", "tracer", "adapter", "algorithm", "proxy", "execution", "llm_server"
@@ -61,110 +61,95 @@ hookimpl = pluggy.HookimplMarker("agl")
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentSpec:
+class Spec:
+    """What every plugin says about itself; the base of the specs below.
+
+    Attributes:
+        name: The entry point's name after the dot: the name of a component in configurations, the
+            word after ``agl``, the prefix of a model, the ``resource_type``.
+        summary: One line for ``agl plugins list`` and ``agl --help``.
+        api: The plugin API version that the plugin was written for.
+    """
+
+    name: str
+    summary: str = field(default="", kw_only=True)
+    api: int = field(default=PLUGIN_API_VERSION, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSpec(Spec):
     """A component that can be built by name.
 
     Attributes:
         kind: The contract that the component implements.
-        name: The name in configurations; equal to the entry point's name after the dot.
         factory: ``"package.module:Class"``, called with the config model if its constructor takes
             one (:func:`~agl_core.plugins.configured_by`), else with the model's fields by name.
         config: ``"package.module:Model"``, a pydantic model with ``extra="forbid"``; empty if the
             component takes no options.
         capabilities: Optional abilities of the component, by their names in the conformance suites.
-        summary: One line for ``agl plugins list``.
-        api: The plugin API version the component was written for.
     """
 
     kind: ComponentKind
-    name: str
     factory: str
     config: str = ""
     capabilities: frozenset[str] = field(default_factory=frozenset[str])
-    summary: str = ""
-    api: int = PLUGIN_API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class CommandSpec:
+class CommandSpec(Spec):
     """A subcommand of ``agl``.
 
     Attributes:
-        name: The word after ``agl``.
         target: ``"package.module:command"``, a :class:`click.Command`; imported to run the command.
-        summary: One line for ``agl --help``.
-        api: The plugin API version the command was written for.
     """
 
-    name: str
     target: str
-    summary: str = ""
-    api: int = PLUGIN_API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class AppSpec:
+class AppSpec(Spec):
     """An ASGI application mounted on the store server.
 
     Attributes:
-        name: Name of the app, as in its entry point.
         path: Path of the mount, e.g. ``/dashboard`` (absolute, no trailing slash; ``/`` serves
             every GET that no route of the API matches).
         factory: ``"package.module:function"``, called with the server's store; returns the app.
-        summary: One line for ``agl plugins list``.
         scope: Token scope that a caller needs: ``read``, ``admin``, or ``public`` for no token.
-        api: The plugin API version the app was written for.
     """
 
-    name: str
     path: str
     factory: str
-    summary: str = ""
     scope: Literal["public", "read", "admin"] = "read"
-    api: int = PLUGIN_API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class HookSpec:
+class HookSpec(Spec):
     """A listener to life-cycle events: a module of ``@hookimpl`` functions.
 
     Attributes:
-        name: Name of the listener, as in its entry point.
         module: ``"package.module"`` whose hook implementations are registered when a run starts.
-        summary: One line for ``agl plugins list``.
-        api: The plugin API version the listener was written for.
     """
 
-    name: str
     module: str
-    summary: str = ""
-    api: int = PLUGIN_API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class DialectSpec:
+class DialectSpec(Spec):
     """A span vocabulary: the attributes in which a tracer or proxy writes model calls and agents.
 
     Attributes:
-        name: Name of the dialect, as in its entry point.
         dialect: ``"package.module:NAME"``, a :class:`agl_core.adapter.Dialect` or a sequence of
             them; imported when an adapter first reads a span.
-        summary: One line for ``agl plugins list``.
-        api: The plugin API version the dialect was written for.
     """
 
-    name: str
     dialect: str
-    summary: str = ""
-    api: int = PLUGIN_API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderSpec:
+class ProviderSpec(Spec):
     """A kind of LLM backend that a proxy can call: ``name/model`` in a model list.
 
     Attributes:
-        name: The prefix before the first ``/`` of a model.
         protocols: Protocols of the backend (:data:`agl_core.genai.Protocol`), best first. A
             request in another protocol is translated to the first of them that can express it.
         api_base: Base URL if a model list does not give one; empty if there is no default.
@@ -174,11 +159,8 @@ class ProviderSpec:
         token_ids: Whether the backend returns token ids on ``return_token_ids``.
         logprobs: Whether the proxy may request log-probabilities in every call.
         stream_usage: Whether the backend supports ``stream_options.include_usage``.
-        summary: One line for ``agl plugins list``.
-        api: The plugin API version the provider was written for.
     """
 
-    name: str
     protocols: tuple[str, ...]
     api_base: str = ""
     auth: Literal["bearer", "x-api-key"] = "bearer"
@@ -186,58 +168,31 @@ class ProviderSpec:
     token_ids: bool = False
     logprobs: bool = False
     stream_usage: bool = False
-    summary: str = ""
-    api: int = PLUGIN_API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class CheckSpec:
+class CheckSpec(Spec):
     """A check of ``agl doctor``.
 
     Attributes:
-        name: Name of the check, as in its entry point.
         check: ``"package.module:function"``, called without arguments; returns an iterable of
             :class:`agl_core.doctor.Finding` and repairs nothing.
         reads_store: Whether the check reads a store. Then ``check`` is an async function; ``agl
             doctor --store`` calls it as ``check(store, silent_seconds=…, max_traces=…)``, with the
             options of the command.
-        summary: One line for ``agl plugins list``.
-        api: The plugin API version the check was written for.
     """
 
-    name: str
     check: str
     reads_store: bool = False
-    summary: str = ""
-    api: int = PLUGIN_API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceSpec:
+class ResourceSpec(Spec):
     """A resource type that stores and agents can decode.
 
     Attributes:
-        name: The ``resource_type`` of the class.
         resource: ``"package.module:Class"``, a subclass of :class:`agl_core.types.Resource`;
             imported when a process first decodes a resource of this type.
-        summary: One line for ``agl plugins list``.
-        api: The plugin API version the resource was written for.
     """
 
-    name: str
     resource: str
-    summary: str = ""
-    api: int = PLUGIN_API_VERSION
-
-
-Spec: TypeAlias = (
-    ComponentSpec
-    | CommandSpec
-    | AppSpec
-    | HookSpec
-    | DialectSpec
-    | ProviderSpec
-    | CheckSpec
-    | ResourceSpec
-)
-"""A spec of any kind."""

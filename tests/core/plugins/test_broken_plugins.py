@@ -55,7 +55,7 @@ CASES = {
         "incompatible",
         "plugin API 2, this core has 1",
         "from agl_core.plugins import ComponentSpec, hookimpl\n@hookimpl\ndef agl_store():\n"
-        "    return ComponentSpec('store', 'newerapi', 'json:X', api=2)",
+        "    return ComponentSpec(kind='store', name='newerapi', factory='json:X', api=2)",
     ),
     "dependency": Case(
         "ok",
@@ -95,8 +95,8 @@ CASES = {
 def source_of(name: str) -> str:
     return (
         "from agl_core.plugins import ComponentSpec, hookimpl\n@hookimpl\ndef agl_store():\n"
-        f"    return ComponentSpec('store', '{name}', 'agl_{name}.store:Store', "
-        f"'agl_{name}.store:Config')\n"
+        f"    return ComponentSpec(kind='store', name='{name}', factory='agl_{name}.store:Store', "
+        f"config='agl_{name}.store:Config')\n"
     )
 
 

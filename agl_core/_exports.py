@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["HOMES", "PLUGIN_HOMES"]
-
 _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.adapter": (
         "Adapter AdapterReport LlmProxyTraceToTriplet OtelTraceAdapter TraceAdapter"

@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 else:
     ReadableSpan = Any  # naming it at run time would import the SDK
 
-__all__ = [
-    "Adapter",
-    "OtelTraceAdapter",
-    "TraceAdapter",
-    "TraceToTripletBase",
-    "as_spans",
-    "read_reward",
-]
-
 T_from = TypeVar("T_from")
 T_to = TypeVar("T_to")
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["ITEM_BYTES", "BreakCause", "History", "common_prefix", "why_broken"]
-
 ITEM_BYTES = 8
 """Bytes per token in packed token ids (signed 64-bit integers, machine byte order)."""
 

@@ -14,8 +14,6 @@ from agl_core.adapter._report import Repair
 from agl_core.adapter._vocabulary import FieldTable, vocabulary
 from agl_core.otel._attributes import unflatten_attributes
 
-__all__ = ["ModelCall", "at", "numbered", "parse_literal"]
-
 _LISTS: Final = frozenset({"completion", "prompt"})
 """Fields that hold messages."""
 

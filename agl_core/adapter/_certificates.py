@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agl_core.adapter._trajectory import TrajectoryRow
 
-__all__ = ["CertificateSummary"]
-
 
 @dataclass(slots=True)
 class CertificateSummary:

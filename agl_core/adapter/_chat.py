@@ -18,8 +18,6 @@ from agl_core.adapter._call import at, numbered, parse_literal
 from agl_core.adapter._dialects import Dialect, MessageShape
 from agl_core.errors import InvalidArgumentError
 
-__all__ = ["as_text", "check_message", "image_urls", "to_messages", "to_tools"]
-
 # -- the format ----------------------------------------------------------------------------------
 
 _Part = dict[str, Any]

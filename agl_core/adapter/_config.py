@@ -10,8 +10,6 @@ from pydantic import AfterValidator, AliasChoices, Field
 from agl_core.plugins import ComponentConfig
 from agl_core.types import RewardMatchPolicy
 
-__all__ = ["MessagesConfig", "ProxyTripletConfig", "TrajectoryConfig", "TripletConfig"]
-
 
 def _compiles(pattern: str) -> str:
     try:

@@ -23,8 +23,6 @@ from typing import Final
 
 from agl_core import semconv
 
-__all__ = ["CHOICE", "DIALECTS", "GEN_AI_PARTS", "AgentName", "Dialect", "MessageShape", "Paths"]
-
 Paths = tuple[str, ...]
 
 

@@ -15,8 +15,6 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.otel._attributes import filter_and_unflatten_attributes, unflatten_attributes
 from agl_core.types import OpenAIMessages, Span, SpanLike
 
-__all__ = ["TraceToMessages"]
-
 _LEGACY_LISTS: Final = ("gen_ai.prompt", "gen_ai.completion")
 _LEGACY_MAPPINGS: Final = ("gen_ai.request", "gen_ai.response")
 _LEGACY_BELOW: Final = tuple(f"{prefix}." for prefix in (*_LEGACY_LISTS, *_LEGACY_MAPPINGS))

@@ -10,8 +10,6 @@ from bisect import bisect_left, bisect_right
 
 from agl_core.adapter._breaks import ITEM_BYTES, common_prefix
 
-__all__ = ["PrefixIndex"]
-
 
 class PrefixIndex:
     """Numbered sequences of packed tokens; see :data:`~agl_core.adapter._breaks.ITEM_BYTES`.

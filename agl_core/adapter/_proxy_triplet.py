@@ -12,8 +12,6 @@ from agl_core.adapter._report import AdapterReport, Reason
 from agl_core.adapter._vocabulary import count_unread, vocabulary
 from agl_core.types import Span, SpanLike, Triplet
 
-__all__ = ["LlmProxyTraceToTriplet"]
-
 _logger = logging.getLogger(__name__)
 
 

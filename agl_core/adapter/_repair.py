@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from agl_core.adapter._tree import TraceTree
 
-__all__ = ["Encloser", "enclosing_nodes"]
-
 _Entry = tuple[float, int, int]  # length, position in tree order, group
 _NONE: Final[_Entry] = (float("inf"), -1, -1)
 

@@ -17,8 +17,6 @@ from typing import Any, Literal
 
 from agl_core.adapter._certificates import CertificateSummary
 
-__all__ = ["AdapterReport", "Item", "Reason", "Repair"]
-
 Item = Literal["span", "call", "reward", "message", "row"]
 """The kinds of things that are left out; plugins may count other kinds."""
 

@@ -9,8 +9,6 @@ from agl_core.adapter._report import AdapterReport, Reason
 from agl_core.adapter._tree import TraceTree, by_start
 from agl_core.types import RewardMatchPolicy
 
-__all__ = ["match_rewards"]
-
 
 def match_rewards(
     tree: TraceTree,

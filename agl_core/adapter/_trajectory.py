@@ -34,8 +34,6 @@ from agl_core.adapter._vocabulary import count_unread
 from agl_core.plugins import configured_by
 from agl_core.types import Span, SpanLike
 
-__all__ = ["BreakCause", "Certificate", "TraceToTrajectory", "TrajectoryRow", "read_logprobs"]
-
 
 @dataclass(slots=True)
 class Certificate:

@@ -18,8 +18,6 @@ from agl_core.adapter._vocabulary import agent_name, is_model_call
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
 
-__all__ = ["ANY_AGENT", "VIRTUAL_ROOT", "CallRules", "MatchedCall", "TraceTree", "by_start"]
-
 VIRTUAL_ROOT = "virtual-root"
 """Id and name of the node above several roots."""
 ANY_AGENT = "*"

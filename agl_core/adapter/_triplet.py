@@ -19,8 +19,6 @@ from agl_core.errors import MissingDependencyError
 from agl_core.plugins import configured_by
 from agl_core.types import RewardMatchPolicy, SpanLike, Triplet
 
-__all__ = ["TracerTraceToTriplet", "tree_to_triplets"]
-
 _logger = logging.getLogger(__name__)
 
 

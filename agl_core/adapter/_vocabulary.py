@@ -16,16 +16,6 @@ from agl_core.plugins._registry import remedy
 if TYPE_CHECKING:
     from agl_core.types import Span
 
-__all__ = [
-    "FieldTable",
-    "Vocabulary",
-    "agent_name",
-    "compile_fields",
-    "count_unread",
-    "is_model_call",
-    "vocabulary",
-]
-
 _SPLITS: Final = 16_384
 """Maximum number of attribute keys whose split a vocabulary caches."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from agl_core.tracer import Tracer
     from agl_core.types import NamedResources, Rollout, RolloutRawResult
 
-__all__ = ["LitAgent"]
-
 T = TypeVar("T")
 
 _SYNC_METHODS = ("rollout", "training_rollout", "validation_rollout")

@@ -27,8 +27,6 @@ from agl_core.types import LLM, AttemptedRollout, PromptTemplate, ProxyLLM, Reso
 if TYPE_CHECKING:
     from agl_core.types import NamedResources, Rollout, RolloutRawResult
 
-__all__ = ["FunctionalLitAgent", "llm_rollout", "prompt_rollout", "rollout"]
-
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from agl_core.tracer import Tracer
     from agl_core.types import NamedResources
 
-__all__ = ["RunnerView", "TrainerView"]
-
 
 class TrainerView(Protocol):
     """Read-only view of the components of a :class:`~agl_core.trainer.Trainer`."""

@@ -8,8 +8,6 @@ from agl_core.plugins._events import notify
 from agl_core.store import LightningStore, LightningStoreThreaded
 from agl_core.types import NamedResources, ResourcesUpdate
 
-__all__ = ["AnnouncingStore"]
-
 
 class AnnouncingStore(LightningStoreThreaded):
     """Wraps a store for an algorithm; each snapshot written fires ``resources_changed``.

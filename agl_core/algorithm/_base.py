@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from agl_core.llm_server import LLMServer
     from agl_core.store import LightningStore
 
-__all__ = ["Algorithm"]
-
 T = TypeVar("T")
 
 

@@ -28,8 +28,6 @@ from agl_core.types import (
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
-__all__ = ["Baseline"]
-
 logger = logging.getLogger(__name__)
 
 _QUEUING: list[RolloutStatus] = ["queuing", "requeuing"]

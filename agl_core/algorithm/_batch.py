@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from agl_core.adapter import Adapter
     from agl_core.store import LightningStore
 
-__all__ = ["BatchOutcome", "RolloutOutcome", "cancel_rollouts", "run_batch"]
-
 logger = logging.getLogger(__name__)
 
 _PROGRESS_INTERVAL = 1.0  # seconds between two updates of the progress display

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from agl_core.plugins import ComponentConfig
 
-__all__ = ["BaselineConfig"]
-
 
 class BaselineConfig(ComponentConfig):
     """Options of :class:`~agl_core.algorithm.Baseline`."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import NamedResources
 
-__all__ = ["RunContext"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunContext:

@@ -13,8 +13,6 @@ from agl_core.types import Dataset, NamedResources, RolloutMode
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
-__all__ = ["Evaluation"]
-
 
 class Evaluation(FastAlgorithm):
     """Measures an agent on the validation dataset, or else on the training dataset.

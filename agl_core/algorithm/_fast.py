@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from agl_core.algorithm._base import Algorithm
 
-__all__ = ["FastAlgorithm"]
-
 
 class FastAlgorithm(Algorithm):
     """An algorithm without GPU or training that ends soon; ``Trainer.dev`` accepts only these."""

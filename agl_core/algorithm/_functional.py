@@ -13,8 +13,6 @@ from agl_core.algorithm._utils import LLMProxyLike
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset
 
-__all__ = ["FunctionalAlgorithm", "algo"]
-
 _INJECTED: Final[dict[str, Callable[[Algorithm], Any]]] = {
     "store": Algorithm.get_store,
     "adapter": Algorithm.get_adapter,

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["ProgressReporter", "show_progress"]
-
 logger = logging.getLogger(__name__)
 
 _LINE_INTERVAL = 10.0  # seconds between two plain lines

@@ -44,8 +44,6 @@ from agl_core.types import (
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
-__all__ = ["Run", "count_rollouts", "stored_runs"]
-
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "run:"

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from agl_core.errors import InvalidArgumentError
 
-__all__ = ["Estimate", "estimate_mean"]
-
 
 class Estimate(NamedTuple):
     """A mean and its confidence interval."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from agl_core.algorithm._base import Algorithm
     from agl_core.store import LightningStore
 
-__all__ = ["LLMProxyLike", "add_llm", "batch_iter_over_dataset", "with_llm_proxy", "with_store"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

@@ -15,8 +15,6 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-__all__ = ["lightning_cli"]
-
 _NULLS: Final = frozenset({"none", "null", "~", "nil"})
 _TRUE: Final = frozenset({"yes", "true", "t", "y", "1"})
 _FALSE: Final = frozenset({"no", "false", "f", "n", "0"})

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from agl_core.doctor import Finding
     from agl_core.store._base import LightningStore
 
-__all__ = ["doctor"]
-
 _COLOURS = {"ok": "green", "info": "blue", "warning": "yellow", "error": "red"}
 
 

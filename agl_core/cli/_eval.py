@@ -26,8 +26,6 @@ from agl_core.errors import ConfigError
 if TYPE_CHECKING:
     from agl_core.algorithm._batch import BatchOutcome
 
-__all__ = ["evaluate"]
-
 CONFIDENCE = 0.95
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import Rollout
 
-__all__ = ["Failures", "failed_rollouts"]
-
 _MOST: Final = 1000
 """Rollouts whose cause is read; those that failed last."""
 _SHOWN: Final = 3

@@ -15,8 +15,6 @@ from agl_core.plugins import PluginRecord, get_registry, reset_registry
 from agl_core.plugins._extensions import import_extension
 from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING
 
-__all__ = ["PluginGroup", "load_command", "root"]
-
 
 class PluginGroup(click.Group):
     """A click group that finds its commands in the registry."""

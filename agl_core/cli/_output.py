@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-__all__ = ["in_terminal", "print_json", "print_table"]
-
 _STYLES = {
     "ok": "green",
     "broken": "red",

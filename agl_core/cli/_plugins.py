@@ -27,8 +27,6 @@ from agl_core.plugins._known import known_names, package_of
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["plugins"]
-
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _KIND = click.option("--kind", type=click.Choice(KINDS), help="Only plugins of this kind.")
 

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
     from agl_core.trainer._file import TrainPlan
     from agl_core.trainer._trainer import Trainer
 
-__all__ = [
-    "INTERRUPTED",
-    "RunRecord",
-    "blame",
-    "finite",
-    "listening",
-    "report_failure",
-    "run_options",
-    "say_store",
-    "set_up_logging",
-    "stopped_by_signals",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 _ENDINGS: Final[tuple[RolloutStatus, ...]] = ("succeeded", "failed", "cancelled")
 INTERRUPTED: Final = 130

@@ -14,8 +14,6 @@ from agl_core.plugins import build_component
 if TYPE_CHECKING:
     from agl_core.store._base import LightningStore
 
-__all__ = ["open_store", "store_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

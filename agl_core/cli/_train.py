@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from agl_core.trainer._trainer import Trainer
     from agl_core.types import ResourcesUpdate
 
-__all__ = ["train"]
-
 
 @click.command(epilog="Example: agl train train.toml --set trainer.n_runners=8 --json")
 @run_options

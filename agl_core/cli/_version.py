@@ -9,8 +9,6 @@ import click
 
 from agl_core.cli._output import print_json
 
-__all__ = ["version"]
-
 
 @click.command(epilog="Example: agl version --json")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

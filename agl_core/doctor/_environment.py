@@ -12,8 +12,6 @@ from typing import Final
 from agl_core.doctor._findings import Finding
 from agl_core.plugins import CORE_DISTRIBUTION, get_registry
 
-__all__ = ["check_environment", "find_bad_versions", "installed_version"]
-
 _GPU_SECONDS: Final = 10.0
 
 

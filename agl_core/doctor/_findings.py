@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Finding", "Severity", "examples"]
-
 Severity = Literal["ok", "info", "warning", "error"]
 """``ok`` and ``info`` need no action; ``warning``: works, but probably not as intended; ``error``:
 does not work."""

@@ -13,8 +13,6 @@ from agl_core.plugins._extensions import import_extension
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
-__all__ = ["check_plugins", "run_plugin_checks", "run_store_checks"]
-
 _SEVERITIES: dict[str, Severity] = {"disabled": "info", "conflict": "warning"}
 
 

@@ -10,8 +10,6 @@ from agl_core.emitter._tracer import tracer_for
 from agl_core.otel._attributes import check_attributes_sanity, flatten_attributes
 from agl_core.types import SpanCoreFields, TraceStatus
 
-__all__ = ["emit_annotation"]
-
 
 def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:
     """Record facts about the running attempt.

@@ -14,8 +14,6 @@ from agl_core.otel._attributes import (
 )
 from agl_core.types import TraceStatus
 
-__all__ = ["emit_exception"]
-
 
 def emit_exception(
     exception: BaseException,

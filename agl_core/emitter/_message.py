@@ -10,8 +10,6 @@ from agl_core.emitter._tracer import tracer_for
 from agl_core.otel._attributes import flatten_attributes, sanitize_attributes
 from agl_core.types import SpanLike
 
-__all__ = ["emit_message", "get_message_value"]
-
 
 def emit_message(
     message: str, attributes: Mapping[str, Any] | None = None, propagate: bool = True

@@ -17,8 +17,6 @@ from agl_core.otel._attributes import (
 )
 from agl_core.types import Attributes, SpanCoreFields, SpanLike, TraceStatus
 
-__all__ = ["emit_object", "get_object_value"]
-
 _BOOLS: Final = {"true": True, "false": False}
 
 

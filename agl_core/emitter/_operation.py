@@ -25,8 +25,6 @@ from agl_core.emitter._tracer import tracer_for
 from agl_core.otel._attributes import flatten_attributes, safe_text, sanitize_attributes
 from agl_core.types import Attributes, SpanCoreFields, SpanRecordingContext
 
-__all__ = ["OperationContext", "operation"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

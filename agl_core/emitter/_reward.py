@@ -20,16 +20,6 @@ from agl_core.otel._attributes import (
 from agl_core.semconv import PRIMARY_REWARD, RewardPydanticModel
 from agl_core.types import Attributes, SpanCoreFields, SpanLike, TraceStatus
 
-__all__ = [
-    "emit_reward",
-    "find_final_reward",
-    "find_reward_spans",
-    "get_reward_value",
-    "get_rewards_from_span",
-    "is_reward_span",
-    "reward",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=SpanLike)
 

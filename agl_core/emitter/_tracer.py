@@ -9,8 +9,6 @@ from agl_core.tracer._active import get_active_tracer
 from agl_core.tracer._base import Tracer
 from agl_core.tracer._dummy import DummyTracer
 
-__all__ = ["tracer_for"]
-
 _nowhere: Final = DummyTracer()
 
 

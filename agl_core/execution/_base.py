@@ -26,13 +26,6 @@ from agl_core.errors import StoreUnavailableError
 from agl_core.store import LightningStore
 from agl_core.types import ExecutionEvent
 
-__all__ = [
-    "AlgorithmBundle",
-    "ExecutionStrategy",
-    "RunnerBundle",
-    "keep_watch",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from agl_core.store import LightningStore, LightningStoreThreaded
 from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout
 
-__all__ = ["ClaimTracker"]
-
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT = 5.0  # seconds to write the last statuses to a store that may be gone

@@ -8,8 +8,6 @@ from pydantic import Field, model_validator
 
 from agl_core.plugins import ComponentConfig
 
-__all__ = ["SharedMemoryConfig"]
-
 
 class SharedMemoryConfig(ComponentConfig):
     """Options of :class:`~agl_core.execution.SharedMemoryExecutionStrategy`."""

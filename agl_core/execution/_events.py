@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import BaseContext
 
-__all__ = ["MultiprocessingEvent", "ThreadingEvent"]
-
 
 class ThreadingEvent:
     """An event for the threads of one process and the event loops in them."""

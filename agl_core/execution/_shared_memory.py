@@ -27,8 +27,6 @@ from agl_core.execution._supervise import BundleThread, supervise
 from agl_core.plugins import configured_by
 from agl_core.store import LightningStore
 
-__all__ = ["SharedMemoryExecutionStrategy"]
-
 logger = logging.getLogger(__name__)
 
 _HURRIED_JOIN = 1.0  # seconds to join threads after a second Ctrl+C cancelled them

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from agl_core.execution._events import ThreadingEvent
 from agl_core.types import ExecutionEvent
 
-__all__ = ["BundleThread", "supervise"]
-
 _SHORTEST_GRACE = 0.05  # seconds between two cancellations, at least
 
 

@@ -12,15 +12,6 @@ from typing import Any, Final, cast
 
 from agl_core.genai._wire import Json, dumps
 
-__all__ = [
-    "input_messages",
-    "message_parts",
-    "output_messages",
-    "request_attributes",
-    "response_attributes",
-    "usage_attributes",
-]
-
 _NAMES: Final = {
     "max_completion_tokens": "max_tokens",
     "n": "choice.count",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final, Literal, NamedTuple, get_args
 
-__all__ = ["ENDPOINTS", "PROTOCOLS", "Protocol", "Route", "parse_path"]
-
 Protocol = Literal["chat", "completions", "responses", "messages", "embeddings"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 

@@ -7,17 +7,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import from_json, to_json
 
-__all__ = [
-    "DONE",
-    "Json",
-    "ServerSentEvent",
-    "SseSplitter",
-    "dumps",
-    "event_bytes",
-    "loads",
-    "named_event",
-]
-
 Json = dict[str, Any]
 """A JSON object."""
 

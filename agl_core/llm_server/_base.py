@@ -24,8 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["LLMServer"]
-
 
 class LLMServer(ABC):
     """Serves one model in OpenAI's protocol. Methods must not be called concurrently."""

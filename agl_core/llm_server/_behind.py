@@ -11,8 +11,6 @@ from agl_core.llm_server._base import LLMServer
 if TYPE_CHECKING:
     from agl_core.proxy._base import LLMProxy
 
-__all__ = ["put_behind", "serving_behind"]
-
 
 def put_behind(proxy: LLMProxy, server: LLMServer) -> None:
     """Make a server a backend of a proxy, and set the model version that spans carry.

@@ -18,18 +18,6 @@ from typing import Any, Final, cast
 from agl_core.errors import error_message
 from agl_core.types import Attributes, AttributeValue
 
-__all__ = [
-    "check_attributes_sanity",
-    "filter_and_unflatten_attributes",
-    "filter_attributes",
-    "flatten_attributes",
-    "format_exception_attributes",
-    "full_qualified_name",
-    "sanitize_attribute_value",
-    "sanitize_attributes",
-    "unflatten_attributes",
-]
-
 _logger = logging.getLogger(__name__)
 
 _PRIMITIVES: Final = (str, bool, int, float)

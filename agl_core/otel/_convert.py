@@ -46,15 +46,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext as SdkSpanContext
     from opentelemetry.trace import Status as SdkStatus
 
-__all__ = [
-    "record_failure",
-    "to_attributes",
-    "to_core_fields",
-    "to_seconds",
-    "to_span",
-    "to_status",
-]
-
 _NANOSECONDS: Final = 1e9  # per second
 _NO_TRACE: Final = "0" * 32
 _NO_SPAN: Final = "0" * 16

@@ -17,8 +17,6 @@ from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import Span as SdkSpan
 
-__all__ = ["set_attributes_later"]
-
 _logger = logging.getLogger(__name__)
 
 _NUMBERS: Final = ({int}, {float}, {bool})

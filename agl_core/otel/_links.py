@@ -16,14 +16,6 @@ from agl_core.otel._attributes import filter_and_unflatten_attributes
 from agl_core.semconv import LinkPydanticModel
 from agl_core.types import Attributes, SpanLike
 
-__all__ = [
-    "extract_links_from_attributes",
-    "extract_tags_from_attributes",
-    "make_link_attributes",
-    "make_tag_attributes",
-    "query_linked_spans",
-]
-
 T = TypeVar("T", bound=SpanLike)
 
 

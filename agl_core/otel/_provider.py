@@ -27,8 +27,6 @@ from opentelemetry.util._decorator import (
 
 from agl_core.errors import TracerError
 
-__all__ = ["TRACER_NAME", "attach_span_processor", "get_tracer", "get_tracer_provider"]
-
 _logger = logging.getLogger(__name__)
 
 TRACER_NAME: Final = "agentlightning"

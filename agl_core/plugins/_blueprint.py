@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from agl_core.plugins._records import PluginRecord
 
-__all__ = ["Blueprint"]
-
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:

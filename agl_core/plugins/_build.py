@@ -44,8 +44,6 @@ from agl_core.plugins._imports import import_named, import_object, is_dotted_pat
 from agl_core.plugins._registry import get_registry
 from agl_core.plugins._spec import COMPONENT_KINDS
 
-__all__ = ["CONTRACTS", "ComponentLike", "build_component", "contract_of", "resolve_component"]
-
 T = TypeVar("T")
 
 ComponentLike: TypeAlias = Union[  # noqa: UP007 - a class is not an operand of | in an alias

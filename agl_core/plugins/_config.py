@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     M = TypeVar("M", bound=BaseModel)
 
-__all__ = ["MODEL_ATTRIBUTE", "check_config", "config_model_of", "validate_config"]
-
 MODEL_ATTRIBUTE: Final = "config_model"
 """Attribute of an ``__init__`` that is :func:`~agl_core.plugins.configured_by` a model."""
 

@@ -33,8 +33,6 @@ from pydantic import BaseModel, ConfigDict
 
 from agl_core.plugins._config import MODEL_ATTRIBUTE, validate_config
 
-__all__ = ["ComponentConfig", "configured_by"]
-
 P = ParamSpec("P")
 C = TypeVar("C", bound=BaseModel)
 C_contra = TypeVar("C_contra", bound=BaseModel, contravariant=True)

@@ -23,8 +23,6 @@ from agl_core.plugins._records import (
 from agl_core.plugins._spec import ENTRY_POINT_GROUP
 from agl_core.plugins._switches import Switches
 
-__all__ = ["discover"]
-
 _HEADER: Final = f"[{ENTRY_POINT_GROUP}]"
 
 

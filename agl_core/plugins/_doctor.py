@@ -20,8 +20,6 @@ from pathlib import Path
 
 from agl_core.plugins._records import PluginRecord
 
-__all__ = ["Finding", "examine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

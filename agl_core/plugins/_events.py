@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from agl_core.plugins._hookspecs import EventName
     from agl_core.plugins._records import PluginRecord
 
-__all__ = ["add_listener", "has_listeners", "notify", "remove_listener", "reset_listeners"]
-
 logger = logging.getLogger(__name__)
 
 # Replaced as a whole and never changed in place, so notify() reads it without the lock. None until

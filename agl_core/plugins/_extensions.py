@@ -20,8 +20,6 @@ from agl_core.plugins._spec import AppSpec, CheckSpec, CommandSpec, DialectSpec,
 if TYPE_CHECKING:
     from agl_core.types import Resource
 
-__all__ = ["import_extension", "import_extensions", "load_resource_type"]
-
 logger = logging.getLogger(__name__)
 
 _DIALECT: Final = "agl_core.adapter:Dialect"

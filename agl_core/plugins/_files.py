@@ -7,8 +7,6 @@ from typing import Any, Final, cast
 
 from agl_core.errors import ConfigError
 
-__all__ = ["CONFIG_SUFFIXES", "read_config_file"]
-
 CONFIG_SUFFIXES: Final = (".toml", ".yaml", ".yml", ".json")
 
 

@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 
     from agl_core.types import AttemptedRollout, AttemptStatus, ResourcesUpdate, Rollout, Span
 
-__all__ = [
-    "EVENTS",
-    "EventName",
-    "KindHooks",
-    "LifecycleEvents",
-]
-
 EventName = Literal[
     "run_started",
     "run_finished",

@@ -14,8 +14,6 @@ from agl_core.plugins._registry import did_you_mean
 if TYPE_CHECKING:
     from agl_core.plugins._records import PluginRecord
 
-__all__ = ["import_named", "import_object", "is_dotted_path"]
-
 
 def is_dotted_path(text: str) -> bool:
     """Return whether ``text`` has the form of a dotted path, without importing it."""

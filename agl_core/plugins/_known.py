@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["PACKAGES", "known_names", "package_of"]
-
 PACKAGES: Final[dict[str, str]] = {
     "agl-algo-apo": "algorithm.apo",
     "agl-algo-gepa": "algorithm.gepa",

@@ -32,8 +32,6 @@ from agl_core.plugins._spec import (
     Spec,
 )
 
-__all__ = ["broken", "hook_manager", "load_spec", "one_line"]
-
 _SPEC_TYPES: dict[str, type[Spec]] = {
     **dict.fromkeys(COMPONENT_KINDS, ComponentSpec),
     "command": CommandSpec,

@@ -24,8 +24,6 @@ from agl_core.plugins._loading import broken, hook_manager, load_spec, one_line
 from agl_core.plugins._records import PluginRecord
 from agl_core.plugins._spec import ComponentSpec, HookSpec, ProviderSpec
 
-__all__ = ["probe"]
-
 
 def probe(record: PluginRecord, *, build: bool) -> str:
     """Load a plugin: its spec, and the objects that the spec names.

@@ -12,8 +12,6 @@ from typing import Any, Final, Literal
 
 from agl_core.plugins._spec import KINDS
 
-__all__ = ["CORE_DISTRIBUTION", "PluginRecord", "PluginStatus", "canonical_name", "split_name"]
-
 CORE_DISTRIBUTION: Final = "agl-core"
 
 PluginStatus = Literal["ok", "disabled", "incompatible", "conflict", "broken"]

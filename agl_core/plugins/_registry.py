@@ -24,8 +24,6 @@ from agl_core.plugins._records import PluginRecord, PluginStatus, canonical_name
 from agl_core.plugins._spec import KINDS, ComponentSpec, Spec
 from agl_core.plugins._switches import Switches
 
-__all__ = ["Registry", "did_you_mean", "get_registry", "remedy", "reset_registry"]
-
 logger = logging.getLogger(__name__)
 
 _ERRORS: dict[PluginStatus, type[PluginError]] = {

@@ -23,26 +23,6 @@ from typing import Final, Literal, get_args
 
 import pluggy
 
-__all__ = [
-    "COMPONENT_KINDS",
-    "ENTRY_POINT_GROUP",
-    "KINDS",
-    "PLUGIN_API_VERSION",
-    "AppSpec",
-    "CheckSpec",
-    "CommandSpec",
-    "ComponentKind",
-    "ComponentSpec",
-    "DialectSpec",
-    "HookSpec",
-    "Kind",
-    "ProviderSpec",
-    "ResourceSpec",
-    "Spec",
-    "hookimpl",
-    "hookspec",
-]
-
 ENTRY_POINT_GROUP: Final = "agl"
 PLUGIN_API_VERSION: Final = 1
 """Increased by changes that break plugins for older cores; see :class:`Spec`."""

@@ -25,8 +25,6 @@ from typing import Any, Final, cast
 
 from agl_core.plugins._records import PluginRecord, canonical_name
 
-__all__ = ["ALLOW_VARIABLE", "DISABLE_VARIABLE", "EVERYTHING", "Switches"]
-
 DISABLE_VARIABLE: Final = "AGL_DISABLE_PLUGINS"
 ALLOW_VARIABLE: Final = "AGL_PLUGINS"
 EVERYTHING: Final = "*"

@@ -10,8 +10,6 @@ from agl_core.plugins import get_registry, import_object
 from agl_core.store import LightningStore
 from agl_core.types import LLM, ProxyLLM
 
-__all__ = ["LLMProxy"]
-
 
 class LLMProxy(ABC):
     """Serves models under URLs that name the calling attempt.

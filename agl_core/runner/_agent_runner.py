@@ -36,8 +36,6 @@ if TYPE_CHECKING:
         TaskInput,
     )
 
-__all__ = ["LitAgentRunner"]
-
 T = TypeVar("T")
 
 # Two cancel_grace periods for the agent to end, then the attempt itself is cancelled.

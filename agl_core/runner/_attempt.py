@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from agl_core.tracer import Tracer
     from agl_core.types import AttemptedRollout, AttemptStatus, NamedResources, Span
 
-__all__ = ["AttemptRun", "Workplace"]
-
 logger = logging.getLogger(__name__)
 
 

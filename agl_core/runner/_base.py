@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import ExecutionEvent, NamedResources, Rollout, RolloutMode, TaskInput
 
-__all__ = ["Runner", "worker_name"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

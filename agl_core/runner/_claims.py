@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import AttemptedRollout, RolloutStatus
 
-__all__ = ["Claims"]
-
 logger = logging.getLogger(__name__)
 
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]

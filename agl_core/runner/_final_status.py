@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import Attempt, AttemptedRollout, AttemptStatus
 
-__all__ = ["CANCELLED_TIMEOUT", "error_metadata", "write_final_status"]
-
 logger = logging.getLogger(__name__)
 
 _FIRST_RETRY: Final = 0.1

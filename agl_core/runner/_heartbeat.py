@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import Worker
 
-__all__ = ["Heartbeat", "HeartbeatMode", "jittered"]
-
 logger = logging.getLogger(__name__)
 
 HeartbeatMode = Literal["thread", "asyncio"]

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from agl_core.tracer import Tracer
     from agl_core.types import AttemptedRollout, Span
 
-__all__ = ["Hook"]
-
 
 class Hook(ParallelWorkerBase):
     """User callbacks around each rollout; override what you need.

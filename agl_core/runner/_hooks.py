@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from agl_core.runner._hook import Hook
 
-__all__ = ["Hooks"]
-
 logger = logging.getLogger(__name__)
 
 _CALLBACKS: Final = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import AttemptedRollout, NamedResources
 
-__all__ = ["with_keys"]
-
 
 def with_keys(
     resources: NamedResources,

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol
 
-__all__ = ["ERROR_KINDS", "KnownErrors", "without_own_frames"]
-
 ERROR_KINDS: Final = 64
 """Kinds of errors that are told apart; later kinds are logged without a traceback."""
 _LOCK_SECONDS: Final = 1.0  # a process that was killed keeps a shared lock for ever

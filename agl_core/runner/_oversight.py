@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import Worker
 
-__all__ = ["Oversight"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from agl_core.types import FINISHED_STATUSES
 if TYPE_CHECKING:
     from agl_core.runner._attempt import AttemptRun
 
-__all__ = ["Progress", "report_end", "report_start"]
-
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES: Final = 10.0

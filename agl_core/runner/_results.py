@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import AttemptedRollout
 
-__all__ = ["store_result"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["system_snapshot"]
-
 _GIB = 1024**3
 _MIB = 1024**2
 _GPU_QUERY = "name,utilization.gpu,memory.used,memory.total,temperature.gpu"

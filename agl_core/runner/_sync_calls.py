@@ -15,8 +15,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-__all__ = ["Outcome", "SyncCalls"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -23,14 +23,6 @@ from agl_core.types import (
 )
 from agl_core.types._copying import copy_config, copy_resources, copy_value
 
-__all__ = [
-    "attempt_changes",
-    "checked_resources",
-    "new_rollout_fields",
-    "rollout_changes",
-    "worker_changes",
-]
-
 _MODES: Final = (None, *get_args(RolloutMode))
 _ROLLOUT_STATUSES: Final = get_args(RolloutStatus)
 _ATTEMPT_STATUSES: Final = get_args(AttemptStatus)

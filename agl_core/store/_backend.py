@@ -41,24 +41,6 @@ from agl_core.types import (
     Worker,
 )
 
-__all__ = [
-    "BackendListener",
-    "ClaimRequest",
-    "Decide",
-    "DecideResources",
-    "DecideWorker",
-    "Notice",
-    "RolloutRecord",
-    "RolloutState",
-    "StorageBackend",
-    "attempt_not_found",
-    "notices_of",
-    "rollout_not_found",
-    "rollout_notice",
-    "worker_notice",
-]
-
-
 # -- values ----------------------------------------------------------------------------------------
 
 RolloutRecord = tuple[Rollout, Attempt | None]

@@ -70,8 +70,6 @@ from agl_core.types._copying import evolve
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["LightningStore"]
-
 
 class LightningStore(ABC):
     """Keeps tasks, spans and tunable resources; the only thing between algorithm and runners."""

@@ -20,8 +20,6 @@ from agl_core.types import (
 )
 from agl_core.types._copying import construct
 
-__all__ = ["BatchingStore"]
-
 
 class BatchingStore(LightningStore):
     """Base of stores that implement the batch calls; it implements the single calls."""

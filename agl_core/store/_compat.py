@@ -17,8 +17,6 @@ from typing import Any, Final
 from agl_core.types import PaginatedResult
 from agl_core.types._copying import construct
 
-__all__ = ["adapt_methods"]
-
 _CLAIMS: Final = ("dequeue_rollout", "dequeue_many_rollouts")
 _QUERIES: Final = (
     "query_rollouts",

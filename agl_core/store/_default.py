@@ -9,8 +9,6 @@ from agl_core.plugins import get_registry
 from agl_core.plugins._registry import remedy
 from agl_core.store._base import LightningStore
 
-__all__ = ["DEFAULT_FILE", "default_store", "describe_store"]
-
 DEFAULT_FILE: Final = "agl.db"
 _DURABLE: Final = "sqlite"
 

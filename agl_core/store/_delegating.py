@@ -9,8 +9,6 @@ from typing import Any, TypeVar, cast
 from agl_core.store._base import LightningStore
 from agl_core.store._values import LightningStoreCapabilities, StoreEvent
 
-__all__ = ["DelegatingStore"]
-
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 

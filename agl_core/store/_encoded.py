@@ -16,8 +16,6 @@ from pydantic import TypeAdapter
 from agl_core.types import OtelResource, Span, SpanContext, StatusCode, TraceStatus
 from agl_core.types._copying import construct, construct_open
 
-__all__ = ["EncodedSpan", "decode_spans", "encode_span", "hold_span"]
-
 _span_list: Final[TypeAdapter[list[Span]]] = TypeAdapter(list[Span])
 _to_json = Span.__pydantic_serializer__.to_json
 _SCALARS: Final = frozenset({str, int, float, bool})

@@ -83,8 +83,6 @@ from agl_core.types._copying import (
 if TYPE_CHECKING:
     from weakref import WeakSet
 
-__all__ = ["EngineStore"]
-
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 

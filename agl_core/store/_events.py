@@ -10,8 +10,6 @@ from agl_core.store._backend import Notice
 from agl_core.store._values import StoreEvent
 from agl_core.store._wakeup import Wakeup
 
-__all__ = ["EventBus", "Subscription"]
-
 _BUFFER: Final = 4096
 """Number of events kept for a slow listener; it loses older ones."""
 

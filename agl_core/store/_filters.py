@@ -25,18 +25,6 @@ from pydantic import BaseModel
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import FilterOptions, Span
 
-__all__ = [
-    "SPAN_SORT_FIELDS",
-    "check_logic",
-    "check_page",
-    "compile_filter",
-    "cut",
-    "filter_options",
-    "renamed_filter",
-    "sort_key",
-    "sortable_fields",
-]
-
 T = TypeVar("T")
 Predicate = Callable[[Any], bool]
 

@@ -9,8 +9,6 @@ from types import TracebackType
 
 from agl_core.store._wakeup import Wakeup
 
-__all__ = ["CrossLoopLock"]
-
 
 class CrossLoopLock:
     """A fair, non-re-entrant lock that is awaited and never blocks a thread.

@@ -29,16 +29,6 @@ from agl_core.types import (
     Worker,
 )
 
-__all__ = [
-    "AttemptQuery",
-    "Query",
-    "ResourcesQuery",
-    "RolloutQuery",
-    "SpanQuery",
-    "WorkerQuery",
-    "run_query",
-]
-
 T = TypeVar("T")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["Record", "RecordKind", "Restorable"]
-
 RecordKind = Literal["resources", "worker", "rollout", "attempt", "span"]
 
 

@@ -11,8 +11,6 @@ import hashlib
 from contextvars import ContextVar
 from typing import Final
 
-__all__ = ["current_request_key", "id_from_key"]
-
 current_request_key: Final[ContextVar[str | None]] = ContextVar(
     "agl_current_request_key", default=None
 )

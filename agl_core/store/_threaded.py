@@ -14,8 +14,6 @@ from agl_core.store._values import LightningStoreCapabilities
 from agl_core.store._wakeup import Wakeup
 from agl_core.types import AttemptedRollout, Rollout
 
-__all__ = ["LightningStoreThreaded"]
-
 _LOOK_AGAIN: Final = 1.0
 """Seconds after which a waiting call checks again although no other call was made: the inner
 store's watchdog may have changed a rollout."""

@@ -6,15 +6,6 @@ from typing import Final, Literal, TypedDict, final
 
 from pydantic import BaseModel
 
-__all__ = [
-    "UNSET",
-    "FilterLogic",
-    "LightningStoreCapabilities",
-    "LightningStoreStatistics",
-    "StoreEvent",
-    "Unset",
-]
-
 FilterLogic = Literal["and", "or"]
 
 

@@ -15,8 +15,6 @@ from agl_core.store._events import EventBus, Subscription
 from agl_core.store._wakeup import Wakeup
 from agl_core.types import FINISHED_STATUSES, QUEUING_STATUSES
 
-__all__ = ["FinishWait", "Waiters", "WaitingClaim"]
-
 
 class WaitingClaim:
     """A claim that waits for work: its place in the wait queue."""

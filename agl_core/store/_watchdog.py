@@ -11,8 +11,6 @@ from agl_core import lifecycle
 from agl_core.lifecycle import Change
 from agl_core.store._backend import RolloutState, StorageBackend
 
-__all__ = ["Watchdog"]
-
 logger = logging.getLogger(__name__)
 
 _SHORTEST_PERIOD: Final = 0.05

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from agl_core.tracer._base import Tracer
 
-__all__ = ["activate", "clear_active_tracer", "get_active_tracer", "set_active_tracer"]
-
 _active: Final[ContextVar[Tracer | None]] = ContextVar("agl_active_tracer", default=None)
 
 

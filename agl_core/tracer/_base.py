@@ -42,8 +42,6 @@ if TYPE_CHECKING:
         TraceStatus,
     )
 
-__all__ = ["Tracer"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -9,8 +9,6 @@ from pydantic import Field
 
 from agl_core.plugins import ComponentConfig
 
-__all__ = ["DummyTracerConfig", "OtelTracerConfig"]
-
 
 class OtelTracerConfig(ComponentConfig):
     """Options of :class:`~agl_core.tracer.OtelTracer`."""

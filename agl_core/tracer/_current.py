@@ -14,8 +14,6 @@ from typing import Final, cast
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
-__all__ = ["EnteredSpan", "enter_span", "live_context"]
-
 _KEY: Final = otel_context.create_key("agl-entered-spans")
 
 

@@ -25,8 +25,6 @@ from agl_core.types import (
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
-__all__ = ["DummyTracer"]
-
 
 @dataclass(slots=True)
 class _Trace:

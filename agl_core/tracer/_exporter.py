@@ -17,8 +17,6 @@ from typing import Any, Final, Protocol
 
 from opentelemetry import context as otel_context
 
-__all__ = ["Export", "ExportLoop", "shared_export_loop", "silent_context"]
-
 # Keys that instrumentation libraries check before they create a span: the API's and the older one.
 _SUPPRESSED: Final = ("suppress_instrumentation", otel_context._SUPPRESS_INSTRUMENTATION_KEY)  # pyright: ignore[reportPrivateUsage]  # fmt: skip
 

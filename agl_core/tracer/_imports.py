@@ -14,8 +14,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["on_import"]
-
 
 @contextmanager
 def on_import(names: Iterable[str], then: Callable[[str], None]) -> Generator[None]:

@@ -25,15 +25,6 @@ from agl_core.tracer._patches import PatchRecord, recorded_patches
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "InstrumentationReport",
-    "Instrumentor",
-    "acquire_instrumentor",
-    "instrumented",
-    "release_instrumentor",
-]
-
 _logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "opentelemetry_instrumentor"

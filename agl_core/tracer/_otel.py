@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import AttributeValue
 
-__all__ = ["OtelTracer"]
-
 _logger = logging.getLogger(__name__)
 
 _NANOSECONDS: Final = 1_000_000_000  # per second

@@ -12,8 +12,6 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, cast
 
-__all__ = ["PatchRecord", "recorded_patches"]
-
 _ABSENT: Final = object()
 
 

@@ -15,8 +15,6 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from agl_core.genai import Json
 
-__all__ = ["response_to_jsonable", "to_jsonable"]
-
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _ABSENT: Final = frozenset({"NotGiven", "Omit"})  # types of the placeholders for omitted parameters
 _PER_TOKEN: Final = {"content", "refusal"}

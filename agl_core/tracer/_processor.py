@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 
     from agl_core.tracer._recording import TraceRecording
 
-__all__ = [
-    "LightningSpanProcessor",
-    "TraceIdGenerator",
-    "current_recording",
-    "span_processor",
-    "with_recording",
-]
-
 _KEY: Final = otel_context.create_key("agl-recording")
 
 

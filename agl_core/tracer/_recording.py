@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from agl_core.tracer._exporter import ExportLoop
     from agl_core.types import Span
 
-__all__ = ["TraceRecording"]
-
 _logger = logging.getLogger(__name__)
 
 _LOCAL_ROLLOUT: Final = "rollout-dummy"

@@ -15,8 +15,6 @@ from agl_core.genai import Json, Protocol, loads
 from agl_core.genai.streams import assembler_for
 from agl_core.tracer._payload import to_jsonable
 
-__all__ = ["RecordedManager", "StreamRecord"]
-
 _logger = logging.getLogger(__name__)
 
 _DECODER: Final = "_decoder"

@@ -20,8 +20,6 @@ from opentelemetry import context as otel_context
 from agl_core.tracer._active import activate, get_active_tracer
 from agl_core.tracer._processor import current_recording
 
-__all__ = ["traces_follow_threads"]
-
 _lock = threading.Lock()
 _users = 0
 _start = threading.Thread.start

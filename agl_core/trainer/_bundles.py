@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from agl_core.trainer._trainer import Trainer
     from agl_core.types import Dataset, ExecutionEvent, NamedResources
 
-__all__ = ["AlgorithmSide", "RunnerSide"]
-
 logger = logging.getLogger(__name__)
 
 

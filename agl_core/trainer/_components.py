@@ -11,8 +11,6 @@ from agl_core.plugins import get_registry
 from agl_core.runner import Hook
 from agl_core.types import Dataset
 
-__all__ = ["check_dataset", "default_strategy", "deprecated", "hooks_of"]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,6 @@ from agl_core.trainer._components import check_dataset
 from agl_core.trainer._references import import_reference, is_reference
 from agl_core.types import Dataset
 
-__all__ = ["load_dataset"]
-
 _SUFFIXES: Final = (".jsonl", ".json", ".csv")
 
 

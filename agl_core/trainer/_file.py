@@ -49,8 +49,6 @@ from agl_core.types import Dataset, Resource, resource_types
 if TYPE_CHECKING:
     from agl_core.trainer._trainer import Trainer
 
-__all__ = ["TrainFile", "TrainPlan", "read_train_file"]
-
 
 def _is_spec(value: Any) -> Any:
     if not isinstance(value, (str, dict)):

@@ -11,8 +11,6 @@ from agl_core.errors import ConfigError
 from agl_core.plugins import import_object
 from agl_core.plugins._imports import is_dotted_path
 
-__all__ = ["import_reference", "is_reference", "search_in"]
-
 
 def is_reference(text: str) -> bool:
     """Tell whether ``text`` has the form of a reference."""

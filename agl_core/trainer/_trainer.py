@@ -34,8 +34,6 @@ from agl_core.types import Dataset, NamedResources
 if TYPE_CHECKING:
     from agl_core.algorithm import BatchOutcome
 
-__all__ = ["Trainer"]
-
 logger = logging.getLogger(__name__)
 
 

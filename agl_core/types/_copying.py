@@ -17,21 +17,6 @@ from pydantic import BaseModel
 from agl_core.types._resources import NamedResources, Resource, ResourcesUpdate
 from agl_core.types._rollout import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
 
-__all__ = [
-    "attach_attempt",
-    "construct",
-    "construct_open",
-    "copy_attempt",
-    "copy_config",
-    "copy_resources",
-    "copy_rollout",
-    "copy_snapshot",
-    "copy_value",
-    "copy_worker",
-    "evolve",
-    "join_attempt",
-]
-
 M = TypeVar("M", bound=BaseModel)
 
 _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})

@@ -17,16 +17,6 @@ from agl_core.types._rollout import RolloutMode, TaskInput
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = [
-    "GenericResponse",
-    "RolloutLegacy",
-    "RolloutRawResultLegacy",
-    "SpanAttributeNames",
-    "SpanNames",
-    "Task",
-    "TaskIfAny",
-]
-
 
 class Task(BaseModel):
     """A unit of work of the v0.1 server."""

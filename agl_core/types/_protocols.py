@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
-__all__ = ["Dataset", "ExecutionEvent", "ParallelWorkerBase"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

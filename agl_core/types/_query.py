@@ -7,8 +7,6 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, overload
 
 from pydantic import BaseModel
 
-__all__ = ["FilterField", "FilterOptions", "PaginatedResult", "SortOptions", "SortOrder"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 SortOrder = Literal["asc", "desc"]

@@ -29,21 +29,6 @@ from agl_core.errors import MissingDependencyError
 from agl_core.types._rollout import AttemptedRollout
 from agl_core.types._templates import fill_fields, fill_jinja
 
-__all__ = [
-    "LLM",
-    "Checkpoint",
-    "NamedResources",
-    "OpaqueResource",
-    "PromptTemplate",
-    "ProxyLLM",
-    "Resource",
-    "ResourceUnion",
-    "ResourcesUpdate",
-    "becomes_latest",
-    "register_resource_type",
-    "resource_types",
-]
-
 logger = logging.getLogger(__name__)
 
 

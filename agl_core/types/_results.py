@@ -12,14 +12,6 @@ from agl_core.types._span import Span, SpanCoreFields
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = [
-    "ModelConfig",
-    "OpenAIMessages",
-    "RewardMatchPolicy",
-    "RolloutRawResult",
-    "Triplet",
-]
-
 if TYPE_CHECKING:
     RolloutRawResult = None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
     """Return value of an agent: None, its final reward, or spans to store."""

@@ -9,23 +9,6 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-__all__ = [
-    "FINISHED_STATUSES",
-    "QUEUING_STATUSES",
-    "RUNNING_STATUSES",
-    "Attempt",
-    "AttemptStatus",
-    "AttemptedRollout",
-    "EnqueueRolloutRequest",
-    "Rollout",
-    "RolloutConfig",
-    "RolloutMode",
-    "RolloutStatus",
-    "TaskInput",
-    "Worker",
-    "WorkerStatus",
-]
-
 TaskInput = Any
 """A task as the agent receives it; any JSON-serialisable value."""
 

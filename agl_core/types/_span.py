@@ -27,22 +27,6 @@ from agl_core.ids import new_span_id, new_trace_id
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = [
-    "AttributeValue",
-    "Attributes",
-    "Event",
-    "Link",
-    "OtelResource",
-    "Span",
-    "SpanContext",
-    "SpanCoreFields",
-    "SpanLike",
-    "SpanRecordingContext",
-    "StatusCode",
-    "TraceState",
-    "TraceStatus",
-]
-
 AttributeValue = Annotated[
     StrictStr
     | StrictBool

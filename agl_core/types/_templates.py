@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.sandbox import SandboxedEnvironment
 
-__all__ = ["fill_fields", "fill_jinja"]
-
 _MAX_OUTPUT: Final = 16 * 2**20
 """Characters of a filled template."""
 _MAX_STEPS: Final = 300_000

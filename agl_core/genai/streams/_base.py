@@ -7,8 +7,6 @@ from typing import cast
 
 from agl_core.genai._wire import Json
 
-__all__ = ["Assembler", "error_of"]
-
 
 class Assembler(ABC):
     """Assembles a response from the events of its stream.

@@ -10,8 +10,6 @@ from typing import Final
 from agl_core.genai._wire import Json, loads
 from agl_core.genai.streams._base import Assembler, error_of
 
-__all__ = ["MessagesAssembler", "ResponsesAssembler"]
-
 
 class MessagesAssembler(Assembler):
     """Assembles Messages events to a ``message``."""

@@ -11,8 +11,6 @@ from typing import cast
 from agl_core.genai._wire import Json
 from agl_core.genai.streams._base import Assembler, error_of
 
-__all__ = ["ChatAssembler", "CompletionAssembler"]
-
 
 class _Choice:
     """One choice, as received so far."""

@@ -52,8 +52,6 @@ from agl_core.types import (
 )
 from agl_core.types._copying import evolve
 
-__all__ = ["MemoryBackend"]
-
 logger = logging.getLogger(__name__)
 
 

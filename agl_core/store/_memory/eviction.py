@@ -10,8 +10,6 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.store._encoded import EncodedSpan
 from agl_core.types import Span
 
-__all__ = ["MemoryBudget", "memory_capacity", "span_bytes"]
-
 logger = logging.getLogger(__name__)
 
 _FALLBACK_CAPACITY: Final = 8 * 1024**3

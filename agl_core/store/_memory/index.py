@@ -11,8 +11,6 @@ from agl_core.store._filters import sort_key
 from agl_core.store._memory.sorted_list import SortedList
 from agl_core.types import Rollout
 
-__all__ = ["RolloutIndexes"]
-
 _KEPT: Final = 8
 
 

@@ -6,8 +6,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["SortedList"]
-
 T = TypeVar("T")
 
 _CHUNK: Final = 512

@@ -10,8 +10,6 @@ from agl_core.store._encoded import EncodedSpan
 from agl_core.store._filters import cut
 from agl_core.store._queries import SpanQuery, run_query
 
-__all__ = ["SpanLog"]
-
 _sequence_id = attrgetter("sequence_id")
 
 

@@ -8,8 +8,6 @@ from agl_core.store._memory.backend import MemoryBackend
 from agl_core.store._memory.config import MemoryStoreConfig
 from agl_core.store._memory.eviction import MemoryBudget, memory_capacity
 
-__all__ = ["InMemoryLightningStore"]
-
 
 class InMemoryLightningStore(EngineStore):
     """Keeps all data in this process's memory; the data ends with the process.

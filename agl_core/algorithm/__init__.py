@@ -1,12 +1,11 @@
 """Algorithms: they enqueue tasks, read the results, and improve a resource."""
 
-from agl_core.algorithm._base import Algorithm
+from agl_core.algorithm._base import Algorithm, FastAlgorithm
 from agl_core.algorithm._baseline import Baseline
 from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
 from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._context import RunContext
 from agl_core.algorithm._evaluation import Evaluation
-from agl_core.algorithm._fast import FastAlgorithm
 from agl_core.algorithm._functional import FunctionalAlgorithm, algo
 from agl_core.algorithm._progress import ProgressReporter, show_progress
 from agl_core.algorithm._run import Run, count_rollouts, stored_runs

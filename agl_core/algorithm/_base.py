@@ -170,3 +170,7 @@ class Algorithm:
     def set_run(self, run: Run | None) -> None:
         """Set the run, which may be a resumed one."""
         self._context = replace(self._context, run=run)
+
+
+class FastAlgorithm(Algorithm):
+    """An algorithm without GPU or training that ends soon; ``Trainer.dev`` accepts only these."""

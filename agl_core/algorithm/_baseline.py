@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agl_core.algorithm._base import FastAlgorithm
 from agl_core.algorithm._batch import cancel_rollouts
 from agl_core.algorithm._config import BaselineConfig
-from agl_core.algorithm._fast import FastAlgorithm
 from agl_core.algorithm._progress import ProgressReporter, show_progress
 from agl_core.algorithm._run import Run
 from agl_core.algorithm._utils import LLMProxyLike, with_llm_proxy

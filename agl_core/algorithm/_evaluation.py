@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agl_core.algorithm._base import FastAlgorithm
 from agl_core.algorithm._batch import BatchOutcome, run_batch
-from agl_core.algorithm._fast import FastAlgorithm
 from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset, NamedResources, RolloutMode

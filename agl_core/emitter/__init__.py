@@ -4,10 +4,6 @@ An emitter looks up the active tracer when it is called, so a module that uses e
 imported anywhere. Outside a rollout an emitter raises, except with ``propagate=False``.
 """
 
-from agl_core.emitter._annotation import emit_annotation
-from agl_core.emitter._exception import emit_exception
-from agl_core.emitter._message import emit_message, get_message_value
-from agl_core.emitter._object import emit_object, get_object_value
 from agl_core.emitter._operation import OperationContext, operation
 from agl_core.emitter._reward import (
     emit_reward,
@@ -17,6 +13,14 @@ from agl_core.emitter._reward import (
     get_rewards_from_span,
     is_reward_span,
     reward,
+)
+from agl_core.emitter._values import (
+    emit_annotation,
+    emit_exception,
+    emit_message,
+    emit_object,
+    get_message_value,
+    get_object_value,
 )
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from agl_core.runner._agent_runner import LitAgentRunner
 from agl_core.runner._base import Runner, worker_name
-from agl_core.runner._hook import Hook
+from agl_core.runner._hooks import Hook
 from agl_core.runner._known_errors import ERROR_KINDS, KnownErrors
 from agl_core.runner._snapshot import system_snapshot
 from agl_core.runner._sync_calls import SyncCalls

@@ -24,7 +24,7 @@ from agl_core.runner._sync_calls import SyncCalls
 if TYPE_CHECKING:
     from agl_core.agent import LitAgent
     from agl_core.proxy import LLMProxy
-    from agl_core.runner._hook import Hook
+    from agl_core.runner._hooks import Hook
     from agl_core.store import LightningStore
     from agl_core.tracer import Tracer
     from agl_core.types import (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from agl_core.agent import LitAgent
-    from agl_core.runner._hook import Hook
+    from agl_core.runner._hooks import Hook
     from agl_core.store import LightningStore
     from agl_core.types import ExecutionEvent, NamedResources, Rollout, RolloutMode, TaskInput
 

@@ -16,7 +16,7 @@ from agl_core.emitter import (
     get_message_value,
     get_object_value,
 )
-from agl_core.emitter._object import _encode
+from agl_core.emitter._values import _encode
 from agl_core.types import Span
 
 

@@ -42,7 +42,7 @@ hookimpl = pluggy.HookimplMarker("agl")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What every plugin says about itself; the base of the specs below.
+    """The fields that specs of every kind have; base of the specs below.
 
     Attributes:
         name: The entry point's name after the dot: the name of a component in configurations, the

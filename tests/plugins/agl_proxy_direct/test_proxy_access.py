@@ -176,6 +176,15 @@ async def test_keys_of_callers_and_backends(serve: Any, backend: Any, models: Sc
     assert seen["x-api-key"] == "theirs" and "authorization" not in seen
 
 
+async def test_a_proxy_on_a_network_answers_to_any_host_name(serve: Any, backend: Any, models: Any):
+    proxy = await serve(backend(models), host="0.0.0.0", insecure=True)
+    async with (
+        aiohttp.ClientSession(headers={"host": "proxy:4000"}) as session,
+        session.post(proxy.base_url + "/chat/completions", json=BODY) as reply,
+    ):
+        assert reply.status == 200
+
+
 async def test_pages_of_other_origins_may_not_call(
     serve: Any, backend: Any, models: ScriptedModels
 ):

@@ -37,12 +37,14 @@ from agl_proxy_direct.upstream import Upstream
 from agl_proxy_direct.upstream_spec import UpstreamSpec
 from agl_serving import (
     JSON,
+    LOOPBACK,
     ClientGone,
     Headers,
     HTTPError,
     Message,
     Receive,
     Send,
+    accepted_hosts,
     read_body,
     send_response,
 )
@@ -94,7 +96,11 @@ class ProxyApp:
         )
         self.loop: asyncio.AbstractEventLoop | None = None
         self._store = store
-        self._access = AccessControl(config.auth_token, config.allowed_hosts, config.attempt_routes)
+        self._access = AccessControl(
+            config.auth_token,
+            accepted_hosts(config.host or LOOPBACK, config.allowed_hosts),
+            config.attempt_routes,
+        )
         self._exchanges: set[Exchange] = set()
         self._warned = False
 

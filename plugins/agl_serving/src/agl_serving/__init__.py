@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from agl_serving.guard import BrowserGuard
+    from agl_serving.guard import BrowserGuard, accepted_hosts
     from agl_serving.http import (
         JSON,
         ClientGone,
@@ -75,6 +75,7 @@ __all__ = [
     "SocketServer",
     "Stream",
     "TokenVerifier",
+    "accepted_hosts",
     "bind_socket",
     "error_details",
     "freeze_memory",
@@ -99,6 +100,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "ATTEMPT_TOKEN_SECONDS": "agl_serving.tokens",
         "BrowserGuard": "agl_serving.guard",
+        "accepted_hosts": "agl_serving.guard",
         "ClientGone": "agl_serving.http",
         "HTTPError": "agl_serving.http",
         "Headers": "agl_serving.http",

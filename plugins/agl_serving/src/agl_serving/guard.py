@@ -12,10 +12,22 @@ import ipaddress
 from collections.abc import Iterable
 
 from agl_serving.http import HTTPError
+from agl_serving.sockets import is_loopback
 
-__all__ = ["BrowserGuard"]
+__all__ = ["BrowserGuard", "accepted_hosts"]
 
 _LOCAL_NAMES = frozenset({b"localhost"})
+
+
+def accepted_hosts(bound: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that the Host header of a server may contain.
+
+    Args:
+        bound: Interface of the server. On a network that it trusts, a server has names that it does
+            not know (``store`` in a compose file, a service of Kubernetes), so any is accepted.
+        names: Names that the operator chose; they replace this default.
+    """
+    return tuple(names) or (() if is_loopback(bound) else ("*",))
 
 
 class BrowserGuard:

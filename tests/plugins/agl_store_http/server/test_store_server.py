@@ -7,12 +7,18 @@ import multiprocessing
 import pickle
 from typing import Any
 
+import aiohttp
 import pytest
 
 from agl_core.errors import ConfigError, LaunchError
 from agl_core.store import InMemoryLightningStore
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
-from agl_store_http import LightningStoreClient, LightningStoreServer, StoreApp
+from agl_store_http import (
+    LightningStoreClient,
+    LightningStoreServer,
+    StoreApp,
+    StoreAppOptions,
+)
 
 
 class LoopBound(InMemoryLightningStore):
@@ -174,6 +180,33 @@ def test_what_cannot_be_served_is_refused():
     thread = PythonServerLauncherArgs(launch_mode="thread")
     with pytest.raises(ConfigError, match="launch_mode"):
         LightningStoreServer(memory, launch_mode="asyncio", launcher_args=thread)
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "answers"),
+    [
+        ("127.0.0.1", (), {"store:4747": 421, "localhost": 200}),
+        ("0.0.0.0", (), {"store:4747": 200, "agl.svc.cluster.local": 200}),
+        ("0.0.0.0", ("store",), {"store:4747": 200, "other": 421}),
+    ],
+)
+async def test_a_server_on_a_network_answers_to_any_host_name(host, names, answers):
+    server = LightningStoreServer(
+        InMemoryLightningStore(thread_safe=True),
+        host=host,
+        port=0,
+        insecure=True,
+        options=StoreAppOptions(allowed_hosts=names),
+    )
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            for name, status in answers.items():
+                url = f"{server.endpoint}/v1/agl/health"
+                async with session.get(url, headers={"Host": name}) as answer:
+                    assert answer.status == status, name
+    finally:
+        await server.stop()
 
 
 async def test_launcher_args_may_hold_the_address():

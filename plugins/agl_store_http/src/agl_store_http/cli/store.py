@@ -58,7 +58,11 @@ _SECRET = click.option(
 @_SECRET
 @click.option("--insecure", is_flag=True, help="Let a network in without a token.")
 @click.option("--cors-origin", multiple=True, help="Origin whose pages may call; repeatable.")
-@click.option("--allowed-host", multiple=True, help="Further name of this server; repeatable.")
+@click.option(
+    "--allowed-host",
+    multiple=True,
+    help="Name of this server; repeatable. By default any on a network.",
+)
 @click.option("--tls-cert", type=click.Path(exists=True), help="Certificate file (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True), help="Its private key (PEM).")
 @click.option(
@@ -92,7 +96,12 @@ def _serve(
 ) -> None:
     from agl_core.logs import setup_logging
     from agl_core.store import default_store
-    from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, run_in_new_loop
+    from agl_serving import (
+        PythonServerLauncher,
+        PythonServerLauncherArgs,
+        accepted_hosts,
+        run_in_new_loop,
+    )
     from agl_store_http.server.app import StoreAppOptions
     from agl_store_http.server.store_server import HEALTH_PATH, check_exposure
 
@@ -106,7 +115,7 @@ def _serve(
         spec["path"] = path
     app_options = StoreAppOptions(
         auth_token=auth_token,
-        allowed_hosts=allowed_host,
+        allowed_hosts=accepted_hosts(host, allowed_host),
         cors_allow_origins=cors_origin,
         mounts=_installed_apps(),
     )

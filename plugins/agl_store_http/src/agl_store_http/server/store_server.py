@@ -22,6 +22,7 @@ from agl_serving import (
     LaunchMode,
     PythonServerLauncher,
     PythonServerLauncherArgs,
+    accepted_hosts,
     is_loopback,
     mint_token,
 )
@@ -108,9 +109,11 @@ class LightningStoreServer(DelegatingStore):
         bound = host or LOOPBACK
         check_exposure(bound, token, insecure)
         origins = cors_allow_origins or ()
+        options = options or StoreAppOptions()
         app_options = replace(
-            options or StoreAppOptions(),
+            options,
             auth_token=token,
+            allowed_hosts=accepted_hosts(bound, options.allowed_hosts),
             cors_allow_origins=(origins,) if isinstance(origins, str) else tuple(origins),
         )
         self._inner: LightningStore | None = store

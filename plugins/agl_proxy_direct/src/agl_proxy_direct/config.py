@@ -56,8 +56,8 @@ class DirectProxyConfig(ComponentConfig):
     insecure: bool = False
     """Accept calls from a network without a token."""
     allowed_hosts: Sequence[str] = ()
-    """Host headers accepted besides localhost and IP addresses, for a proxy without a token. If none
-    are given, a proxy on a network accepts any."""
+    """Host headers accepted besides localhost and IP addresses, for a proxy without a token.
+    Without names, a proxy on a network accepts any."""
     attempt_routes: Sequence[str] = ()
     """Further calls that tokens of attempts and runners may make, e.g. ``POST /rerank``. By default
     they may call models, tokenize, and list the models."""

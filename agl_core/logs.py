@@ -14,11 +14,21 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agl_core.errors import InvalidArgumentError
 
-__all__ = ["DATE_FORMAT", "LOG_FORMAT", "configure_logger", "setup_logging", "setup_module_logging"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "DATE_FORMAT",
+    "LOG_FORMAT",
+    "configure_logger",
+    "error_console",
+    "setup_logging",
+    "setup_module_logging",
+]
 
 LOG_FORMAT: Final = "%(asctime)s [%(levelname)s] (Process-%(process)d %(name)s) %(message)s"
 DATE_FORMAT: Final = "%H:%M:%S"
@@ -34,6 +44,7 @@ PathLike = str | os.PathLike[str]
 # What the last configuration added; the next one removes it first.
 _installed: Final[dict[str, list[logging.Handler]]] = {}
 _submodules: Final[set[str]] = set()
+_terminal: Final[list[Console]] = []
 
 
 def setup_logging(
@@ -134,6 +145,20 @@ def setup_module_logging(
     return logger
 
 
+def error_console() -> Console:
+    """Return the console of standard error, for log lines, progress bars and tables.
+
+    There is one for the terminal: text that another console prints would break the bars.
+    """
+    from rich.console import Console
+
+    if not sys.stderr.isatty():
+        return Console(stderr=True, width=_PLAIN_WIDTH)
+    if not _terminal:
+        _terminal.append(Console(stderr=True))
+    return _terminal[0]
+
+
 def configure_logger(level: int | str = logging.INFO, name: str = _ROOT) -> logging.Logger:
     """Configure one logger. Deprecated: use :func:`setup_logging`."""
     warnings.warn("use setup_logging instead of configure_logger", DeprecationWarning, stacklevel=2)
@@ -156,13 +181,9 @@ class _LogFile(logging.FileHandler):
 def _console(color: bool, formatter: logging.Formatter) -> logging.Handler:
     if not color:
         return _formatted(logging.StreamHandler(), formatter)
-    from rich.console import Console
     from rich.logging import RichHandler
 
-    width = None if sys.stderr.isatty() else _PLAIN_WIDTH
-    handler = RichHandler(
-        console=Console(stderr=True, width=width), rich_tracebacks=True, log_time_format="[%X]"
-    )
+    handler = RichHandler(console=error_console(), rich_tracebacks=True, log_time_format="[%X]")
     handler.setFormatter(logging.Formatter("%(message)s"))
     return handler
 

@@ -10,6 +10,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from agl_core.logs import error_console
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -99,7 +101,6 @@ class _SharedBars:
 
 
 def _make_bars() -> Progress:
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -116,7 +117,7 @@ def _make_bars() -> Progress:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
+        console=error_console(),
         transient=True,
     )
 

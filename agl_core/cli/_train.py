@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,16 +59,17 @@ def train(
     Ctrl+C, SIGTERM and SIGHUP stop the run cleanly. --resume continues a run that was stopped or
     that crashed. The best resources are the latest in the store.
     """
-    from agl_core.trainer._file import read_train_file
+    from agl_core.trainer._file import NO_ALGORITHM, read_train_file
 
     record = RunRecord(str(file))
+    if check:
+        return _check(record, overrides, as_json)
     with report_failure(record, as_json):
         with blame(file):
             plan = read_train_file(file, overrides)
             record.parts = plan.describe()
-            if check:
-                _print_check(record, as_json)
-                return 0
+            if plan.content.algorithm is None:
+                raise ConfigError(NO_ALGORITHM, path="algorithm")
             set_up_logging(plan)
             trainer = plan.build_trainer()
         say_store(trainer, plan, as_json)
@@ -86,7 +88,9 @@ def train(
             }
         )
     else:
-        _print_run(record, status, failures, latest)
+        kept = plan.store_name != "memory"
+        resume_it = _resume_command(record, overrides) if kept else ""
+        _print_run(record, status, failures, latest, resume_it)
     failures.tell()
     if status == "failed":
         raise click.ClickException(failures.verdict)
@@ -167,12 +171,28 @@ def _public(latest: ResourcesUpdate) -> dict[str, Any]:
     return snapshot
 
 
-def _print_check(record: RunRecord, as_json: bool) -> None:
+def _check(record: RunRecord, overrides: Sequence[str], as_json: bool) -> int:
+    """Print the parts of a train file, or every problem in it; return the exit code."""
+    from agl_core.trainer._file import read_train_file
+    from agl_core.trainer._problems import Problems
+
+    problems = Problems()
+    with problems.collected():
+        plan = read_train_file(record.file, overrides, problems=problems)
+        record.parts = plan.describe()
+        plan.check_parts(problems)
+    said = [" ".join(str(problem).split()) for problem in problems.found]
+    status = "failed" if said else "ok"
     if as_json:
-        print_json({"file": record.file, "status": "ok", "parts": record.parts})
-        return
-    print_table(["part", "what"], [[key, value] for key, value in record.parts.items()])
-    click.echo(f"{record.file} is valid")
+        result = {"file": record.file, "status": status, "parts": record.parts}
+        print_json({**result, "problems": said})
+    elif not said:
+        print_table(["part", "what"], [[key, value] for key, value in record.parts.items()])
+        click.echo(f"{record.file} is valid")
+    for one in said:
+        where = "" if one.startswith(record.file) else f"{record.file}: "
+        click.echo(f"agl: error: {where}{one}", err=True)
+    return 2 if said else 0
 
 
 def _print_run(
@@ -180,6 +200,7 @@ def _print_run(
     status: str,
     failures: Failures,
     latest: ResourcesUpdate | None,
+    resume: str,
 ) -> None:
     rows = [["run", record.name], ["status", status], ["seconds", f"{record.seconds:.1f}"]]
     rows += failures.rows()
@@ -188,8 +209,15 @@ def _print_run(
         rows.append(["best resources", f"{latest.resources_id} (version {latest.version})"])
         rows += [[f"  {name}", _in_short(it)] for name, it in latest.resources.items()]
     print_table(["", ""], rows)
-    if status == "interrupted":
-        click.echo(f"resume it: agl train {record.file} --run {record.name} --resume")
+    if status == "interrupted" and resume:
+        click.echo(f"resume it: {resume}")
+
+
+def _resume_command(record: RunRecord, overrides: Sequence[str]) -> str:
+    words = ["agl", "train", record.file]
+    for override in overrides:
+        words += ["--set", override]
+    return shlex.join([*words, "--run", record.name, "--resume"])
 
 
 def _in_short(resource: Any) -> str:

@@ -88,8 +88,19 @@ class LitAgentRunner(Runner[T]):
         cancel_grace: float = 2.0,
         finish_timeout: float = 60.0,
     ) -> None:
-        if max_rollouts is not None and max_rollouts < 0:
-            raise InvalidArgumentError(f"max_rollouts is {max_rollouts}; it cannot be negative")
+        if max_rollouts is not None and (type(max_rollouts) is not int or max_rollouts < 0):
+            raise InvalidArgumentError(
+                f"max_rollouts is {max_rollouts!r}; it takes an integer that is not negative"
+            )
+        for name, seconds in (
+            ("poll_interval", poll_interval),
+            ("heartbeat_interval", heartbeat_interval),
+            ("interval_jitter", interval_jitter),
+            ("cancel_grace", cancel_grace),
+            ("finish_timeout", finish_timeout),
+        ):
+            if type(seconds) not in (int, float):
+                raise InvalidArgumentError(f"{name} is {seconds!r}; it takes a number of seconds")
         if heartbeat_launch_mode not in ("thread", "asyncio"):
             raise InvalidArgumentError(
                 f"heartbeat_launch_mode is {heartbeat_launch_mode!r}; "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import get_registry
 from agl_core.runner import Hook
-from agl_core.types import Dataset
+from agl_core.types import Dataset, NamedResources, Resource
 
 T = TypeVar("T")
 
@@ -65,6 +65,60 @@ def check_dataset(name: str, dataset: Any) -> Dataset[Any] | None:
             path=name,
         )
     return cast("Dataset[Any]", dataset)
+
+
+def check_integer(name: str, value: object, *, least: int, most: int | None = None) -> None:
+    """Check that an argument is None or an integer within bounds.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"must be an integer, not {value!r}", path=name)
+    if value < least:
+        raise ConfigError(f"must be at least {least}, not {value}", path=name)
+    if most is not None and value > most:
+        raise ConfigError(f"must be at most {most}, not {value}", path=name)
+
+
+def check_text(name: str, value: object) -> None:
+    """Check that an argument is None or a string.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"must be a string, not {value!r}", path=name)
+
+
+def check_resources(resources: object) -> NamedResources | None:
+    """Check that an argument is None or a mapping of resources, and return it.
+
+    Raises:
+        ConfigError: It is not; a text gets the prompt template that was probably meant.
+    """
+    if resources is None:
+        return None
+    if not isinstance(resources, Mapping):
+        raise ConfigError(
+            f"must be a dict of resources by name, not a {type(resources).__qualname__}",
+            path="initial_resources",
+        )
+    for name, resource in cast("Mapping[object, object]", resources).items():
+        path = f"initial_resources.{name}"
+        if isinstance(resource, str):
+            raise ConfigError(
+                "is a text, not a resource; write PromptTemplate(template=..., engine='f-string')",
+                path=path,
+            )
+        if not isinstance(resource, Resource):
+            kind = type(resource).__qualname__
+            raise ConfigError(
+                f"a {kind} is not a resource, such as PromptTemplate or LLM", path=path
+            )
+    return cast("NamedResources", resources)
 
 
 def deprecated(old: str, value: T | None, new: str, current: T | None) -> T | None:

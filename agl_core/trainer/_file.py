@@ -18,36 +18,49 @@
     engine = "f-string"
     template = "Solve: {task}"
 
-Paths are relative to the file. Every mistake is a :class:`~agl_core.errors.ConfigError` that starts
-with the path to it in the file.
+Paths are relative to the file. A component can be in a file too: ``algorithm =
+"search.py:try_prompts"`` names a class, an ``@algo`` function or a plain function. Every mistake is
+a :class:`~agl_core.errors.ConfigError` that starts with the path to it in the file.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from agl_core.agent import LitAgent
+from agl_core.algorithm import Algorithm, algo
 from agl_core.errors import AgentSignatureError, ConfigError, PluginError
-from agl_core.plugins import read_config_file, resolve_component
+from agl_core.plugins import (
+    build_component,
+    get_registry,
+    read_config_file,
+    resolve_component,
+)
 from agl_core.plugins._build import contract_of
 from agl_core.plugins._config import validate_config
 from agl_core.plugins._files import CONFIG_SUFFIXES
 from agl_core.plugins._registry import did_you_mean
-from agl_core.runner import Hook
+from agl_core.runner import Hook, Runner
+from agl_core.store import InMemoryLightningStore
 from agl_core.store._default import default_store
+from agl_core.tracer import DummyTracer
 from agl_core.trainer._components import default_strategy
 from agl_core.trainer._datasets import load_dataset
-from agl_core.trainer._references import import_reference, search_in
+from agl_core.trainer._problems import Problems
+from agl_core.trainer._references import dotted_path, import_reference, is_reference, search_in
 from agl_core.types import Dataset, Resource, resource_types
 
 if TYPE_CHECKING:
     from agl_core.trainer._trainer import Trainer
+
+NO_ALGORITHM: Final = 'is missing; add one, e.g. algorithm = "baseline", which runs the datasets'
 
 
 def _is_spec(value: Any) -> Any:
@@ -62,6 +75,14 @@ def _is_dataset(value: Any) -> Any:
     return cast("Any", value)
 
 
+def _is_level(value: str | int) -> str | int:
+    known = logging.getLevelNamesMapping()
+    if isinstance(value, str) and value.strip().upper() not in known:
+        raise ValueError(f"is not a log level; use one of {', '.join(sorted(known))}")
+    return value
+
+
+LogLevel = Annotated[str | int, AfterValidator(_is_level)]
 Spec = Annotated[Any, AfterValidator(_is_spec)]
 DatasetSpec = Annotated[Any, AfterValidator(_is_dataset)]
 
@@ -81,10 +102,10 @@ class TrainerTable(_Table):
 class LoggingTable(_Table):
     """The table ``[logging]``: arguments of :func:`~agl_core.logs.setup_logging`."""
 
-    level: str | int = "INFO"
+    level: LogLevel = "INFO"
     color: bool | None = None
     files: str | dict[str, str] | None = None
-    submodule_levels: dict[str, str | int] = Field(default_factory=dict)
+    submodule_levels: dict[str, LogLevel] = Field(default_factory=dict)
 
 
 class TrainFile(_Table):
@@ -146,29 +167,45 @@ class TrainPlan:
         hooks: Callbacks around each rollout.
 
     Raises:
-        ConfigError: The file has an invalid entry.
+        ConfigError: The file has invalid entries; the message names all of them.
         PluginError: A component named in the file cannot be used.
     """
 
-    def __init__(self, content: TrainFile, directory: Path) -> None:
+    agent: LitAgent[Any]
+
+    def __init__(
+        self, content: TrainFile, directory: Path, problems: Problems | None = None
+    ) -> None:
         self.content = content
+        self.resources: dict[str, Resource] | None = None if content.resources is None else {}
+        self.train_dataset: Dataset[Any] | None = None
+        self.val_dataset: Dataset[Any] | None = None
+        self.hooks: list[Hook] = []
+        self._components: dict[str, Any] = {}
+        found = Problems() if problems is None else problems
         if any(":" in _type_name(getattr(content, key) or "") for key in _PARTS):
             search_in(directory)  # a component may be in a module next to the file
-        self._components = {key: _component(content, key, directory) for key in _PARTS}
-        if content.store is None:
-            self._components["store"] = default_store(directory)
-        for key, spec in self._components.items():
-            if spec is not None:
-                _check_component(key, spec)
-        self.resources = (
-            None
-            if content.resources is None
-            else {name: _resource(name, table) for name, table in content.resources.items()}
-        )
-        self.train_dataset = self._dataset("train_dataset", directory)
-        self.val_dataset = self._dataset("val_dataset", directory)
-        self.agent = _agent(content.agent, directory)
-        self.hooks = [_hook(i, text, directory) for i, text in enumerate(content.hooks)]
+        for key in _PARTS:
+            with found.collected():
+                spec = _component(content, key, directory)
+                if spec is not None:
+                    _check_component(key, spec)
+                self._components[key] = spec
+        for name, table in (content.resources or {}).items():
+            with found.collected():
+                self.resources = {**(self.resources or {}), name: _resource(name, table)}
+        with found.collected():
+            self.train_dataset = self._dataset("train_dataset", directory)
+        with found.collected():
+            self.val_dataset = self._dataset("val_dataset", directory)
+        with found.collected():
+            if content.agent:  # otherwise it is missing, which is known already
+                self.agent = _agent(content.agent, directory)
+        for i, text in enumerate(content.hooks):
+            with found.collected():
+                self.hooks.append(_hook(i, text, directory))
+        if problems is None:
+            found.raise_all()
 
     @property
     def store_name(self) -> str:
@@ -200,9 +237,41 @@ class TrainPlan:
             initial_resources=self.resources,
         )
 
+    def check_parts(self, problems: Problems) -> None:
+        """Find what only building a component shows; the store is left alone.
+
+        Args:
+            problems: Collects the parts that cannot be built.
+        """
+        values: dict[str, Callable[[], Any]] = {
+            "n_runners": lambda: self.content.trainer.n_runners or 1,
+            "store": InMemoryLightningStore,
+            "tracer": DummyTracer,
+        }
+        with problems.collected():
+            if self.content.algorithm is None:
+                raise ConfigError(NO_ALGORITHM, path="algorithm")
+        for key, part in _PARTS.items():
+            spec = self._components.get(key)
+            if key != "store" and spec is not None:
+                expected = Runner if key == "runner" else None
+                with problems.collected():
+                    build_component(
+                        part.kind,
+                        spec,
+                        inject={name: values[name]() for name in part.supplied if name in values},
+                        default=_default_type(key),
+                        expected=expected,
+                        path=key,
+                    )
+
     def describe(self) -> dict[str, str]:
         """Return the components of the run by name, for display."""
-        named = {key: _type_name(spec) for key, spec in self._components.items() if spec}
+        named = {
+            key: _type_name(spec if isinstance(spec, (str, dict)) else getattr(self.content, key))
+            for key, spec in self._components.items()
+            if spec
+        }
         named.setdefault("strategy", default_strategy().name)
         sizes = {
             name: f"{len(dataset)} tasks"
@@ -217,7 +286,11 @@ class TrainPlan:
 
 
 def read_train_file(
-    file: str | Path, overrides: Iterable[str] = (), *, without: Iterable[str] = ()
+    file: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    without: Iterable[str] = (),
+    problems: Problems | None = None,
 ) -> TrainPlan:
     """Read a train file and check everything in it.
 
@@ -227,9 +300,10 @@ def read_train_file(
             is TOML, or else a text.
         without: Keys to leave out unread: the caller does not need them, and what they refer to
             may be missing on this machine.
+        problems: Collects the invalid entries instead of raising them; the plan lacks those.
 
     Raises:
-        ConfigError: The file is unreadable or has an invalid entry.
+        ConfigError: The file is unreadable or has invalid entries.
         PluginError: A component named in the file cannot be used.
     """
     file = Path(file)
@@ -238,7 +312,24 @@ def read_train_file(
         _override(data, override)
     for key in without:
         data.pop(key, None)
-    return TrainPlan(validate_config(TrainFile, data), file.absolute().parent)
+    found = Problems() if problems is None else problems
+    plan = TrainPlan(_content(data, found), file.absolute().parent, found)
+    if problems is None:
+        found.raise_all()
+    return plan
+
+
+def _content(data: dict[str, Any], problems: Problems) -> TrainFile:
+    """Return the valid part of a train file, so that its mistakes are found too."""
+    try:
+        return validate_config(TrainFile, data)
+    except ConfigError as error:
+        problems.found.append(error)
+        invalid = error.__cause__
+        assert isinstance(invalid, ValidationError)
+        bad = {str(detail["loc"][0]) for detail in invalid.errors()}
+        valid = {key: value for key, value in data.items() if key not in bad}
+        return TrainFile.model_validate({"agent": "", **valid})
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -265,13 +356,38 @@ def _override(data: dict[str, Any], override: str) -> None:
 
 def _component(content: TrainFile, key: str, directory: Path) -> Any:
     spec = getattr(content, key)
+    if spec is None:
+        return default_store(directory) if key == "store" else None
     if isinstance(spec, str) and spec.lower().endswith(CONFIG_SUFFIXES):
         return str(directory / spec)
-    return spec
+    name = _type_name(spec)
+    distribution = name.rpartition(":")[0]
+    if not is_reference(name) or get_registry().provides(_PARTS[key].kind, distribution):
+        return spec
+    found = import_reference(name, directory, path=key)
+    dotted = dotted_path(name)
+    if not isinstance(spec, str):
+        return {**spec, "type": dotted}
+    return _algorithm(found, key) if key == "algorithm" and _is_plain(found) else dotted
+
+
+def _is_plain(found: object) -> bool:
+    """Tell whether an object is a function; one without parameters makes a component."""
+    return inspect.isfunction(found) and bool(inspect.signature(found).parameters)
+
+
+def _algorithm(function: Callable[..., Any], path: str) -> Algorithm:
+    try:
+        return algo(function)
+    except ConfigError as error:
+        raise ConfigError(str(error), path=path) from error
 
 
 def _check_component(key: str, spec: Any) -> None:
     part = _PARTS[key]
+    contract = contract_of(part.kind)
+    if contract and isinstance(spec, contract):
+        return
     supplied = dict.fromkeys(part.supplied)
     try:
         blueprint = resolve_component(
@@ -279,7 +395,6 @@ def _check_component(key: str, spec: Any) -> None:
         )
     except PluginError as error:
         raise type(error)(f"{key}: {error}") from error
-    contract = contract_of(part.kind)
     factory = blueprint.factory
     if contract and inspect.isclass(factory) and not issubclass(factory, contract):
         raise ConfigError(f"{blueprint.source} is not a subclass of {contract.__name__}", path=key)

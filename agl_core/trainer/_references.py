@@ -53,6 +53,12 @@ def import_reference(text: str, directory: Path, *, path: str) -> Any:
     return found
 
 
+def dotted_path(text: str) -> str:
+    """Return an imported reference as ``module:name``."""
+    parts = _split_file(text)
+    return text if parts is None else f"{Path(parts[0]).stem}:{parts[1]}"
+
+
 def _split_file(text: str) -> tuple[str, str] | None:
     file, colon, attribute = text.rpartition(":")
     return (file, attribute) if colon and file.endswith(".py") and attribute else None

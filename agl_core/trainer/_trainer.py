@@ -28,7 +28,15 @@ from agl_core.runner import Hook, LitAgentRunner, Runner
 from agl_core.store import LightningStore
 from agl_core.tracer import Tracer
 from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
-from agl_core.trainer._components import check_dataset, default_strategy, deprecated, hooks_of
+from agl_core.trainer._components import (
+    check_dataset,
+    check_integer,
+    check_resources,
+    check_text,
+    default_strategy,
+    deprecated,
+    hooks_of,
+)
 from agl_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
@@ -107,13 +115,15 @@ class Trainer:
         n_runners = deprecated("n_workers", n_workers, "n_runners", n_runners)
         max_rollouts = deprecated("max_tasks", max_tasks, "max_rollouts", max_rollouts)
         adapter = deprecated("triplet_exporter", triplet_exporter, "adapter", adapter)
-        if n_runners is not None and n_runners < 1:
-            raise ConfigError(f"must be at least 1, not {n_runners}", path="n_runners")
+        check_integer("n_runners", n_runners, least=1)
+        check_integer("max_rollouts", max_rollouts, least=0)
+        check_integer("port", port, least=0, most=65535)
+        check_text("run", run)
         if llm_proxy is not None and proxy is not None:
             raise ConfigError("is the same as llm_proxy; give one of them", path="proxy")
 
         self.max_rollouts = max_rollouts
-        self.initial_resources = initial_resources
+        self.initial_resources = check_resources(initial_resources)
         self.run = run or ""
         self.hooks = hooks_of(hooks)
         self.interrupted = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ def main() -> int:
             return FAILED
         result = demo.run(run)
     except KeyboardInterrupt:
-        print_interrupted(demo.history, resume_command(), options.json)
+        print_interrupted(demo.history, resume_command(options.store), options.json)
         return INTERRUPTED
     finally:
         asyncio.run(store.close())
@@ -186,10 +187,11 @@ class Demo:
         return ports[-1] if ports else None
 
 
-def resume_command() -> str:
-    """Return the command that resumes this run."""
+def resume_command(store: Path) -> str:
+    """Return the command that resumes this run, in any directory."""
     arguments = [one for one in sys.argv[1:] if one != "--resume"]
-    return " ".join(["python", sys.argv[0], *arguments, "--resume"])
+    program = [sys.executable, str(Path(__file__).absolute())]
+    return shlex.join([*program, *arguments, "--store", str(store.absolute()), "--resume"])
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agl_core.algorithm import Estimate
+from agl_core.logs import error_console
 
 if TYPE_CHECKING:
     from agl_algo_apo import Candidate
@@ -20,7 +21,6 @@ __all__ = ["Result", "print_interrupted", "print_json", "print_result", "say", "
 
 _HEADINGS = {"version": 7, "from": 4, "score": 5, "95 % interval": 14, "n": 3}
 _SHOWN = 12  # prompts in the table
-_progress = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Result:
 
 def say(line: str) -> None:
     """Print a line of progress, on standard error."""
-    _progress.print(line, markup=False, soft_wrap=True)
+    error_console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_search() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 import pytest
 
 from agl_core.algorithm import show_progress
+from agl_core.logs import error_console, setup_module_logging
 
 
 class Terminal(io.StringIO):
@@ -29,6 +31,18 @@ def test_bars_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal.getvalue()
     for text in ("outer", "4/4", "(a note)", "inner", "2/2", "later", "1/1"):
         assert text in shown
+
+
+def test_log_lines_and_tables_use_the_console_of_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    console = error_console()
+    assert not console._live_stack
+    with show_progress("work", 2):
+        assert error_console() is console
+        assert console._live_stack  # so that what it prints goes above the bars
+    logger = setup_module_logging(name="a_test_of_consoles")
+    handler: Any = logger.handlers[0]
+    assert handler.console is console
 
 
 def test_lines_are_logged_at_intervals_and_at_the_end(

@@ -18,7 +18,7 @@ def test_check_runs_nothing(project, capsys):
     assert ["train_dataset", "2", "tasks"] in [line.split() for line in out.splitlines()]
     assert main(["train", "train.toml", "--check", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["status"] == "ok"
+    assert (said["status"], said["problems"]) == ("ok", [])
     assert said["parts"]["val_dataset"] == "3 tasks"
 
 
@@ -74,6 +74,110 @@ def test_a_mistake_is_one_line_with_the_path_to_it(project, capsys, override, me
     assert message in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
+
+
+def test_check_tells_all_problems_at_once(project, capsys):
+    wrong = {
+        "trainer.n_runner": "3",
+        "logging.level": "LOUD",
+        "logging.submodule_levels.agl_core": "QUIET",
+        "agent": "gone.py:solve",
+        "train_dataset": "gone.jsonl",
+        "algorithm": "baselin",
+        "tracer": "collections:Counter",
+        "resources.other.x": "1",
+        "hooks": "['agl_cli_agent.py:number']",
+        "runner.heartbeat_launch_mode": "never",
+        "runner.type": "agl_core.runner:LitAgentRunner",
+    }
+    overrides = [word for key, value in wrong.items() for word in ("--set", f"{key}={value}")]
+    assert main(["train", "train.toml", "--check", *overrides]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert all(line.startswith("agl: error: train.toml: ") for line in said.err.splitlines())
+    for key in wrong.keys() - {"resources.other.x", "hooks", "runner.type"}:
+        assert f" {key.removeprefix('runner.')}" in said.err
+    assert " resources.other: " in said.err
+    assert " hooks.0: " in said.err
+    assert main(["train", "train.toml", "--check", "--json", *overrides]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["status"] == "failed"
+    assert len(found["problems"]) == len(said.err.splitlines()) >= 7
+    # A run tells them too, in one line.
+    assert main(["train", "train.toml", *overrides]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "; agent: there is no file" in err
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("logging.level=LOUD", "logging.level: is not a log level; use one of CRITICAL, DEBUG"),
+        ("algorithm=agl_cli_agent.py:number", "algorithm: "),
+        ("algorithm=agl_cli_agent.py:undecorated", "@algo cannot fill the parameter 'task'"),
+        ("algorithm=agl_cli_agent.py:tasks", "made a list, which is not an Algorithm"),
+        ("runner={heartbeat_launch_mode='x'}", "it takes 'thread' or 'asyncio'"),
+        ("strategy={type='shm', main_thread='runner'}", "main_thread='runner' needs n_runners=1"),
+    ],
+)
+def test_check_finds_what_a_run_would_refuse(project, capsys, override, message):
+    for check in (["--check"], []):
+        assert main(["train", "train.toml", *check, "--set", override]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("check", [["--check"], []])
+def test_a_run_needs_an_algorithm(project, capsys, check):
+    lines = (project / "train.toml").read_text().splitlines()
+    (project / "bare.toml").write_text("\n".join(x for x in lines if "algorithm" not in x))
+    assert main(["train", "bare.toml", *check]) == 2
+    assert "bare.toml: algorithm: is missing; add one" in capsys.readouterr().err
+
+
+SEARCH = """
+import agl_core as agl
+from agl_core.algorithm import run_batch
+
+async def plain(*, store, train_dataset, val_dataset, initial_resources):
+    await run_batch(store, train_dataset, resources=initial_resources)
+
+decorated = agl.algo(plain)
+
+class Search(agl.Algorithm):
+    def __init__(self, times=1):
+        self.times = times
+
+    async def run(self, train_dataset=None, val_dataset=None):
+        for _ in range(self.times):
+            await run_batch(self.get_store(), train_dataset,
+                            resources=self.get_initial_resources(), run=None)
+
+def make():
+    return Search(2)
+"""
+
+
+@pytest.mark.usefixtures("same_logging")
+@pytest.mark.parametrize(
+    ("algorithm", "rollouts"),
+    [
+        ("agl_cli_search.py:plain", 2),
+        ("agl_cli_search:plain", 2),
+        ("./agl_cli_search.py:decorated", 2),
+        ("agl_cli_search.py:Search", 2),
+        ("{type = 'agl_cli_search.py:Search', times = 3}", 6),
+        ("agl_cli_search.py:make", 4),
+    ],
+)
+def test_an_algorithm_in_a_file(project, capsys, algorithm, rollouts):
+    (project / "agl_cli_search.py").write_text(SEARCH)
+    assert main(["train", "train.toml", "--json", "--set", f"algorithm={algorithm}"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["metrics"]["succeeded"] + said["metrics"]["failed"] == rollouts
+    assert main(["train", "train.toml", "--check", "--set", f"algorithm={algorithm}"]) == 0
+    shown = capsys.readouterr().out
+    assert "agl_cli_search" in shown
 
 
 @pytest.mark.parametrize(

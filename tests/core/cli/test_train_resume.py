@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import time
 import pytest
 
 from agl_core.cli import main
+from agl_core.cli._runs import RunRecord
+from agl_core.cli._train import _resume_command
 
 pytest.importorskip("agl_store_sqlite")
 
@@ -114,3 +117,10 @@ def test_an_interrupted_run_resumes(project, agl, number, strategy):
     assert said["metrics"]["succeeded"] == said["metrics"]["rollouts"] == 15
     # Only the interrupted rollouts ran a second time.
     assert 15 <= len(done.read_text()) <= 15 + 2
+
+
+def test_the_hint_to_resume_is_a_command_that_works(project):
+    record = RunRecord("my file.toml", name="night-2")
+    command = _resume_command(record, ["agent='a.py:b'", "store=sqlite"])
+    words = ["agl", "train", "my file.toml", "--set", "agent='a.py:b'", "--set", "store=sqlite"]
+    assert shlex.split(command) == [*words, "--run", "night-2", "--resume"]

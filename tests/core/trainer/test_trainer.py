@@ -18,6 +18,7 @@ from agl_core.errors import (
     AgentSignatureError,
     ComponentTypeError,
     ConfigError,
+    InvalidArgumentError,
     PluginNotFoundError,
 )
 from agl_core.execution import SharedMemoryExecutionStrategy
@@ -439,3 +440,31 @@ def test_custom_components_are_used_unchanged() -> None:
     adapter, algorithm, tracer = Mine(), Own(), DummyTracer()
     run = trainer(adapter=adapter, algorithm=algorithm, tracer=tracer)
     assert (run.adapter, run.algorithm, run.tracer) == (adapter, algorithm, tracer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_runners": "4"}, "n_runners: must be an integer, not '4'"),
+        ({"n_runners": 1.5}, "n_runners: must be an integer, not 1.5"),
+        ({"n_runners": 0}, "n_runners: must be at least 1, not 0"),
+        ({"max_rollouts": "x"}, "max_rollouts: must be an integer, not 'x'"),
+        ({"max_rollouts": -1}, "max_rollouts: must be at least 0, not -1"),
+        ({"port": 99999}, "port: must be at most 65535, not 99999"),
+        ({"port": True}, "port: must be an integer, not True"),
+        ({"run": 3}, "run: must be a string, not 3"),
+        ({"initial_resources": ["x"]}, "initial_resources: must be a dict of resources by name"),
+        (
+            {"initial_resources": {"p": "text"}},
+            "initial_resources.p: is a text, not a resource; write PromptTemplate(template=",
+        ),
+        ({"initial_resources": {"p": 3}}, "initial_resources.p: a int is not a resource"),
+        ({"runner": {"poll_interval": "soon"}}, "poll_interval is 'soon'; it takes a number"),
+        ({"runner": {"max_rollouts": "few"}}, "max_rollouts is 'few'; it takes an integer"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(options: Any, message: str) -> None:
+    with pytest.raises((ConfigError, InvalidArgumentError)) as refused:
+        Trainer(**options)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shlex
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +78,22 @@ def test_ctrl_c_leaves_nothing_running_and_resume_ends_as_if_undisturbed(start, 
     assert process.returncode == 130
     stopped = json.loads(out)
     assert stopped["status"] == "interrupted"
-    assert stopped["resume"].endswith(f"main.py {' '.join(options)} --resume")
+    command = shlex.split(stopped["resume"])
+    assert command[:2] == [sys.executable, str(MAIN)]
+    assert command[2:-3] == list(options)
     assert "Interrupted after measuring" in rest
-    assert "Nothing is lost. Go on with: python " in rest
+    assert f"Nothing is lost. Go on with: {stopped['resume']}" in rest
     assert "Traceback" not in rest
     port = int(lines[0].split("127.0.0.1:")[1].split("/")[0])
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         pass
 
-    code, out, err = run(MAIN, *options, "--resume")
+    # As typed, in another directory.
+    simulated = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    done = subprocess.run(
+        command, cwd="/", env=simulated, capture_output=True, text=True, check=False
+    )
+    code, out, err = done.returncode, done.stdout, done.stderr
     assert code == 0, err
     resumed = json.loads(out)
     code, out, err = run(MAIN, *options, "--store", "other.db")

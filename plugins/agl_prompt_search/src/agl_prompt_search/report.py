@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agl_core.algorithm import Estimate, ProgressReporter
+from agl_core.logs import error_console
 from agl_prompt_search.state import Candidate, SearchState
 
 __all__ = ["Reporter", "write_files"]
@@ -113,7 +114,6 @@ def _score(score: Estimate | None) -> str:
 
 
 def _print_table(state: SearchState[Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"round {state.rounds}", title_justify="left")
@@ -134,7 +134,7 @@ def _print_table(state: SearchState[Any]) -> None:
             fate,
             style=style,
         )
-    Console(stderr=True, highlight=False).print(table)
+    error_console().print(table, highlight=False)
 
 
 # -- files -----------------------------------------------------------------------------------------

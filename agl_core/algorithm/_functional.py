@@ -92,20 +92,37 @@ class FunctionalAlgorithm(Algorithm):
         proxy: LLMProxyLike | None = arguments.get("llm_proxy")
         if proxy is None or proxy.is_running():
             return self._function(**arguments)
+        arguments["llm_proxy"] = _StartedProxy(proxy)
         if self.is_async():
             return self._run_async(proxy, arguments)
         asyncio.run(proxy.start())
         try:
             return self._function(**arguments)
         finally:
-            asyncio.run(proxy.stop())
+            if proxy.is_running():
+                asyncio.run(proxy.stop())
 
     async def _run_async(self, proxy: LLMProxyLike, arguments: dict[str, Any]) -> Any:
         await proxy.start()
         try:
             return await self._function(**arguments)
         finally:
-            await proxy.stop()
+            if proxy.is_running():
+                await proxy.stop()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
+
+
+class _StartedProxy:
+    """A proxy that runs for a function; functions written for 0.3 start it themselves."""
+
+    def __init__(self, proxy: LLMProxyLike) -> None:
+        self._proxy = proxy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._proxy, name)
+
+    async def start(self) -> None:
+        if not self._proxy.is_running():
+            await self._proxy.start()

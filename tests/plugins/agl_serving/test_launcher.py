@@ -292,3 +292,6 @@ def test_bad_arguments():
         launcher(n_workers=2)
     with pytest.raises(LaunchError, match="cannot listen on"):
         bind_socket("no.such.host.invalid", 0)
+    for port in (-1, 65536, 99999):
+        with pytest.raises(LaunchError, match=r"ports are 0 to 65535$"):
+            bind_socket("127.0.0.1", port)

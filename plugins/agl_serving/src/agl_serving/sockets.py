@@ -27,8 +27,10 @@ def bind_socket(host: str, port: int | None) -> socket.socket:
         port: Port, or None (or 0) for any free one.
 
     Raises:
-        LaunchError: The host is unknown, or the port is taken or not permitted.
+        LaunchError: The host is unknown, or the port is out of range, taken or not permitted.
     """
+    if not 0 <= (port or 0) <= 65535:
+        raise LaunchError(f"cannot listen on port {port}: ports are 0 to 65535")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port or 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -40,7 +40,13 @@ _SECRET = click.option(
     epilog="Example: agl store --backend sqlite --path runs.db --port 4747",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
-@click.option("--port", default=4747, show_default=True, help="Port; 0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=4747,
+    show_default=True,
+    help="Port; 0 takes a free one.",
+)
 @click.option(
     "--backend",
     help="Store plugin to serve; by default sqlite (a file agl.db) where it is installed, or else "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from agl_core.plugins import ComponentConfig
 
@@ -27,3 +28,15 @@ class ClientConfig(ComponentConfig):
     """Seconds that connecting may take."""
     auth_token: str | None = None
     """Access token; AGL_AUTH_TOKEN by default."""
+
+    @field_validator("server_address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        try:
+            parts = urlsplit(address)
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port out of range, or an invalid IPv6 address
+            valid = False
+        if not valid:
+            raise ValueError("must be the URL of a server, e.g. http://127.0.0.1:4747")
+        return address

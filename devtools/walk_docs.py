@@ -141,7 +141,7 @@ class Walker:
                 if not command.matches(output):
                     sys.exit(f"$ {command.text}\n{output}\nwanted:\n{command.expected}")
             return
-        for line in block.text.splitlines():
+        for line in block.text.replace("\\\n", " ").splitlines():
             if line.startswith(OTHER_STEPS) or not line.strip():
                 continue
             if "serves" in block.words:

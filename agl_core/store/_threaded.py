@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -88,13 +89,23 @@ class LightningStoreThreaded(DelegatingStore):
         name = "wait_for_rollouts"
         if self.inner_is_safe or (timeout is not None and timeout <= 0):
             return await self.delegate(name, rollout_ids=rollout_ids, timeout=timeout)
-        known = {item.rollout_id for item in await self.query_rollouts(rollout_id_in=rollout_ids)}
+        finished: Sequence[Rollout] = []
 
         async def look() -> tuple[Sequence[Rollout], bool]:
+            nonlocal finished
             finished = await self.delegate(name, rollout_ids=rollout_ids, timeout=0)
             return finished, {item.rollout_id for item in finished} == known
 
-        return await self._until(look, timeout)
+        limit = asyncio.timeout(timeout)  # holds also while another call keeps the store busy
+        try:
+            async with limit:
+                page = await self.query_rollouts(rollout_id_in=rollout_ids)
+                known = {item.rollout_id for item in page}
+                return await self._until(look, None)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return finished
 
     async def _until(
         self, look: Callable[[], Coroutine[Any, Any, tuple[Any, bool]]], timeout: float | None

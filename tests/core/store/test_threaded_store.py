@@ -126,6 +126,18 @@ async def test_waits_end_in_time(store: LightningStoreThreaded):
     assert 0.1 <= time.monotonic() - start < 5
 
 
+async def test_a_wait_ends_in_time_while_another_call_keeps_the_store_busy(
+    store: LightningStoreThreaded,
+):
+    made = await store.start_rollout(1)
+    async with store._lock:
+        start = time.monotonic()
+        waiting = store.wait_for_rollouts(rollout_ids=[made.rollout_id], timeout=0.1)
+        assert await asyncio.wait_for(waiting, 2) == []
+        assert 0.1 <= time.monotonic() - start < 1
+    assert len(await store.query_rollouts()) == 1  # the lock is free again
+
+
 def test_threads_share_a_store_that_is_not_thread_safe(store: LightningStoreThreaded):
     total = 200
 

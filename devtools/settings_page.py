@@ -10,7 +10,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -145,10 +145,15 @@ def _type(annotation: Any) -> str:
 
 
 def _name(annotation: Any) -> str:
-    if typing.get_origin(annotation) is Annotated:
-        return _name(typing.get_args(annotation)[0])
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return " | ".join(_name(member) for member in typing.get_args(annotation))
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _name(members[0])
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(_name, members))
+    if origin in (dict, list, tuple, Mapping, Sequence):
+        return f"{origin.__name__}[{', '.join(map(_name, members))}]"
+    if annotation is ...:
+        return "..."
     if annotation in (None, type(None)):
         return "None"
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", inspect.formatannotation(annotation))

@@ -2,12 +2,20 @@
 
 import pytest
 
-from agl_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
+from agl_core import semconv
+from agl_core.adapter import (
+    LlmProxyTraceToTriplet,
+    TracerTraceToTriplet,
+    TraceToMessages,
+    TraceToTrajectory,
+    is_model_call,
+)
 from agl_testing.adapter import AdapterSuite
+from agl_testing.traces import trace
 
 
 class TestTriplets(AdapterSuite):
-    flags = frozenset({"triplets"})
+    flags = frozenset({"triplets", "logprobs"})
 
     @pytest.fixture
     def adapter(self):
@@ -23,8 +31,30 @@ class TestMessages(AdapterSuite):
 
 
 class TestProxyTriplets(AdapterSuite):
-    flags = frozenset({"empty"})
+    flags = frozenset({"triplets", "empty"})
 
     @pytest.fixture
     def adapter(self):
         return LlmProxyTraceToTriplet()
+
+    @pytest.fixture
+    def make_trace(self):
+        """A proxy's spans have a name of their own."""
+
+        def made(turns, *, nested=True):
+            return [
+                span.model_copy(update={"name": semconv.SPAN_MODEL_CALL})
+                if is_model_call(span.attributes)
+                else span
+                for span in trace(turns, nested=nested)
+            ]
+
+        return made
+
+
+class TestTrajectories(AdapterSuite):
+    flags = frozenset({"rows"})
+
+    @pytest.fixture
+    def adapter(self):
+        return TraceToTrajectory()

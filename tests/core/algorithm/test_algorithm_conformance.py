@@ -7,7 +7,7 @@ from agl_testing.algorithm import AlgorithmSuite
 
 
 class TestBaseline(AlgorithmSuite):
-    flags = frozenset({"resources", "no_data"})
+    flags = frozenset({"resources", "no_data", "resumes"})
 
     @pytest.fixture
     def algorithm(self):

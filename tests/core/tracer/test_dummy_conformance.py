@@ -26,6 +26,7 @@ LOOK_INTO_THE_STORE = [
     "test_a_cancelled_agent_keeps_its_spans",
     "test_a_refused_span_is_reported",
     "test_a_status_is_kept",
+    "test_a_task_that_outlives_its_context_records_nothing",
     "test_a_store_that_fails_once_gets_the_spans_later",
     "test_a_store_that_never_answers_is_reported_in_time",
     "test_an_exception_becomes_an_event_and_propagates",

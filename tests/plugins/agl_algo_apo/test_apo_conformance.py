@@ -29,7 +29,7 @@ class Editor:
 
 
 class TestAPO(AlgorithmSuite):
-    flags = frozenset({"resources"})
+    flags = frozenset({"resources", "resumes"})
 
     @pytest.fixture
     def algorithm(self) -> APO[Any]:

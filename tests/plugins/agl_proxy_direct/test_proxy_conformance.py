@@ -7,7 +7,7 @@ from agl_testing import ProxySuite
 
 
 class TestDirectProxy(ProxySuite):
-    flags = frozenset({"streaming", "token_ids", "translation"})
+    flags = frozenset({"streaming", "token_ids", "routes", "translation"})
 
     @pytest.fixture
     def make_proxy(self):

@@ -23,6 +23,7 @@ from wrong import (  # noqa: E402
     algorithms,
     durable_stores,
     proxies,
+    rows,
     servers,
     stores,
     strategies,
@@ -60,12 +61,13 @@ KINDS = {
         suite="StoreSuite",
     ),
     "TracerSuite": Kind(tracers, "tracer", ["concurrent", "nested"]),
-    "AdapterSuite": Kind(adapters, "adapter", ["triplets"]),
-    "AlgorithmSuite": Kind(algorithms, "algorithm", ["resources", "no_data"]),
+    "AdapterSuite": Kind(adapters, "adapter", ["triplets", "logprobs"]),
+    "rows": Kind(rows, "adapter", ["rows"], suite="AdapterSuite"),
+    "AlgorithmSuite": Kind(algorithms, "algorithm", ["resources", "no_data", "resumes"]),
     "ExecutionSuite": Kind(
         strategies, "make_strategy", ["fails_open_attempts", "watchdog"], "{fake}"
     ),
-    "ProxySuite": Kind(proxies, "make_proxy", ["streaming", "token_ids"], "{fake}"),
+    "ProxySuite": Kind(proxies, "make_proxy", ["streaming", "token_ids", "routes"], "{fake}"),
     "LLMServerSuite": Kind(servers, "server", ["weights", "token_ids"], more=NEW_WEIGHTS),
 }
 WRONG = [
@@ -151,7 +153,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 def test_there_are_enough_wrong_fakes():
-    assert len({fake for _, fake in WRONG}) >= 60
+    assert len({fake for _, fake in WRONG}) >= 120
     assert {suite for suite, _ in WRONG} == set(KINDS)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from agl_core import semconv
 from agl_core.types import AttributeValue, Span
 
-__all__ = ["call_span", "trace"]
+__all__ = ["call_span", "token_trace", "trace"]
 
 ROLLOUT, ATTEMPT, TRACE = "ro-trace", "at-trace", "0a" * 16
 
@@ -75,4 +76,20 @@ def trace(turns: int, *, nested: bool = True) -> list[Span]:
         }
         at = turn + 0.8
         spans.append(_span(len(spans) + 1, semconv.SPAN_ANNOTATION, reward, root, at, at))
+    return spans
+
+
+def token_trace(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Span]:
+    """Return the trace of an agent whose calls have these ids of prompt and response.
+
+    Call ``i`` is followed by the reward ``i``; token ``t`` has log-probability ``-t - 0.5``.
+    """
+    spans = trace(len(turns))
+    for index, (prompt, response) in enumerate(turns):
+        logprobs = [{"token": str(t), "logprob": -t - 0.5, "bytes": None} for t in response]
+        spans[1 + 2 * index].attributes |= {
+            "prompt_token_ids": list(prompt),
+            "response_token_ids": list(response),
+            "logprobs.content": json.dumps(logprobs),
+        }
     return spans

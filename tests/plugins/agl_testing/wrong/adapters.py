@@ -7,7 +7,7 @@ import pickle
 import time
 from typing import Any
 
-from agl_core.adapter import TracerTraceToTriplet
+from agl_core.adapter import AdapterReport, TracerTraceToTriplet, read_reward
 
 
 class Base(TracerTraceToTriplet):
@@ -86,3 +86,61 @@ class WorksInItself(Base):
         self.source = source
         time.sleep(0.005)  # lets another thread run
         return super().adapt_with_report(self.source)
+
+
+class MatchesRewardsByPosition(Base):
+    CAUGHT_BY = "test_the_order_of_the_source_decides_nothing_but_the_order"
+
+    def adapt_with_report(self, source: Any, /):
+        triplets, report = super().adapt_with_report(source)
+        rewards = [reward for span in source if (reward := read_reward(span)) is not None]
+        for triplet, reward in zip(triplets, rewards, strict=False):
+            triplet.reward = reward
+        return triplets, report
+
+
+class DropsUnreadableRewards(Base):
+    CAUGHT_BY = "test_rewards_and_calls_are_all_accounted_for"
+
+    def adapt_with_report(self, source: Any, /):
+        triplets, report = super().adapt_with_report(source)
+        report.left_out = {key: n for key, n in report.left_out.items() if key[0] != "reward"}
+        return triplets, report
+
+
+class GivesTheLastRewardOnly(Base):
+    CAUGHT_BY = "test_two_rewards_after_two_calls_reach_both"
+
+    def adapt_with_report(self, source: Any, /):
+        triplets, report = super().adapt_with_report(source)
+        for triplet in triplets[:-1]:
+            triplet.reward = None
+        return triplets, report
+
+
+class RepairsSilently(Base):
+    CAUGHT_BY = "test_token_ids_that_cannot_be_are_not_used"
+
+    def adapt_with_report(self, source: Any, /):
+        triplets, report = super().adapt_with_report(source)
+        report.repaired = {}
+        return triplets, report
+
+
+class ForgetsLogprobs(Base):
+    CAUGHT_BY = "test_triplets_have_text_and_logprobs"
+
+    def adapt_with_report(self, source: Any, /):
+        triplets, report = super().adapt_with_report(source)
+        for triplet in triplets:
+            triplet.response["logprobs"] = []
+        return triplets, report
+
+
+class NeedsEveryParent(Base):
+    CAUGHT_BY = "test_a_parent_that_is_missing_loses_no_call"
+
+    def adapt_with_report(self, source: Any, /):
+        ids = {span.span_id for span in source}
+        kept = [span for span in source if span.parent_id in ids or span.parent_id is None]
+        return super().adapt_with_report(kept) if kept else ([], AdapterReport())

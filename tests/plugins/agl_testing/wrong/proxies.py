@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import LightningStoreThreaded
+from agl_core.store import LightningStoreThreaded, decode_spans, encode_span
 from agl_proxy_direct import DirectProxy, ProxyApp
 
 
@@ -164,3 +164,140 @@ class LosesSpansWhileTheStoreIsGone(Base):
     async def start(self):
         self._store = self._store and Forgetful(self._store)
         await super().start()
+
+
+# -- what an answer holds ------------------------------------------------------------------------
+
+
+def replacing(old: bytes, new: bytes):
+    """Make an app that writes ``new`` for ``old`` in its answers; both have one length."""
+    assert len(old) == len(new)
+
+    def change(scope, message):
+        body = message.get("body", b"")
+        return {**message, "body": body.replace(old, new)} if old in body else message
+
+    return passing(change)
+
+
+def asking(old: bytes, new: bytes):
+    """Make an app that reads ``new`` for ``old`` in requests; both have one length."""
+    assert len(old) == len(new)
+
+    async def call(self, scope, receive, send):
+        async def changed():
+            message = await receive()
+            body = message.get("body", b"")
+            return {**message, "body": body.replace(old, new)} if old in body else message
+
+        await ProxyApp.__call__(self, scope, changed, send)
+
+    return {"__call__": call}
+
+
+class RenamesToolCalls(Base):
+    CAUGHT_BY = "test_tool_calls_pass_and_are_stored"
+
+    def overrides(self):
+        return replacing(b'"tool_calls":', b'"tool_usage":')
+
+
+class SaysThatAllIsSaid(Base):
+    CAUGHT_BY = "test_the_finish_reason_passes_and_is_stored"
+
+    def overrides(self):
+        return replacing(b'"length"', b'"stop"  ')
+
+
+class AsksForOneChoice(Base):
+    CAUGHT_BY = "test_two_choices_pass_and_are_stored"
+
+    def overrides(self):
+        return asking(b'"n": 2', b'"n": 1')
+
+
+class DropsTheSeed(Base):
+    CAUGHT_BY = "test_a_request_reaches_the_backend_unchanged"
+
+    def overrides(self):
+        return asking(b'"seed": 7', b'"sead": 7')
+
+
+class ListsNoModels(Base):
+    CAUGHT_BY = "test_the_models_are_listed"
+
+    def overrides(self):
+        def hide(scope, message):
+            listed = message["type"] == "http.response.start" and scope["method"] == "GET"
+            return {**message, "status": 404} if listed else message
+
+        return passing(hide)
+
+
+class Stripping(LightningStoreThreaded):
+    """Stores spans without some of their attributes."""
+
+    def __init__(self, store, strip):
+        super().__init__(store)
+        self.strip = strip
+
+    async def add_encoded_spans(self, spans):
+        stripped = []
+        for span in decode_spans(spans):
+            attributes = self.strip(dict(span.attributes))
+            stripped.append(encode_span(span.model_copy(update={"attributes": attributes})))
+        await super().add_encoded_spans(stripped)
+        return list(spans)
+
+
+class Strips(Base):
+    async def start(self):
+        self.set_store(Stripping(self.get_store(), self.strip))
+        await super().start()
+
+    def strip(self, attributes):
+        return attributes
+
+
+class StoresNoUsage(Strips):
+    CAUGHT_BY = "test_the_usage_is_stored"
+
+    def strip(self, attributes):
+        return {key: value for key, value in attributes.items() if "usage" not in key}
+
+
+class StoresTheFirstFinishReason(Strips):
+    CAUGHT_BY = "test_two_choices_pass_and_are_stored"
+
+    def strip(self, attributes):
+        key = "gen_ai.response.finish_reasons"
+        return {**attributes, key: attributes.get(key, [])[:1]}
+
+
+class ServesTheFirstModelOnly(Base):
+    CAUGHT_BY = "test_each_model_is_served_by_its_own_backend"
+
+    def overrides(self):
+        return asking(b'"model": "n"', b'"model": "m"')
+
+
+class GivesOneVersionToAll(Base):
+    CAUGHT_BY = "test_the_version_of_one_model_is_its_own"
+
+    def set_model_version(self, version, model=None):
+        super().set_model_version(version)
+
+
+class WaitsInsteadOfAborting(Base):
+    CAUGHT_BY = "test_a_drain_may_abort_calls"
+
+    async def drain(self, deadline=60.0, *, abort=False):
+        return await super().drain(deadline)
+
+
+class KeepsItsFirstStore(Base):
+    CAUGHT_BY = "test_spans_go_to_the_store_that_was_set_last"
+
+    def set_store(self, store):
+        if self.get_store() is None:
+            super().set_store(store)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agl_testing.models.script import Reply, Token, prompt_tokens
+from agl_testing.models.script import Reply, Token, prompt_tokens, tokenize
 
 __all__ = ["chat", "chat_stream", "completion", "completion_stream", "error"]
 
@@ -88,6 +88,9 @@ def chat(request: Mapping[str, Any], reply: Reply, response_id: str) -> dict[str
         "choices": [choice],
         "usage": _usage(request, reply),
     }
+    for index, text in enumerate(reply.others, start=1):
+        message = {"role": "assistant", "content": text}
+        body["choices"].append({**choice, "index": index, "message": message})
     if request.get("return_token_ids"):
         body["prompt_token_ids"] = _prompt_ids(request)
         choice["token_ids"] = [token.id for token in reply.tokens]
@@ -129,10 +132,18 @@ def chat_stream(
         for start in range(0, len(arguments), 8):
             piece = {"arguments": arguments[start : start + 8]}
             yield chunk({"tool_calls": [{"index": index, "function": piece}]}, [], None)
+    for index, text in enumerate(reply.others, start=1):
+        for token in tokenize(text):
+            yield _of_choice(index, chunk({"content": token.text}, [], None))
+        yield _of_choice(index, chunk({}, [], reply.finish))
     yield chunk({}, rest, reply.finish)
     if (request.get("stream_options") or {}).get("include_usage"):
         last = chunk({}, [], None)
         yield {**last, "choices": [], "usage": _usage(request, reply)}
+
+
+def _of_choice(index: int, chunk: dict[str, Any]) -> dict[str, Any]:
+    return {**chunk, "choices": [{**chunk["choices"][0], "index": index}]}
 
 
 def completion(request: Mapping[str, Any], reply: Reply, response_id: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Reply:
     Attributes:
         text: Its text; may be empty if there are tool calls.
         tool_calls: Its tool calls.
+        others: Texts of further choices, in OpenAI's chat protocol (``n`` of the request).
         finish_reason: OpenAI's value; None means ``tool_calls`` with tool calls, else ``stop``.
         error_status: HTTP status of an error to answer with instead; 0 for none.
         error_message: The error's message.
@@ -63,6 +64,7 @@ class Reply:
 
     text: str = ""
     tool_calls: Sequence[ToolCall] = ()
+    others: Sequence[str] = ()
     finish_reason: str | None = None
     error_status: int = 0
     error_message: str = "scripted error"

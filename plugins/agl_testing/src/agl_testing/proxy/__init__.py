@@ -10,6 +10,7 @@
             return lambda **options: MyProxy(**options)
 """
 
+from agl_testing.proxy.answers import AnswerTests, RouteTests
 from agl_testing.proxy.calls import CallTests, StreamTests
 from agl_testing.proxy.control import ControlTests, LifecycleTests
 from agl_testing.proxy.faults import BackendFaultTests, StoreFaultTests
@@ -19,6 +20,13 @@ __all__ = ["ProxySuite", "TroubledStore"]
 
 
 class ProxySuite(
-    LifecycleTests, CallTests, StreamTests, BackendFaultTests, StoreFaultTests, ControlTests
+    LifecycleTests,
+    CallTests,
+    AnswerTests,
+    StreamTests,
+    RouteTests,
+    BackendFaultTests,
+    StoreFaultTests,
+    ControlTests,
 ):
     """Tests the contract of LLM proxies; see :class:`agl_testing.proxy.base.ProxyTests`."""

@@ -46,6 +46,7 @@ class ProxyTests(Suite):
     FLAGS: ClassVar[dict[str, str]] = {
         "streaming": "the agent receives each piece of an answer without delay",
         "token_ids": "the span has the ids and log-probabilities that the backend can give",
+        "routes": "completions, embeddings and the list of models are served, too",
         "translation": "an agent may speak Anthropic's protocol to a backend that speaks OpenAI's",
     }
 

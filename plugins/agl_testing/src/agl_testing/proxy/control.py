@@ -6,10 +6,13 @@ import asyncio
 import pickle
 import socket
 from collections.abc import Callable
+from typing import Any
 
+import aiohttp
 import pytest
 
 from agl_core import semconv
+from agl_core.errors import ConfigError, LaunchError
 from agl_core.proxy import LLMProxy
 from agl_core.types import ProxyLLM
 from agl_testing.models import Reply, ScriptedModels
@@ -76,6 +79,53 @@ class LifecycleTests(ProxyTests):
             with pytest.raises(ValueError, match="both"):
                 proxy.as_resource("ro-1")
 
+    async def test_a_stopped_proxy_has_no_address(self, proxy: LLMProxy):
+        with pytest.raises(LaunchError):
+            _ = proxy.base_url
+
+    async def test_a_running_proxy_is_not_started_again(self, proxy: LLMProxy):
+        async with running(proxy):
+            with pytest.raises(LaunchError):
+                await proxy.start()
+            assert proxy.is_running()
+            assert await chat(proxy.base_url) == ANSWER.text
+
+    async def test_a_restart_serves_again(self, proxy: LLMProxy):
+        await proxy.restart()
+        try:
+            assert await chat(proxy.base_url) == ANSWER.text
+            await proxy.restart()
+            assert await chat(proxy.base_url) == ANSWER.text
+        finally:
+            await proxy.stop()
+
+    async def test_spans_go_to_the_store_that_was_set_last(
+        self, proxy: LLMProxy, proxy_store: TroubledStore
+    ):
+        other = TroubledStore()
+        async with running(proxy):
+            assert proxy.get_store() is proxy_store
+            first, llm = await attempt_of(proxy, proxy_store)
+            await chat(llm.endpoint)
+            proxy.set_store(other)
+            assert proxy.get_store() is other
+            second, llm = await attempt_of(proxy, other)
+            await chat(llm.endpoint)
+            await proxy.flush(second.rollout_id, second.attempt.attempt_id)
+            assert len(await spans_of(other, second)) == 1
+        assert len(await spans_of(proxy_store, first)) == 1
+
+    async def test_a_stop_stores_the_calls_in_flight(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        models.script = [Reply("late", delay=0.3)]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            call = asyncio.ensure_future(chat(llm.endpoint))
+            assert await soon(lambda: bool(models.requests))
+        assert await call == "late"
+        assert len(await spans_of(proxy_store, rollout)) == 1
+
 
 class ControlTests(ProxyTests):
     """Models, versions and pauses change during calls."""
@@ -87,6 +137,67 @@ class ControlTests(ProxyTests):
                 proxy.update_model_list([backend(other)])
                 assert await chat(proxy.base_url) == "the other"
                 assert proxy.get_model_list() == [backend(other)]
+
+    async def test_each_model_is_served_by_its_own_backend(
+        self, make_proxy: Callable[..., LLMProxy], models: ScriptedModels
+    ):
+        with ScriptedModels([Reply("the other")]) as other:
+            proxy = make_proxy(
+                model_list=[backend(models), backend(other, "n")], store=TroubledStore()
+            )
+            async with running(proxy):
+                assert await chat(proxy.base_url, model="m") == ANSWER.text
+                assert await chat(proxy.base_url, model="n") == "the other"
+                assert proxy.as_resource(model="n").model == "n"
+                with pytest.raises(ValueError, match="m, n"):
+                    proxy.as_resource()
+        assert [request.body["model"] for request in models.requests] == ["m"]
+        assert [request.body["model"] for request in other.requests] == ["n"]
+
+    async def test_an_invalid_model_list_changes_nothing(
+        self, proxy: LLMProxy, models: ScriptedModels
+    ):
+        bad: list[Any] = [[{"model_name": "m"}], [{"litellm_params": {"model": "m"}}], [5]]
+        async with running(proxy):
+            for model_list in bad:
+                with pytest.raises(ConfigError):
+                    proxy.update_model_list(model_list)
+            assert proxy.get_model_list() == [backend(models)]
+            assert await chat(proxy.base_url) == ANSWER.text
+
+    async def test_the_version_of_one_model_is_its_own(
+        self, make_proxy: Callable[..., LLMProxy], models: ScriptedModels
+    ):
+        store = TroubledStore()
+        proxy = make_proxy(model_list=[backend(models), backend(models, "n")], store=store)
+        async with running(proxy):
+            rollout = await store.start_rollout("task")
+            ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+            llm = proxy.as_resource(*ids, model="m")
+            proxy.set_model_version("step-1", "n")
+            for name in ("m", "n"):
+                await chat(llm.endpoint, model=name)
+            spans = await spans_of(store, rollout)
+        versions = [span.attributes.get(semconv.MODEL_VERSION) for span in spans]
+        assert versions[1] == "step-1"
+        assert versions[0] != "step-1"
+
+    async def test_a_drain_may_abort_calls(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        models.script = [Reply("late", delay=60), ANSWER]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            call = asyncio.ensure_future(chat(llm.endpoint))
+            assert await soon(lambda: bool(models.requests))
+            assert await proxy.drain(0.05, abort=True) == 1
+            with pytest.raises((RuntimeError, aiohttp.ClientError)):
+                await asyncio.wait_for(call, 10)
+            await proxy.resume()
+            assert await chat(llm.endpoint) == ANSWER.text
+            await proxy.flush()
+            spans = await spans_of(proxy_store, rollout)
+        assert sorted(span.status.status_code == "ERROR" for span in spans) == [False, True]
 
     async def test_spans_carry_the_models_version(
         self, proxy: LLMProxy, proxy_store: TroubledStore

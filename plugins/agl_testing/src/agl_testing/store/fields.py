@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from agl_core.errors import InvalidArgumentError
 from agl_core.store import LightningStore
-from agl_core.types import LLM, Attempt, Checkpoint, Rollout, RolloutConfig
-from agl_testing.samples import span_of
+from agl_core.types import LLM, Attempt, AttemptedRollout, Checkpoint, Rollout, RolloutConfig
+from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
 
 __all__ = ["FieldTests"]
@@ -191,3 +192,74 @@ class FieldTests(StoreTests):
         read = await store.query_spans(claimed.rollout_id)
         assert [(span.start_time, span.end_time) for span in read] == [(at, at) for at in times]
         assert {type(span.start_time) for span in read} == {float}
+
+    async def test_nothing_that_is_returned_is_shared(self, store: LightningStore):
+        await store.update_worker("w", {"deep": [1]})
+        await store.add_resources(named_resources("before"))
+        queued = await store.enqueue_rollout({"deep": [1]}, metadata={"deep": [1]})
+        claimed = await claim(store, {"deep": [1]}, worker_id="w")
+        ids = (claimed.rollout_id, claimed.attempt.attempt_id)
+        await store.update_attempt(*ids, status="succeeded", metadata={"deep": [1]})
+
+        async def read() -> list[Any]:
+            rollouts = list(await store.query_rollouts())
+            return [
+                *rollouts,
+                *[rollout.attempt for rollout in rollouts if isinstance(rollout, AttemptedRollout)],
+                await store.get_rollout_by_id(queued.rollout_id),
+                await store.get_rollout_by_id(claimed.rollout_id),
+                *await store.query_attempts(claimed.rollout_id),
+                await store.get_latest_attempt(claimed.rollout_id),
+                *await store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=0),
+                *await store.query_workers(),
+                await store.get_worker_by_id("w"),
+                *await store.query_resources(),
+                await store.get_latest_resources(),
+                await store.update_rollout(queued.rollout_id),
+                await store.update_attempt(*ids),
+                queued,
+                claimed,
+            ]
+
+        def spoil(record: Any) -> None:
+            for name in ("input", "metadata", "heartbeat_stats"):
+                value = getattr(record, name, None)
+                if value and "deep" in value:
+                    value["deep"].append("spoiled")
+                    value["more"] = "spoiled"
+            if hasattr(record, "resources"):
+                record.resources["prompt"].template = "spoiled"
+                record.resources["more"] = record.resources["prompt"]
+            if hasattr(record, "status"):
+                record.status = "failed"
+            if hasattr(record, "config"):
+                record.config.max_attempts = 99
+
+        for record in await read():
+            spoil(record)
+        for record in await read():
+            if record is not queued and record is not claimed:
+                text = record.model_dump_json()
+                assert "spoiled" not in text
+                assert "failed" not in text
+                assert '"max_attempts":99' not in text
+
+    @pytest.mark.parametrize(
+        "bad",
+        [{"mode": "training"}, {"resources_id": 5}, {"metadata": [1]}, {"config": "fast"}],
+        ids=str,
+    )
+    async def test_new_work_with_a_bad_field_is_refused(
+        self, store: LightningStore, bad: dict[str, Any]
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await store.enqueue_rollout("x", **bad)
+        with pytest.raises(InvalidArgumentError):
+            await store.start_rollout("x", **bad)
+        assert (await store.query_rollouts()).total == 0
+        assert await store.dequeue_rollout() is None
+
+    async def test_capabilities_agree_with_the_flags(self, store: LightningStore):
+        for name in ("thread_safe", "events"):
+            if name in self.flags:
+                assert store.capabilities.get(name) is True

@@ -57,7 +57,7 @@ _steps_with_restarts = st.lists(st.one_of(_one_step, _one_step, st.just(("reopen
 
 _A_FULL_STORE: list[tuple[Any, ...]] = [
     *[("enqueue", CONFIGS[0])] * 6,
-    *[("resources", name) for name in ("a", "b", None, "a")],
+    *[("resources", name) for name in ("a", "b", "a", "b")],
     *[("start", CONFIGS[1], name) for name in ("a", "b")],
     *[("span", pick, 0, 1) for pick in (6, 7, 7)],
     ("dequeue", "a"),

@@ -89,6 +89,13 @@ class QueryTests(StoreTests):
         with pytest.deprecated_call():
             page = await store.query_rollouts(status=["failed"], status_in=["queuing"])
         assert len(page) == 1
+        other = await store.enqueue_rollout("y")
+        with pytest.deprecated_call():
+            page = await store.query_rollouts(rollout_ids=[other.rollout_id])
+        assert [found.rollout_id for found in page] == [other.rollout_id]
+        with pytest.deprecated_call():
+            page = await store.query_rollouts(status=["failed"])
+        assert list(page) == []
 
     async def test_sorting_is_stable_and_puts_absent_values_where_they_belong(
         self, store: LightningStore
@@ -314,6 +321,24 @@ class WaitTests(StoreTests):
         await asyncio.sleep(0.05)
         await store.update_rollout(rollout.rollout_id, status="succeeded")
         assert [r.status for r in await asyncio.wait_for(waiting, 10)] == ["succeeded"]
+
+    async def test_a_wait_for_many_starts_over_for_one_that_is_tried_again(
+        self, store: LightningStore
+    ):
+        first, second = [(await store.enqueue_rollout(i)).rollout_id for i in range(2)]
+        waiting = asyncio.ensure_future(
+            store.wait_for_rollouts(rollout_ids=[first, second], timeout=30)
+        )
+        await asyncio.sleep(0.05)
+        await store.update_rollout(first, status="failed")
+        await asyncio.sleep(0.05)
+        await store.update_rollout(first, status="requeuing")
+        await store.update_rollout(second, status="succeeded")
+        await asyncio.wait({waiting}, timeout=0.1)
+        assert not waiting.done()
+        await store.update_rollout(first, status="succeeded")
+        done = await asyncio.wait_for(waiting, 10)
+        assert [rollout.status for rollout in done] == ["succeeded", "succeeded"]
 
     async def test_a_wait_can_be_cancelled(self, store: LightningStore):
         rollout = await store.enqueue_rollout("x")

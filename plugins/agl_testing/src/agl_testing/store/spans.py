@@ -125,6 +125,10 @@ class SpanTests(StoreTests):
             ({"name": "a", "name_contains": "b"}, []),
             ({"name": "a", "name_contains": "b", "filter_logic": "or"}, ["a", "b", "ab"]),
             ({"span_id": "02" * 8}, ["b"]),
+            ({"span_id": "02" * 8, "name": "a"}, []),
+            ({"span_id": "02" * 8, "name": "a", "filter_logic": "or"}, ["a", "b"]),
+            ({"span_id": "02" * 8, "limit": 5}, ["b"]),
+            ({"span_id": "0e" * 8}, []),
             ({"span_id_contains": "0303"}, ["ab"]),
             ({"trace_id": "0f" * 16}, ["a", "b", "ab"]),
             ({"trace_id_contains": "1f"}, []),
@@ -159,13 +163,17 @@ class SpanTests(StoreTests):
         await store.add_span(span_of(other, 1, name="a", trace_id="0f" * 16))
         page = await store.query_spans(claimed.rollout_id, **filters)
         assert [span.name for span in page] == expected
-        paging = {"limit", "offset"} & set(filters)
+        paging = {"limit", "offset"} & set(filters) and "span_id" not in filters
         assert page.total == (3 if paging else len(expected))
 
     async def test_unknown_ids_have_no_spans(self, store: LightningStore):
-        page = await store.query_spans("ro-nothing", "latest")
-        assert list(page) == []
-        assert page.total == 0
+        for attempt_id in ("latest", None, "at-nothing"):
+            page = await store.query_spans("ro-nothing", attempt_id)
+            assert list(page) == []
+            assert page.total == 0
+        queued = await store.enqueue_rollout("x")
+        for attempt_id in ("latest", None):
+            assert list(await store.query_spans(queued.rollout_id, attempt_id)) == []
 
     # -- sequence ids ----------------------------------------------------------------------------
 

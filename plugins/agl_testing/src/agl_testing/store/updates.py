@@ -200,6 +200,7 @@ class AttemptTests(StoreTests):
         claimed = await claim(store, worker_id="w", timeout_seconds=0.02)
         await asyncio.sleep(0.05)
         await store.run_watchdog()
+        assert await store.run_watchdog() == 0
         assert await statuses(store, claimed.rollout_id) == ("failed", ["timeout"])
         attempt = await store.get_latest_attempt(claimed.rollout_id)
         assert attempt is not None
@@ -251,6 +252,14 @@ class WorkerTests(StoreTests):
         assert worker.current_attempt_id == claimed.attempt.attempt_id
         assert worker.last_busy_time is not None
         assert worker.last_dequeue_time is not None
+
+    async def test_a_start_without_the_queue_is_not_a_dequeue(self, store: LightningStore):
+        started = await store.start_rollout("x", worker_id="w")
+        await store.start_attempt(started.rollout_id, worker_id="v")
+        for name in ("w", "v"):
+            worker = await self.worker(store, name)
+            assert worker.last_busy_time is not None
+            assert worker.last_dequeue_time is None
 
     async def test_a_fruitless_claim_makes_its_worker_idle(self, store: LightningStore):
         await store.dequeue_rollout("w")

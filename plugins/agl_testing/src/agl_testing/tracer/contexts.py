@@ -278,17 +278,19 @@ class ContextTests(TracerTests):
         def patched() -> tuple[Any, ...]:
             return threading.Thread.start, threading.Thread.run, ThreadPoolExecutor.submit
 
-        before, threads = patched(), set(threading.enumerate())
+        threads = set(threading.enumerate())
         tracer.init()
         for worker_id in (0, 1):
             tracer.init_worker(worker_id, tracer_store)
+            assert tracer.worker_id == worker_id
         during = patched()
         tracer.teardown_worker(0)
         assert patched() == during
         await self.traced(tracer, tracer_store, lambda: emit_message("x"))
         tracer.teardown_worker(1)
         tracer.teardown()
-        assert patched() == before
+        owners = [function.__module__ for function in patched()]
+        assert owners == ["threading", "threading", "concurrent.futures.thread"]
         started = set(threading.enumerate()) - threads
         assert not [thread for thread in started if "asyncio" not in thread.name]
 
@@ -302,6 +304,7 @@ class ContextTests(TracerTests):
         for spans in (inside, after):
             assert bodies(spans) == ["0", "1", "2"]
             first = spans[0].sequence_id
+            assert first in (0, 1)
             assert [span.sequence_id for span in spans] == [first, first + 1, first + 2]
         assert len({(span.rollout_id, span.attempt_id) for span in after}) == 1
 
@@ -366,3 +369,45 @@ class ContextTests(TracerTests):
                 ran = await asyncio.to_thread(tracer.trace_run, plain, "b")
             assert ran == "bbb"
             assert bodies(tracer.get_last_trace()) in (["a"], ["b"])
+
+    @requires("concurrent")
+    async def test_a_task_reads_its_own_last_trace(
+        self, tracer: Tracer, tracer_store: LightningStore
+    ):
+        closed = [asyncio.Event(), asyncio.Event()]
+
+        async def one(index: int) -> list[Any]:
+            if index:
+                await closed[0].wait()
+            await self.traced(tracer, tracer_store, lambda: emit_message(str(index)))
+            closed[index].set()
+            await closed[1].wait()
+            return bodies(tracer.get_last_trace())
+
+        with tracer.lifespan(tracer_store):
+            assert await asyncio.gather(one(0), one(1)) == [["0"], ["1"]]
+
+    async def test_a_task_that_outlives_its_context_records_nothing(
+        self, tracer: Tracer, tracer_store: LightningStore
+    ):
+        left = asyncio.Event()
+        background: list[asyncio.Task[None]] = []
+
+        async def late() -> None:
+            await left.wait()
+            emit_message("late")
+            with operation(name="late"):
+                pass
+
+        async def work() -> None:
+            background.append(asyncio.create_task(late()))
+            emit_message("inside")
+
+        with tracer.lifespan(tracer_store):
+            rollout, spans = await self.traced(tracer, tracer_store, work)
+            left.set()
+            await asyncio.gather(*background)
+            again = await tracer_store.query_spans(rollout.rollout_id)
+            assert bodies(tracer.get_last_trace()) == ["inside"]
+        assert list(again) == spans
+        assert bodies(spans) == ["inside"]

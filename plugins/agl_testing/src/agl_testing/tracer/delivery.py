@@ -138,16 +138,17 @@ class DeliveryTests(TracerTests):
     async def test_spans_arrive_while_the_agent_works(
         self, tracer: Tracer, tracer_store: LightningStore
     ):
-        async def arrived() -> bool:
+        async def arrived() -> list[Any]:
             (rollout,) = await tracer_store.query_rollouts()
-            return rollout.status == "running"
+            return bodies(list(await tracer_store.query_spans(rollout.rollout_id)))
 
         async def work() -> None:
-            emit_message("first")
-            async with asyncio.timeout(3):
-                # The memory store has an event for it, but other stores have none.
-                while not await arrived():  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            for number in (1, 2, 3):
+                emit_message(str(number))
+                async with asyncio.timeout(3):
+                    # The memory store has an event for it, but other stores have none.
+                    while len(await arrived()) < number:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
 
         with tracer.lifespan(tracer_store):
             await self.traced(tracer, tracer_store, work)

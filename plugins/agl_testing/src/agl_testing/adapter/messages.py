@@ -1,0 +1,93 @@
+"""Adapters that make conversations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agl_core.adapter import Adapter, is_model_call
+from agl_core.types import Span
+from agl_testing.adapter.base import AdapterTests, MakeTrace
+from agl_testing.suite import requires
+
+__all__ = ["MessageTests"]
+
+ARGUMENTS = json.dumps({"a": 1})
+
+
+def with_attributes(span: Span, **attributes: Any) -> Span:
+    renamed = {key.replace("__", "."): value for key, value in attributes.items()}
+    return span.model_copy(update={"attributes": {**span.attributes, **renamed}})
+
+
+class MessageTests(AdapterTests):
+    """One conversation per call, with everything that was said."""
+
+    @requires("messages")
+    def test_each_call_becomes_a_conversation(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        conversations = adapter.adapt(make_trace(2))
+        assert [conversation["messages"] for conversation in conversations] == [
+            [
+                {"role": "user", "content": f"question {turn}"},
+                {"role": "assistant", "content": f"answer {turn}"},
+            ]
+            for turn in range(2)
+        ]
+
+    @requires("messages")
+    def test_every_message_is_kept_in_order(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        spans = make_trace(1)
+        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        roles = ["system", "user", "assistant", "user"]
+        said = {f"gen_ai__prompt__{i}__role": role for i, role in enumerate(roles)}
+        said |= {f"gen_ai__prompt__{i}__content": f"text {i}" for i in range(4)}
+        spans[at] = with_attributes(spans[at], **said)
+        (conversation,) = adapter.adapt(spans)
+        found = [(message["role"], message["content"]) for message in conversation["messages"]]
+        asked = [(role, f"text {i}") for i, role in enumerate(roles)]
+        assert found == [*asked, ("assistant", "answer 0")]
+        assert conversation["tools"] is None
+
+    @requires("messages")
+    def test_tool_calls_of_the_answer_are_kept(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        spans = make_trace(1)
+        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        prefix = "gen_ai__completion__0__tool_calls"
+        calls = {f"{prefix}__{i}__id": f"call_{i}" for i in range(2)}
+        calls |= {f"{prefix}__{i}__name": f"tool_{i}" for i in range(2)}
+        calls |= {f"{prefix}__{i}__arguments": ARGUMENTS for i in range(2)}
+        spans[at] = with_attributes(spans[at], **calls)
+        (conversation,) = adapter.adapt(spans)
+        answer = conversation["messages"][-1]
+        assert [
+            (call["id"], call["type"], call["function"]["name"], call["function"]["arguments"])
+            for call in answer["tool_calls"]
+        ] == [(f"call_{i}", "function", f"tool_{i}", ARGUMENTS) for i in range(2)]
+
+    @requires("messages")
+    def test_calls_that_are_left_out_are_counted(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        spans = make_trace(4)
+        calls = [i for i, span in enumerate(spans) if is_model_call(span.attributes)]
+        silent = spans[calls[1]]
+        kept = {
+            key: value
+            for key, value in silent.attributes.items()
+            if not key.startswith(("gen_ai.prompt", "gen_ai.completion"))
+        }
+        kept["gen_ai.operation.name"] = "chat"
+        spans[calls[1]] = silent.model_copy(update={"attributes": kept})
+        again = with_attributes(spans[calls[2]], gen_ai__response__id="response-0")
+        spans[calls[2]] = again
+        conversations, report = adapter.adapt_with_report(spans)
+        texts = [conversation["messages"][-1]["content"] for conversation in conversations]
+        assert texts == ["answer 0", "answer 3"]
+        assert report.count("call") == 2
+        assert len(report.left_out) == 2

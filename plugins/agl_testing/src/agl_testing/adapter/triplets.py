@@ -1,0 +1,187 @@
+"""Adapters that make triplets."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from agl_core.adapter import Adapter, TraceToTripletBase, is_model_call
+from agl_core.types import Span, Triplet
+from agl_testing.adapter.base import AdapterTests, MakeTrace
+from agl_testing.suite import requires
+
+__all__ = ["TripletTests"]
+
+
+def changed(span: Span, **attributes: Any) -> Span:
+    """Return a copy of a span with other attributes; None removes one."""
+    merged = {**span.attributes, **attributes}
+    kept = {key: value for key, value in merged.items() if value is not None}
+    return span.model_copy(update={"attributes": kept})
+
+
+def numbers(triplets: list[Triplet]) -> list[tuple[Any, Any, Any]]:
+    return [(t.prompt["token_ids"], t.response["token_ids"], t.reward) for t in triplets]
+
+
+class TripletTests(AdapterTests):
+    """One triplet per call, in order, with its tokens and its reward; what is not is counted."""
+
+    @requires("triplets")
+    @pytest.mark.parametrize("nested", [True, False])
+    def test_each_call_becomes_a_triplet_with_its_tokens_and_reward(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace, nested: bool
+    ):
+        assert isinstance(adapter, TraceToTripletBase)
+        triplets = adapter.adapt(make_trace(4, nested=nested))
+        assert [t.prompt["token_ids"] for t in triplets] == [[i, i + 1, i + 2] for i in range(4)]
+        assert [t.response["token_ids"] for t in triplets] == [[100 + i, 101 + i] for i in range(4)]
+        assert [t.reward for t in triplets] == [0.0, 1.0, 2.0, 3.0]
+
+    @requires("triplets")
+    def test_a_reward_before_any_call_goes_to_none(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, call, reward = make_trace(1)
+        early = reward.model_copy(update={"sequence_id": 0, "start_time": 0.01, "end_time": 0.01})
+        triplets, report = adapter.adapt_with_report([agent, early, call])
+        assert [t.reward for t in triplets] == [None]
+        assert report.count("reward") == 1
+
+    @requires("triplets")
+    def test_a_call_that_was_seen_twice_counts_once(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(2)
+        again = spans[1].model_copy(update={"span_id": "0f" * 8, "sequence_id": 99})
+        triplets, report = adapter.adapt_with_report([*spans, again])
+        assert len(triplets) == 2
+        assert report.count("call") == 1
+
+    @requires("triplets")
+    def test_the_order_of_the_source_decides_nothing_but_the_order(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        expected = numbers(adapter.adapt(make_trace(5)))
+        assert expected == sorted(expected, key=str)
+        for seed in range(5):
+            spans = make_trace(5)
+            random.Random(seed).shuffle(spans)
+            assert sorted(numbers(adapter.adapt(spans)), key=str) == expected
+
+    @requires("triplets")
+    def test_rewards_and_calls_are_all_accounted_for(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(6)
+        calls = [span for span in spans if is_model_call(span.attributes)]
+        rewards = [span for span in spans if span.name == spans[-1].name]
+        assert (len(calls), len(rewards)) == (6, 6)
+        value = next(key for key in rewards[0].attributes if key.endswith(".value"))
+        replaced = {
+            calls[1].span_id: changed(calls[1], response_token_ids=None, prompt_token_ids=None),
+            calls[4].span_id: changed(calls[4], **{"gen_ai.response.id": "response-3"}),
+            rewards[2].span_id: changed(rewards[2], **{value: math.nan}),
+        }
+        source = [replaced.get(span.span_id, span) for span in spans]
+        triplets, report = adapter.adapt_with_report(source)
+        assert len(triplets) + report.count("call") == len(calls)
+        given = [triplet.reward for triplet in triplets if triplet.reward is not None]
+        assert len(given) + report.count("reward") == len(rewards)
+        assert not [reward for reward in given if math.isnan(reward)]
+        assert report.count("reward") >= 1
+        assert report.count("call") >= 1
+        assert report.produced == {"triplets": len(triplets)}
+        tokens = [triplet.response["token_ids"] for triplet in triplets]
+        for turn in (0, 2, 3, 5):
+            assert [100 + turn, 101 + turn] in tokens
+            (triplet,) = [
+                t for t in triplets if t.response["token_ids"] == [100 + turn, 101 + turn]
+            ]
+            assert triplet.prompt["token_ids"] == [turn, turn + 1, turn + 2]
+
+    @requires("triplets")
+    def test_two_rewards_after_two_calls_reach_both(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, first, early, second, late = make_trace(2)
+        moment = {"start_time": late.start_time, "end_time": late.end_time}
+        early = early.model_copy(update={"sequence_id": late.sequence_id + 1, **moment})
+        source = [agent, first, second, late, early]
+        triplets, report = adapter.adapt_with_report(source)
+        assert [triplet.reward for triplet in triplets] == [0.0, 1.0]
+        assert report.count("reward") == 0
+        third = early.model_copy(update={"sequence_id": 99, "span_id": "0e" * 8})
+        triplets, report = adapter.adapt_with_report([*source, third])
+        assert [triplet.reward for triplet in triplets] == [0.0, 1.0]
+        assert report.count("reward") == 1
+
+    @requires("triplets")
+    @pytest.mark.parametrize("bad", [["a"], "[1, -2, 3]", [2**31], 5, "many"])
+    def test_token_ids_that_cannot_be_are_not_used(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace, bad: Any
+    ):
+        spans = make_trace(2)
+        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        spans[at] = changed(spans[at], response_token_ids=bad)
+        triplets, report = adapter.adapt_with_report(spans)
+        assert sum(report.repaired.values()) == 1
+        assert [t.response["token_ids"] for t in triplets if t.response["token_ids"]] == [
+            [101, 102]
+        ]
+
+    @requires("triplets")
+    @pytest.mark.parametrize("ids", [[1.0, 2.0], "[1, 2]", "[1.0, 2.0]"])
+    def test_token_ids_may_be_whole_floats_or_text(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace, ids: Any
+    ):
+        spans = make_trace(1)
+        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        spans[at] = changed(spans[at], response_token_ids=ids)
+        (triplet,), report = adapter.adapt_with_report(spans)
+        assert triplet.response["token_ids"] == [1, 2]
+        assert [type(token) for token in triplet.response["token_ids"]] == [int, int]
+        assert report.repaired == {}
+
+    @requires("triplets")
+    def test_a_parent_that_is_missing_loses_no_call(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        expected = numbers(adapter.adapt(make_trace(3)))
+        assert numbers(adapter.adapt(make_trace(3)[1:])) == expected
+
+    @requires("triplets")
+    def test_a_cycle_of_parents_loses_no_call(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(3)
+        for child, parent in ((1, 2), (2, 1)):
+            spans[child] = spans[child].model_copy(update={"parent_id": spans[parent].span_id})
+        triplets = adapter.adapt(spans)
+        tokens = sorted(triplet.response["token_ids"] for triplet in triplets)
+        assert tokens == [[100, 101], [101, 102], [102, 103]]
+
+    @requires("triplets")
+    def test_a_response_has_its_id(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        triplets = adapter.adapt(make_trace(2))
+        ids = [triplet.metadata["response_id"] for triplet in triplets]
+        assert ids == ["response-0", "response-1"]
+
+    @requires("logprobs")
+    def test_triplets_have_text_and_logprobs(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        for turn, triplet in enumerate(adapter.adapt(make_trace(2))):
+            (asked,), (answered,) = triplet.prompt["raw_content"], triplet.response["raw_content"]
+            assert (asked["role"], asked["content"]) == ("user", f"question {turn}")
+            assert (answered["role"], answered["content"]) == ("assistant", f"answer {turn}")
+            logprobs = [entry["logprob"] for entry in triplet.response["logprobs"]]
+            assert logprobs == [-0.5, -0.25]
+            assert triplet.metadata["request"]["model"] == "m"
+            assert triplet.metadata["agent_name"] == "helper"
+            assert triplet.prompt["image_urls"] == []

@@ -1,0 +1,175 @@
+"""Algorithms that are cancelled, share their loop, or continue a run that was cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from agl_core.agent import LitAgent
+from agl_core.algorithm import Algorithm
+from agl_core.execution import (
+    AlgorithmBundle,
+    ExecutionEvent,
+    ExecutionStrategy,
+    RunnerBundle,
+    SharedMemoryExecutionStrategy,
+    ThreadingEvent,
+)
+from agl_core.runner import Hook
+from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.trainer import Trainer
+from agl_core.types import FINISHED_STATUSES
+from agl_testing.algorithm.base import N_RUNNERS, AlgorithmTests, statuses_of
+from agl_testing.suite import requires
+
+__all__ = ["InterruptTests"]
+
+MakeTrainer = Callable[..., Trainer]
+
+LONGEST_BLOCK = 1.5
+"""Seconds for which an algorithm may keep its loop busy: heartbeats and streams share it."""
+
+
+class CancelTheAlgorithm(ExecutionStrategy):
+    """Runs no agents, and cancels the algorithm when it has enqueued its first tasks."""
+
+    ended = False
+    cancelled = False
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        asyncio.run(self._execute(algorithm, store))
+
+    async def _execute(self, algorithm: AlgorithmBundle, store: LightningStore) -> None:
+        run = asyncio.ensure_future(algorithm(store, ThreadingEvent()))
+        async with asyncio.timeout(30):
+            # Not every store has an event for a rollout.
+            while not run.done() and not (await store.query_rollouts(limit=0)).total:
+                await asyncio.wait({run}, timeout=0.01)
+        run.cancel()
+        await asyncio.wait({run}, timeout=5)
+        self.ended, self.cancelled = run.done(), run.cancelled()
+
+
+class Wrapping(SharedMemoryExecutionStrategy):
+    """Runs something beside the algorithm, on its loop."""
+
+    def __init__(self) -> None:
+        super().__init__(n_runners=N_RUNNERS, main_thread="algorithm")
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        async def both(store: LightningStore, event: ExecutionEvent) -> None:
+            begin = asyncio.Event()
+
+            async def begun() -> None:
+                await begin.wait()
+                await algorithm(store, event)
+
+            run = asyncio.ensure_future(begun())
+            beside = asyncio.ensure_future(self.beside(store, run))
+            await asyncio.sleep(0)  # the other task sees the algorithm's first step
+            begin.set()
+            try:
+                await asyncio.wait({run})
+            finally:
+                beside.cancel()
+                run.cancel()
+                await asyncio.wait({run, beside})
+            if not run.cancelled():
+                run.result()
+
+        super().execute(both, runner, store)
+
+    async def beside(self, store: LightningStore, run: asyncio.Future[None]) -> None:
+        """Run until it is cancelled."""
+        raise NotImplementedError
+
+
+class MeasureTheLoop(Wrapping):
+    """Measures for how long the algorithm keeps its loop from other tasks."""
+
+    longest = 0.0
+
+    async def beside(self, store: LightningStore, run: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        while True:
+            await asyncio.sleep(0.01)
+            now = loop.time()
+            self.longest, before = max(self.longest, now - before), now
+
+
+class CutOff(Wrapping):
+    """Cancels the algorithm when some tasks are done, as Ctrl+C does."""
+
+    async def beside(self, store: LightningStore, run: asyncio.Future[None]) -> None:
+        # Not every store has an event for a rollout.
+        while (await store.query_rollouts(status_in=["succeeded"], limit=0)).total < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        run.cancel()
+
+
+class SlowTasks(Hook):
+    """Makes each task take a moment, so that a run can be cut off in the middle."""
+
+    async def on_rollout_start(self, **given: Any) -> None:
+        await asyncio.sleep(0.1)
+
+
+class InterruptTests(AlgorithmTests):
+    """An algorithm is a good neighbour on its loop, ends when told, and continues."""
+
+    def test_it_ends_when_it_is_cancelled(
+        self,
+        make_trainer: MakeTrainer,
+        algorithm: Algorithm,
+        algorithm_store: InMemoryLightningStore,
+        agent: LitAgent[Any],
+        train_dataset: Any,
+        val_dataset: Any,
+    ):
+        if not algorithm.is_async():
+            return  # it runs in a thread, which cannot be cancelled
+        strategy = CancelTheAlgorithm()
+        make_trainer(strategy=strategy).fit(agent, train_dataset, val_dataset=val_dataset)
+        assert strategy.ended, "it ignores that it was cancelled"
+        assert strategy.cancelled, "it swallows that it was cancelled"
+        assert set(statuses_of(algorithm_store)) <= FINISHED_STATUSES, "it leaves tasks queued"
+
+    def test_it_does_not_block_its_loop(
+        self,
+        make_trainer: MakeTrainer,
+        agent: LitAgent[Any],
+        train_dataset: Any,
+        val_dataset: Any,
+    ):
+        strategy = MeasureTheLoop()
+        make_trainer(strategy=strategy).fit(agent, train_dataset, val_dataset=val_dataset)
+        assert 0 < strategy.longest < LONGEST_BLOCK
+
+    @requires("resumes")
+    def test_a_run_that_was_cut_off_continues(
+        self,
+        make_trainer: MakeTrainer,
+        algorithm_store: InMemoryLightningStore,
+        agent: LitAgent[Any],
+        train_dataset: Any,
+        val_dataset: Any,
+    ):
+        data: dict[str, Any] = {"train_dataset": train_dataset, "val_dataset": val_dataset}
+        reference = InMemoryLightningStore()
+        make_trainer(run="whole", store=reference).fit(agent, **data)
+        whole = statuses_of(reference).count("succeeded")
+        make_trainer(run="cut", strategy=CutOff(), hooks=SlowTasks()).fit(agent, **data)
+        before = statuses_of(algorithm_store).count("succeeded")
+        assert before < whole, "the run has ended before it could be cut off"
+        make_trainer(run="cut").fit(agent, **data)
+        statuses = statuses_of(algorithm_store)
+        assert set(statuses) <= FINISHED_STATUSES
+        assert statuses.count("succeeded") == whole
+        make_trainer(run="cut").fit(agent, **data)
+        assert statuses_of(algorithm_store) == statuses, "a finished run has run again"

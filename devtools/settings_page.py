@@ -8,17 +8,16 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import types
-import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import click
 from pydantic import BaseModel
 
 from agl_core import env, logs
 from agl_core.cli._group import PluginGroup
+from agl_core.cli._plugins import options_of, type_name
 from agl_core.plugins import COMPONENT_KINDS, ComponentSpec, get_registry, import_object
 from agl_core.trainer import Trainer
 from agl_core.trainer import _file as train_file
@@ -140,23 +139,8 @@ def _arguments(thing: Any) -> dict[str, str]:
 
 
 def _type(annotation: Any) -> str:
-    name = _name(annotation)
+    name = type_name(annotation)
     return "a text or a list" if name == "Any | None" else f"`{name}`"
-
-
-def _name(annotation: Any) -> str:
-    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Annotated:
-        return _name(members[0])
-    if origin in (typing.Union, types.UnionType):
-        return " | ".join(map(_name, members))
-    if origin in (dict, list, tuple, Mapping, Sequence):
-        return f"{origin.__name__}[{', '.join(map(_name, members))}]"
-    if annotation is ...:
-        return "..."
-    if annotation in (None, type(None)):
-        return "None"
-    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", inspect.formatannotation(annotation))
 
 
 # -- components ------------------------------------------------------------------------------------
@@ -170,20 +154,15 @@ def _components() -> Iterator[str]:
             spec = registry.load(record)
             if record.dist not in own or not isinstance(spec, ComponentSpec) or not spec.config:
                 continue
-            rows = list(_options(import_object(spec.config)))
+            rows = [
+                (f"`{name}`", f"`{type_}`", f"`{default}`", _plain(about))
+                for name, type_, default, about in options_of(import_object(spec.config))
+            ]
             if rows:
                 yield f"### {kind}: `{record.name}` ({record.dist})"
                 yield ""
                 yield from _table(("option", "type", "default", "meaning"), rows)
                 yield ""
-
-
-def _options(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
-    for name, field in model.model_fields.items():
-        default = "" if field.is_required() else f"`{field.default!r}`"
-        if field.default_factory is not None:
-            default = "new each time"
-        yield f"`{name}`", f"`{_name(field.annotation)}`", default, _plain(field.description or "")
 
 
 def main() -> None:

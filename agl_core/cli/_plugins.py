@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -104,7 +108,7 @@ def show(name: str, as_json: bool, kind: str | None) -> None:
             click.echo(f"{key + ':':<14}{value}")
     if model is not None:
         click.echo("")
-        print_table(["option", "type", "default", "description"], _options(model))
+        print_table(["option", "type", "default", "description"], options_of(model))
 
 
 def _find(registry: Registry, name: str, kind: str | None) -> PluginRecord:
@@ -143,20 +147,35 @@ def _schema(model: type[BaseModel] | None) -> dict[str, Any] | None:
     return model.model_json_schema(schema_generator=Lenient) if model else None
 
 
-def _options(model: type[BaseModel]) -> list[list[str]]:
+def options_of(model: type[BaseModel]) -> list[list[str]]:
+    """Return name, type, default and description of each option of a component, for people."""
     from pydantic_core import PydanticUndefined
 
     rows: list[list[str]] = []
     for name, field in model.model_fields.items():
-        type_name = inspect.formatannotation(field.annotation).replace("typing.", "")
         if field.default_factory is not None:
             default = "(new each time)"
         elif field.default is PydanticUndefined:
             default = "(required)"
         else:
-            default = repr(field.default)
-        rows.append([name, type_name, default, " ".join((field.description or "").split())])
+            default = repr(getattr(field.default, "value", field.default))  # of an enum: its value
+        about = " ".join((field.description or "").split())
+        rows.append([name, type_name(field.annotation), default, about])
     return rows
+
+
+def type_name(annotation: Any) -> str:
+    """Return a type as people write it: without modules and without pydantic's validators."""
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return type_name(members[0])
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(type_name, members))
+    if origin in (dict, list, tuple, Mapping, Sequence):
+        return f"{origin.__name__}[{', '.join(map(type_name, members))}]"
+    if annotation in (None, type(None), ...):
+        return "..." if annotation is ... else "None"
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", inspect.formatannotation(annotation))
 
 
 @plugins.command(epilog="Example: agl plugins doctor --strict")

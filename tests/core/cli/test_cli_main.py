@@ -197,6 +197,15 @@ def test_a_name_of_several_kinds_has_to_be_said_in_full(capsys, monkeypatch):
     assert "'same' could be command.same, app.same" in capsys.readouterr().err
 
 
+def test_options_are_shown_with_the_types_that_people_write(capsys):
+    assert main(["plugins", "show", "adapter.triplet"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    (match,) = (row for row in rows if row[0] == "agent_match")
+    assert match[1:5] == ["str", "|", "None", "None"]
+    (reward,) = (row for row in rows if row[0] == "reward_match")
+    assert reward[1:3] == ["RewardMatchPolicy", "'first_occurrence'"]
+
+
 def test_the_doctor_finds_no_problems_in_the_builtins(capsys):
     assert main(["plugins", "doctor", "--kind", "tracer", "--json", "--strict"]) == 0
     rows = json.loads(capsys.readouterr().out)

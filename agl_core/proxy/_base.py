@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from agl_core.plugins import get_registry, import_object
 from agl_core.store import LightningStore
@@ -22,7 +22,7 @@ class LLMProxy(ABC):
     concurrently. A proxy can be pickled; the copy has the same settings and is stopped.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> LLMProxy:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make the default proxy (``direct``) for ``LLMProxy(port=…, model_list=…, store=…)``.
 
         Version 0.3 has one proxy, which is made so.
@@ -30,9 +30,10 @@ class LLMProxy(ABC):
         Raises:
             PluginError: The default proxy is not installed, or not usable.
         """
+        made: type[Self] = cls
         if cls is LLMProxy:
-            cls = import_object(get_registry().component("proxy", "direct")[1].factory)
-        return super().__new__(cls)
+            made = import_object(get_registry().component("proxy", "direct")[1].factory)
+        return super().__new__(made)
 
     # -- store -----------------------------------------------------------------------------------
 

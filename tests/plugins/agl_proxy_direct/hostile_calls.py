@@ -84,6 +84,8 @@ HUGE_REQUESTS: dict[str, bytes] = {
     "20 MB of text": chat(messages=[{"role": "user", "content": "x" * 20_000_000}]),
     "2 MB of [[],[],…]": chat(messages=[[]] * 700_000),
     "2 MB of {}": chat(messages=[{}] * 700_000),
+    "60 MB of [[],[],…]": chat(x=0)[:-1] + b',"y":[' + b"[]," * 20_000_000 + b"0]}",
+    "10 MB of numbers": chat(x=0)[:-1] + b',"y":[' + b"0," * 5_000_000 + b"0]}",
 }
 
 

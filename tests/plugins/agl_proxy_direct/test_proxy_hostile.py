@@ -14,7 +14,7 @@ from agl_core.store import encode_span
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
 
-from .hostile_calls import ANSWERS, HI, KEY, REQUESTS
+from .hostile_calls import ANSWERS, HI, HUGE_REQUESTS, KEY, REQUESTS
 from .raw_backend import RawBackend, http_response, raw_call
 
 PATHS = ("/chat/completions", "/responses", "/messages", "/completions", "/embeddings", "/score")
@@ -104,6 +104,17 @@ async def test_answers(
                 assert recorded == status or (recorded == 502 and b"error" in told), where
     assert_readable(await spans())
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("name", ["60 MB of [[],[],…]", "10 MB of numbers"])
+async def test_bodies_of_too_many_values(
+    serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout, name: str
+):
+    proxy = await serve(backend(raw))
+    port, url = target(proxy, claim, "/chat/completions")
+    status, _, told = await raw_call(port, url, HUGE_REQUESTS[name])
+    assert (status, json.loads(told)["error"]["code"]) == (413, "too_many_values")
+    assert raw.requests == []
 
 
 @pytest.mark.parametrize(

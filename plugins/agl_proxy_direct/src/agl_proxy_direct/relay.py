@@ -7,7 +7,7 @@ The event that finishes the model's output, and all after it, are held until
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from agl_codec import StreamTranslator, stream_translator
 from agl_core.genai import DONE, Json, Protocol, SseSplitter, dumps, event_bytes, loads, named_event
@@ -15,6 +15,8 @@ from agl_core.genai.streams import assembler_for
 from agl_proxy_direct.extra_fields import ExtraFields
 
 __all__ = ["StreamRelay"]
+
+_MAX_EVENT_BYTES: Final = 16 * 2**20
 
 
 class StreamRelay:
@@ -40,7 +42,7 @@ class StreamRelay:
         self.events = 0
         self.complete = False
         self._extra = extra
-        self._splitter = SseSplitter()
+        self._splitter = SseSplitter(_MAX_EVENT_BYTES)
         self._translator: StreamTranslator | None = None
         self._write = event_bytes if target in ("chat", "completions") else named_event
         self._done = DONE if target in ("chat", "completions") else b""

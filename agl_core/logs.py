@@ -7,14 +7,17 @@ it does not touch the root logger or any other.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
+import re
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import InvalidArgumentError
 
@@ -38,6 +41,14 @@ _LIBRARIES: Final = ("agl_judge", "agl_prompt_search", "agl_serving")
 """Packages of this repository that log but have no entry point."""
 _PLAIN_WIDTH: Final = 200
 """Columns of rich output outside a terminal; rich's default of 80 would wrap most lines."""
+_MAX_MESSAGE: Final = 4000
+_MAX_TRACEBACK: Final = 20_000
+"""Characters of a message or a traceback that are logged."""
+_MAX_KNOWN_TRACEBACKS: Final = 1000
+_UNPRINTABLE: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters, marks that change the direction of text, and lone surrogates."""
 
 PathLike = str | os.PathLike[str]
 
@@ -63,10 +74,13 @@ def setup_logging(
 ) -> None:
     """Configure the loggers of the core and of its plugins; each call replaces the previous one.
 
+    Messages may contain text of foreign origin: long ones are cut, and control characters are
+    escaped. A traceback is logged once; further errors from the same place are counted.
+
     Args:
         level: Level by name or number.
         console: Whether to log to standard error.
-        color: Whether the console log is coloured, with source lines and tracebacks by Rich.
+        color: Whether the console log is drawn by Rich, if standard error is a terminal.
         propagate: Whether records also go to the root logger's handlers.
         disable_existing_loggers: Disable every other existing logger.
         capture_warnings: Log warnings of :mod:`warnings`, as ``py.warnings``.
@@ -171,6 +185,52 @@ def _plugin_packages() -> set[str]:
     return {*_LIBRARIES, *(entry.value.partition(".")[0].partition(":")[0] for entry in found)}
 
 
+# -- foreign text --------------------------------------------------------------------------------
+
+
+def _printable(text: str, limit: int) -> str:
+    """Return text cut, with control characters escaped and continuation lines indented."""
+    if len(text) > limit:
+        text = f"{text[:limit]}... ({len(text) - limit} more characters)"
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text).replace("\n", "\n    ")
+
+
+class _CleanFormatter(logging.Formatter):
+    """Cuts and escapes what another formatter would write, and counts repeated tracebacks.
+
+    Continuation lines are indented: no message can look like several records.
+    """
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+        self._tracebacks: dict[tuple[Any, ...], int] = {}
+
+    def format(self, record: logging.LogRecord) -> str:
+        record = copy.copy(record)
+        message = _printable(record.getMessage(), _MAX_MESSAGE)
+        error = record.exc_info[1] if record.exc_info else None
+        record.exc_info = record.exc_text = None
+        if error is not None:
+            lines = traceback.format_exception(error)
+            times = self._times_seen(error)
+            if times == 1:
+                record.exc_text = _printable("".join(lines).rstrip("\n"), _MAX_TRACEBACK)
+            else:
+                what = _printable(lines[-1].strip(), _MAX_MESSAGE)
+                message += f": {what} (traceback as before; seen {times} times)"
+        record.msg, record.args = message, None
+        return self._inner.format(record)
+
+    def _times_seen(self, error: BaseException) -> int:
+        frames = traceback.walk_tb(error.__traceback__)
+        place = (type(error), *((frame.f_code, line) for frame, line in frames))
+        if len(self._tracebacks) >= _MAX_KNOWN_TRACEBACKS:
+            self._tracebacks.clear()
+        times = self._tracebacks[place] = self._tracebacks.get(place, 0) + 1
+        return times
+
+
 # -- handlers ------------------------------------------------------------------------------------
 
 
@@ -179,13 +239,16 @@ class _LogFile(logging.FileHandler):
 
 
 def _console(color: bool, formatter: logging.Formatter) -> logging.Handler:
-    if not color:
+    if not (color and sys.stderr.isatty()):
         return _formatted(logging.StreamHandler(), formatter)
+    from rich.highlighter import NullHighlighter
     from rich.logging import RichHandler
 
-    handler = RichHandler(console=error_console(), rich_tracebacks=True, log_time_format="[%X]")
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    return handler
+    # Rich's highlighter takes time quadratic in the length of a message.
+    handler = RichHandler(
+        console=error_console(), highlighter=NullHighlighter(), log_time_format="[%X]"
+    )
+    return _formatted(handler, logging.Formatter("%(message)s"))
 
 
 def _file_handlers(
@@ -209,7 +272,7 @@ def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
 
 def _formatted(handler: logging.Handler, formatter: logging.Formatter) -> logging.Handler:
     if handler.formatter is None:
-        handler.setFormatter(formatter)
+        handler.setFormatter(_CleanFormatter(formatter))
     return handler
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agl_core.lazy import lazy_names
 from agl_core.store._arguments import attempt_changes, rollout_changes, worker_changes
 from agl_core.store._backend import (
+    HIGHEST_COUNTED_SEQUENCE_ID,
     BackendListener,
     ClaimRequest,
     Decide,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from agl_core.store._threaded import LightningStoreThreaded
 
 __all__ = [
+    "HIGHEST_COUNTED_SEQUENCE_ID",
     "UNSET",
     "AttemptQuery",
     "BackendListener",

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
@@ -42,6 +42,13 @@ from agl_core.types import (
 )
 
 # -- values ----------------------------------------------------------------------------------------
+
+HIGHEST_COUNTED_SEQUENCE_ID: Final = 2**53 - 1
+"""Largest sequence id of a span that raises its rollout's counter.
+
+A span may have any 64-bit sequence id. If the largest one raised the counter, no further id could
+be drawn for the rollout. Up to here every id is an exact number in JSON.
+"""
 
 RolloutRecord = tuple[Rollout, Attempt | None]
 """A rollout and its latest attempt; None if it has no attempt."""
@@ -299,7 +306,8 @@ class StorageBackend(ABC):
 
         The key is ``(rollout_id, attempt_id, span_id)``; of two in one call the first is stored.
         Each rollout's counter (:meth:`draw_sequence_ids`) is raised to the highest sequence id of
-        its spans, the skipped ones included. For each attempt that got a new span, ``arrived`` is
+        its spans, the skipped ones included, but not to those above
+        :data:`HIGHEST_COUNTED_SEQUENCE_ID`. For each attempt that got a new span, ``arrived`` is
         called once, as in :meth:`change` with ``payload=False``; it reads the worker only if the
         attempt is ``unresponsive``.
 

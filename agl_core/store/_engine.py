@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from agl_core import lifecycle
+from agl_core.errors import AglError, InvalidArgumentError
 from agl_core.ids import new_attempt_id, new_resources_id, new_rollout_id
 from agl_core.lifecycle import Change
 from agl_core.store._arguments import (
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_MAX_INTEGER: Final = 2**63 - 1
+"""Largest integer of a database column."""
 _LONGEST_SLICE: Final = 10.0
 """Seconds after which a waiting call checks again without being woken: a notice of another process
 may be lost."""
@@ -337,6 +340,9 @@ class EngineStore(BatchingStore):
     async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
         if not spans:
             return []
+        for span in spans:
+            if span.attempt_id == "latest" or not -_MAX_INTEGER <= span.sequence_id <= _MAX_INTEGER:
+                raise _refused(span)
         now = time.time()
 
         def arrived(state: RolloutState) -> Change:
@@ -349,14 +355,17 @@ class EngineStore(BatchingStore):
         stored = await self._backend.append_spans(spans, arrived)
         if len(stored) < len(spans):
             kept = {id(item) for item in stored}
-            for span in spans:
-                if id(span) not in kept:
-                    logger.error(
-                        "Span %s of rollout %s attempt %s is already stored; skipped",
-                        span.span_id,
-                        span.rollout_id,
-                        span.attempt_id,
-                    )
+            first = next(span for span in spans if id(span) not in kept)
+            # One line per call: a line per span would cost a server more than storing the span.
+            logger.error(
+                "%d of %d spans are already stored and were skipped, the first: span %s of rollout "
+                "%s attempt %s",
+                len(spans) - len(stored),
+                len(spans),
+                first.span_id,
+                first.rollout_id,
+                first.attempt_id,
+            )
         return stored
 
     def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
@@ -640,6 +649,13 @@ def _begin(
         worker=state.worker,
         dequeued=dequeued,
     )
+
+
+def _refused(span: EncodedSpan) -> AglError:
+    if span.attempt_id == "latest":
+        # The word is an alias in queries and updates. A span keeps the id of its attempt.
+        return attempt_not_found(span.rollout_id, span.attempt_id)
+    return InvalidArgumentError(f"sequence_id {span.sequence_id} does not fit in 64 bits")
 
 
 def _is_finished(status: RolloutStatus) -> bool:

@@ -4,6 +4,8 @@ import io
 import logging
 import os
 import re
+import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,21 +48,62 @@ def test_the_plain_format() -> None:
     )
 
 
-def test_console_goes_to_stderr_plain_or_rich(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_goes_to_stderr_plain_or_rich(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup_logging(color=True)
+    (handler,) = logging.getLogger("agl_core").handlers
+    assert type(handler) is logging.StreamHandler, "standard error is not a terminal here"
     setup_logging(color=False)
     logging.getLogger("agl_core").warning("plain")
     out, err = capsys.readouterr()
     assert (out, err.endswith(f"[WARNING] (Process-{os.getpid()} agl_core) plain\n")) == ("", True)
 
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     setup_logging(color=True)
     (handler,) = logging.getLogger("agl_core").handlers
     assert isinstance(handler, RichHandler)
-    assert handler.console.width == 200
     logging.getLogger("agl_core").warning("rich %s", "[not markup]")
     out, err = capsys.readouterr()
     assert out == ""
     assert "WARNING" in err
     assert "rich [not markup]" in err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_foreign_text_is_cut_and_escaped_in_little_time(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    setup_logging(color=True)
+    foreign = "\x1b[31mred\x1b]0;title\x07 \ud800 a\u202eb\n12:00:00 [ERROR] forged"
+    started = time.process_time()
+    for text in (foreign, "f" * 100_000, "/a=1.0" * 20_000):
+        logging.getLogger("agl_core.store").error("span %s is stored already", text)
+    try:
+        raise ValueError(foreign + "x" * 100_000)
+    except ValueError as error:
+        logging.getLogger("agl_core.store").error("failed", exc_info=error)
+    assert time.process_time() - started < 1, "100 kB took over a minute"
+    _, err = capsys.readouterr()
+    assert not {"\x07", "\ud800", "\u202e"} & set(err)
+    assert "\x1b]0" not in err
+    assert r"\x1b[31mred" in err
+    assert len(err) < 100_000
+    assert not [line for line in err.splitlines() if line.startswith("12:00:00 [ERROR]")]
+
+
+def test_a_traceback_is_logged_once_and_then_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging(color=False)
+    for number in range(3):
+        try:
+            raise KeyError(f"prompt {number}")
+        except KeyError:
+            logging.getLogger("agl_core").exception("rollout %d failed", number)
+    _, err = capsys.readouterr()
+    assert err.count("Traceback (most recent call last)") == 1
+    assert "rollout 1 failed: KeyError: 'prompt 1' (traceback as before; seen 2 times)\n" in err
+    assert "seen 3 times" in err
 
 
 def test_a_handler_keeps_the_formatter_it_has() -> None:

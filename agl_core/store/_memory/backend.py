@@ -14,6 +14,7 @@ from agl_core import lifecycle
 from agl_core.errors import SpansEvictedError
 from agl_core.lifecycle import Change
 from agl_core.store._backend import (
+    HIGHEST_COUNTED_SEQUENCE_ID,
     ClaimRequest,
     Decide,
     DecideResources,
@@ -268,8 +269,9 @@ class MemoryBackend(StorageBackend):
             alive: dict[tuple[str, str], _Entry] = {}
             for span, size in zip(spans, sizes, strict=True):
                 rollout_id = span.rollout_id
-                if self._sequence_ids.get(rollout_id, 0) < span.sequence_id:
-                    self._sequence_ids[rollout_id] = span.sequence_id
+                number = span.sequence_id
+                if self._sequence_ids.get(rollout_id, 0) < number <= HIGHEST_COUNTED_SEQUENCE_ID:
+                    self._sequence_ids[rollout_id] = number
                 entry = self._entries[rollout_id]
                 log = entry.spans
                 if log is None:

@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agl_core.store import Decide, EncodedSpan, attempt_not_found, rollout_not_found
+from agl_core.store import (
+    HIGHEST_COUNTED_SEQUENCE_ID,
+    Decide,
+    EncodedSpan,
+    attempt_not_found,
+    rollout_not_found,
+)
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import Record, span_document
 from agl_store_mongo.rollouts import Rollouts
@@ -64,7 +70,9 @@ class Spans:
         """Raise the rollouts' sequence ids; return the first ordinal of a block for each."""
         highest: dict[str, int] = {}
         for span in spans:
-            highest[span.rollout_id] = max(highest.get(span.rollout_id, 0), span.sequence_id)
+            known, number = highest.get(span.rollout_id, 0), span.sequence_id
+            counts = number <= HIGHEST_COUNTED_SEQUENCE_ID
+            highest[span.rollout_id] = max(known, number) if counts else known
         numbers = Counter(span.rollout_id for span in unique)
         counters = await self._update_counters(
             {

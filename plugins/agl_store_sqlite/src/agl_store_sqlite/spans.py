@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from agl_core.store import EncodedSpan
+from agl_core.store import HIGHEST_COUNTED_SEQUENCE_ID, EncodedSpan
 from agl_store_sqlite.records import SPAN_COLUMNS
 from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 from agl_store_sqlite.transaction import Transaction
@@ -70,17 +70,20 @@ def draw_sequence_ids(tx: Transaction, rollout_id: str, number: int) -> int:
     """Draw this many ids of a rollout, above the ids of its spans; return the last one."""
     return tx.one(
         "INSERT INTO sequence_ids (rollout_id, last) VALUES (?1, ?2 + max(0, coalesce("
-        "(SELECT max(sequence_id) FROM spans WHERE rollout = "
+        "(SELECT max(sequence_id) FROM spans WHERE sequence_id <= ?3 AND rollout = "
         "(SELECT ordinal FROM rollouts WHERE rollout_id = ?1)), 0))) "
         "ON CONFLICT (rollout_id) DO UPDATE SET last = max(last + ?2, excluded.last) "
         "RETURNING last",
         rollout_id,
         number,
+        HIGHEST_COUNTED_SEQUENCE_ID,
     )[0]
 
 
 def raise_sequence_id(tx: Transaction, rollout_id: str, least: int) -> None:
-    """Make every id drawn of a rollout from now on higher than ``least``."""
+    """Make every id drawn of a rollout from now on higher than ``least``, if that counts."""
+    if least > HIGHEST_COUNTED_SEQUENCE_ID:
+        return
     tx.execute(
         "INSERT INTO sequence_ids (rollout_id, last) VALUES (?, ?) "
         "ON CONFLICT (rollout_id) DO UPDATE SET last = max(last, excluded.last)",

@@ -192,6 +192,27 @@ class SpanTests(StoreTests):
         await store.add_span(span_of(claimed, 5))
         assert await store.get_next_span_sequence_id(*ids) == 102
 
+    async def test_the_largest_sequence_id_leaves_further_ids_to_draw(self, store: LightningStore):
+        """A span with the largest 64-bit sequence id is kept, and does not raise the counter."""
+        claimed = await claim(store)
+        ids = claimed.rollout_id, claimed.attempt.attempt_id
+        await store.add_span(span_of(claimed, 2**63 - 1))
+        assert await store.get_next_span_sequence_id(*ids) == 1
+        await store.add_span(span_of(claimed, 2))
+        assert await store.get_next_span_sequence_id(*ids) == 3
+        read = (await store.query_spans(claimed.rollout_id)).items
+        assert [span.sequence_id for span in read] == [2, 2**63 - 1]
+
+    async def test_latest_is_not_an_attempt_of_a_span(self, store: LightningStore):
+        """``latest`` means an attempt in queries and updates; a span with it is refused."""
+        claimed = await claim(store)
+        span = span_of(claimed, 1).model_copy(update={"attempt_id": "latest"})
+        with pytest.raises(AttemptNotFoundError):
+            await store.add_span(span)
+        with pytest.raises(AttemptNotFoundError):
+            await store.add_many_spans([span_of(claimed, 1), span])
+        assert not (await store.query_spans(claimed.rollout_id)).items
+
     async def test_a_sequence_id_of_zero_is_kept(self, store: LightningStore):
         claimed = await claim(store)
         await store.add_span(span_of(claimed, 0))

@@ -13,7 +13,7 @@ class TestSharedMemory(ExecutionSuite):
     @pytest.fixture
     def make_strategy(self):
         return lambda n_runners: SharedMemoryExecutionStrategy(
-            n_runners=n_runners, graceful_delay=0.3, join_timeout=5
+            n_runners=n_runners, graceful_delay=0.5, join_timeout=5
         )
 
 

@@ -30,7 +30,7 @@ def assert_counted(path: str) -> None:
 
 
 class TestSqliteStore(StoreSuite):
-    flags = frozenset({"thread_safe", "durable", "processes", "events"})
+    flags = frozenset({"thread_safe", "durable", "processes", "events", "scans"})
 
     @pytest_asyncio.fixture
     async def store(self, tmp_path):

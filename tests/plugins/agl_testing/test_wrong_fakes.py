@@ -52,7 +52,7 @@ NEW_WEIGHTS = """
 """
 
 KINDS = {
-    "StoreSuite": Kind(stores, "store", ["thread_safe", "events"]),
+    "StoreSuite": Kind(stores, "store", ["thread_safe", "events", "scans"]),
     "durable stores": Kind(
         durable_stores,
         "store",

@@ -200,3 +200,11 @@ class CancelsWithoutCleaningUp(Wrapped):
             run.get_coro().close()
 
         return cut
+
+
+class GivesNoGrace(Base):
+    CAUGHT_BY = "test_a_bundle_has_time_to_end_by_itself"
+
+    def __init__(self, n_runners: int = 1) -> None:
+        super().__init__(n_runners)
+        self.graceful_delay = 0.0

@@ -10,6 +10,8 @@ from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 
 __all__ = [
+    "Absent",
+    "ClaimWithDefaults",
     "DeafBatchRunner",
     "DeafRunner",
     "DoTasks",
@@ -20,9 +22,11 @@ __all__ = [
     "FailingWorker",
     "GiveTasks",
     "IgnoreTheEnd",
+    "Leisurely",
     "Present",
     "StopTheRun",
     "StubbornRunner",
+    "TakesItsTime",
     "UntilAllWorkersCame",
     "UntilClaimed",
     "UntilOneTimedOut",
@@ -228,3 +232,45 @@ class UntilOneTimedOut:
         )
         await appears(store, "claimed")
         await store.wait_for_rollouts(rollout_ids=[rollouts[0].rollout_id], timeout=30)
+
+
+class Leisurely:
+    """A runner bundle that needs a moment to end by itself, and notes whether it had it."""
+
+    async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        await store.update_worker(f"runner-{worker_id}")
+        await event.wait_async()
+        await asyncio.sleep(0.05)
+        await store.update_worker(f"runner-{worker_id} ended by itself")
+
+
+class ClaimWithDefaults:
+    """An algorithm bundle that claims without arguments."""
+
+    async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        start = asyncio.get_running_loop().time()
+        assert await store.dequeue_rollout() is None
+        assert list(await store.dequeue_many_rollouts()) == []
+        assert asyncio.get_running_loop().time() - start < 0.9
+        for index in range(3):
+            await store.enqueue_rollout(index)
+        assert [claimed.input for claimed in await store.dequeue_many_rollouts()] == [0]
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        ended = await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+        assert ended.attempt_id == claimed.attempt.attempt_id
+
+
+class TakesItsTime:
+    """An algorithm bundle that takes longer than the grace periods."""
+
+    async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        await asyncio.sleep(1.5)
+        await store.update_worker("algorithm")
+
+
+class Absent:
+    """A runner bundle that returns at once."""
+
+    async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        await store.update_worker(f"runner-{worker_id}")

@@ -6,15 +6,19 @@ import asyncio
 
 import pytest
 
-from agl_core.execution import ExecutionEvent, ExecutionStrategy
+from agl_core.execution import ExecutionEvent, ExecutionStrategy, RunnerBundle
 from agl_core.store import LightningStore
 from agl_testing.execution.base import ExecutionTests, MakeStrategy, WatchedStore
 from agl_testing.execution.bundles import (
+    Absent,
+    ClaimWithDefaults,
     DoTasks,
     DoTasksThenReturn,
     GiveTasks,
+    Leisurely,
     Present,
     StopTheRun,
+    TakesItsTime,
     UntilAllWorkersCame,
 )
 from agl_testing.suite import requires
@@ -29,6 +33,7 @@ class RunTests(ExecutionTests):
         strategy = make_strategy(n_runners=2)
         assert isinstance(strategy, ExecutionStrategy)
         assert strategy.n_runners == 2
+        assert not strategy.interrupted
 
     @pytest.mark.parametrize("n_runners", [1, 3])
     def test_both_sides_meet_in_one_store(
@@ -77,6 +82,35 @@ class RunTests(ExecutionTests):
         make_strategy(n_runners=2).execute(GiveTasks(12), DoTasksThenReturn(), execution_store)
         done = asyncio.run(execution_store.query_rollouts(status_in=["succeeded"]))
         assert done.total == 12
+
+    @pytest.mark.parametrize("n_runners", [1, 2])
+    @pytest.mark.parametrize("runner", [Absent(), Present()], ids=["returns", "stays"])
+    def test_the_algorithm_has_all_the_time_it_needs(
+        self,
+        make_strategy: MakeStrategy,
+        execution_store: WatchedStore,
+        runner: RunnerBundle,
+        n_runners: int,
+    ):
+        make_strategy(n_runners=n_runners).execute(TakesItsTime(), runner, execution_store)
+        for name in ("algorithm", "runner-0"):
+            assert asyncio.run(execution_store.get_worker_by_id(name)), name
+
+    def test_a_bundle_has_time_to_end_by_itself(
+        self, make_strategy: MakeStrategy, execution_store: WatchedStore
+    ):
+        make_strategy(n_runners=2).execute(UntilAllWorkersCame(2), Leisurely(), execution_store)
+        for index in range(2):
+            name = f"runner-{index} ended by itself"
+            assert asyncio.run(execution_store.get_worker_by_id(name)), name
+
+    def test_the_store_of_a_bundle_is_a_store(
+        self, make_strategy: MakeStrategy, execution_store: WatchedStore
+    ):
+        make_strategy(n_runners=2).execute(ClaimWithDefaults(), Present(), execution_store)
+        rollouts = asyncio.run(execution_store.query_rollouts())
+        assert [rollout.input for rollout in rollouts] == [0, 1, 2]
+        assert [rollout.status for rollout in rollouts][1:] == ["succeeded", "queuing"]
 
     @requires("watchdog")
     @pytest.mark.parametrize("n_runners", [1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from agl_core.store import LightningStore
 from agl_core.types import RolloutConfig
 from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests, claim, statuses
+from agl_testing.suite import requires
 
 __all__ = ["AttemptTests", "RolloutUpdateTests", "WorkerTests"]
 
@@ -208,6 +210,57 @@ class AttemptTests(StoreTests):
         worker = await store.get_worker_by_id("w")
         assert worker is not None
         assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+
+    @requires("scans")
+    @pytest.mark.parametrize(
+        "read",
+        [
+            lambda store, rollout_id: store.query_rollouts(),
+            lambda store, rollout_id: store.query_attempts(rollout_id),
+            lambda store, rollout_id: store.query_workers(),
+            lambda store, rollout_id: store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=0),
+            lambda store, rollout_id: store.dequeue_many_rollouts(),
+        ],
+        ids=["rollouts", "attempts", "workers", "wait", "dequeue"],
+    )
+    async def test_a_list_shows_no_attempt_past_its_time(
+        self, store: LightningStore, read: Callable[[LightningStore, str], Any]
+    ):
+        late = await claim(store, worker_id="w", timeout_seconds=0.02)
+        again = await claim(
+            store, timeout_seconds=0.02, max_attempts=2, retry_condition=["timeout"]
+        )
+        await asyncio.sleep(0.05)
+        found = {
+            getattr(item, "rollout_id", None) or item.worker_id: item
+            for item in await read(store, late.rollout_id)
+        }
+        shown = {key: (type(item).__name__, item.status) for key, item in found.items()}
+        assert shown in (
+            {
+                late.rollout_id: ("AttemptedRollout", "failed"),
+                again.rollout_id: ("AttemptedRollout", "requeuing"),
+            },
+            {late.rollout_id: ("Attempt", "timeout")},
+            {"w": ("Worker", "unknown")},
+            {late.rollout_id: ("Rollout", "failed")},
+            {late.rollout_id: ("AttemptedRollout", "failed")},
+            {again.rollout_id: ("AttemptedRollout", "preparing")},
+        )
+
+    @requires("scans")
+    async def test_one_attempt_is_read_as_ended_past_its_time(self, store: LightningStore):
+        for index in range(2):
+            late = await claim(store, index, timeout_seconds=0.02)
+            await asyncio.sleep(0.05)
+            if index:
+                rollout = await store.get_rollout_by_id(late.rollout_id)
+                assert rollout is not None
+                assert rollout.status == "failed"
+            else:
+                attempt = await store.get_latest_attempt(late.rollout_id)
+                assert attempt is not None
+                assert attempt.status == "timeout"
 
     async def test_a_silent_attempt_is_retried(self, store: LightningStore):
         claimed = await claim(

@@ -8,6 +8,8 @@
     python3 dev.py types               pyright
     python3 dev.py cover [ARGS...]     the default suite with its coverage gate
     python3 dev.py bench [NAME...]     the benchmarks
+    python3 dev.py mutate [NAME...]    the share of small faults in components that the conformance
+                                       suites catch; see devtools/mutation.py
     python3 dev.py dist                builds, checks and installs every wheel and sdist
     python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; --changed [BASE]:
                                        those that differ from the branch BASE (default: main)
@@ -126,6 +128,11 @@ def cover(arguments: Sequence[str]) -> None:
 def bench(arguments: Sequence[str]) -> None:
     files = [f"tests/benchmark/bench_{name}.py" for name in arguments] or ["tests/benchmark"]
     run(*pytest_of(dev_python()), "-m", "benchmark", "-s", "--timeout=0", *files)
+
+
+def mutate(arguments: Sequence[str]) -> None:
+    """Run mutants of components under their conformance suites; takes minutes per component."""
+    run(dev_python(), "-m", "devtools.mutation", *arguments)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -298,7 +305,8 @@ def ci(arguments: Sequence[str]) -> None:
 # The steps whose last run executes tests come last: CI reads the closing line of the last runner.
 STEPS = (lint, types, cover, slow, dist, docs, lowest, plugins, heavy)
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    function.__name__: function for function in (*STEPS, demo, test, bench, settings, version, ci)
+    function.__name__: function
+    for function in (*STEPS, demo, test, bench, mutate, settings, version, ci)
 }
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agl_core.agent import LitAgent
 from agl_core.algorithm import Algorithm, algo
@@ -75,14 +75,6 @@ def _is_dataset(value: Any) -> Any:
     return cast("Any", value)
 
 
-def _is_level(value: str | int) -> str | int:
-    known = logging.getLevelNamesMapping()
-    if isinstance(value, str) and value.strip().upper() not in known:
-        raise ValueError(f"is not a log level; use one of {', '.join(sorted(known))}")
-    return value
-
-
-LogLevel = Annotated[str | int, AfterValidator(_is_level)]
 Spec = Annotated[Any, AfterValidator(_is_spec)]
 DatasetSpec = Annotated[Any, AfterValidator(_is_dataset)]
 
@@ -102,10 +94,23 @@ class TrainerTable(_Table):
 class LoggingTable(_Table):
     """The table ``[logging]``: arguments of :func:`~agl_core.logs.setup_logging`."""
 
-    level: LogLevel = "INFO"
+    level: str | int = "INFO"
     color: bool | None = None
     files: str | dict[str, str] | None = None
-    submodule_levels: dict[str, LogLevel] = Field(default_factory=dict)
+    submodule_levels: dict[str, str | int] = Field(default_factory=dict)
+
+    @field_validator("level", "submodule_levels")
+    @classmethod
+    def _known_levels(
+        cls, value: str | int | dict[str, str | int]
+    ) -> str | int | dict[str, str | int]:
+        known = logging.getLevelNamesMapping()
+        for level in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(level, str) and level.strip().upper() not in known:
+                raise ValueError(
+                    f"{level!r} is not a log level; use one of {', '.join(sorted(known))}"
+                )
+        return value
 
 
 class TrainFile(_Table):

@@ -96,7 +96,7 @@ def test_check_tells_all_problems_at_once(project, capsys):
     assert said.out == ""
     assert all(line.startswith("agl: error: train.toml: ") for line in said.err.splitlines())
     for key in wrong.keys() - {"resources.other.x", "hooks", "runner.type"}:
-        assert f" {key.removeprefix('runner.')}" in said.err
+        assert f" {key.removeprefix('runner.').removesuffix('.agl_core')}" in said.err
     assert " resources.other: " in said.err
     assert " hooks.0: " in said.err
     assert main(["train", "train.toml", "--check", "--json", *overrides]) == 2
@@ -113,7 +113,10 @@ def test_check_tells_all_problems_at_once(project, capsys):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("logging.level=LOUD", "logging.level: is not a log level; use one of CRITICAL, DEBUG"),
+        (
+            "logging.level=LOUD",
+            "logging.level: 'LOUD' is not a log level; use one of CRITICAL, DEBUG",
+        ),
         ("algorithm=agl_cli_agent.py:number", "algorithm: "),
         ("algorithm=agl_cli_agent.py:undecorated", "@algo cannot fill the parameter 'task'"),
         ("algorithm=agl_cli_agent.py:tasks", "made a list, which is not an Algorithm"),

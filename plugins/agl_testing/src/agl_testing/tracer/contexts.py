@@ -21,6 +21,11 @@ from agl_testing.tracer.base import TracerTests, bodies
 __all__ = ["ContextTests"]
 
 
+def messages(spans: list[Span]) -> list[Span]:
+    """Return the spans of messages; a tracer may write spans of its own."""
+    return [span for span in spans if span.name == semconv.SPAN_MESSAGE]
+
+
 class ContextTests(TracerTests):
     """A span belongs to the trace context it was started in."""
 
@@ -182,10 +187,10 @@ class ContextTests(TracerTests):
         with tracer.lifespan(tracer_store):
             _, spans = await self.traced(tracer, tracer_store, work)
         (outer,) = [span for span in spans if span.name == semconv.SPAN_OPERATION]
-        messages = [span for span in spans if span.name == semconv.SPAN_MESSAGE]
+        emitted = messages(spans)
         assert sorted(bodies(spans)) == ["0", "1", "2", "3"]
-        assert {span.parent_id for span in messages} == {outer.span_id}
-        assert {span.trace_id for span in messages} == {outer.trace_id}
+        assert {span.parent_id for span in emitted} == {outer.span_id}
+        assert {span.trace_id for span in emitted} == {outer.trace_id}
 
     async def test_the_spans_of_an_attempt_have_one_trace_id(
         self, tracer: Tracer, tracer_store: LightningStore
@@ -267,8 +272,8 @@ class ContextTests(TracerTests):
                 pool.submit(emit_message, "outside").result()
         (outer,) = [span for span in spans if span.name == semconv.SPAN_OPERATION]
         assert bodies(spans) == ["thread", "pool"]
-        messages = [span for span in spans if span.name == semconv.SPAN_MESSAGE]
-        assert {span.parent_id for span in messages} == {outer.span_id}
+        emitted = messages(spans)
+        assert {span.parent_id for span in emitted} == {outer.span_id}
         assert bodies(later) == ["later"]
         assert "run" not in vars(alive[0]), "a reference cycle keeps the thread alive"
 
@@ -303,9 +308,9 @@ class ContextTests(TracerTests):
             after = tracer.get_last_trace()
         for spans in (inside, after):
             assert bodies(spans) == ["0", "1", "2"]
-            first = spans[0].sequence_id
-            assert first in (0, 1)
-            assert [span.sequence_id for span in spans] == [first, first + 1, first + 2]
+            first, *others = (span.sequence_id for span in messages(spans))
+            assert first >= 0
+            assert others == [first + 1, first + 2]
         assert len({(span.rollout_id, span.attempt_id) for span in after}) == 1
 
     async def test_provisional_numbers_follow_the_order(
@@ -316,12 +321,14 @@ class ContextTests(TracerTests):
         def work() -> None:
             for index in range(3):
                 emit_message(str(index))
-            numbers.append([span.sequence_id for span in tracer.get_last_trace()])
+            numbers.append([span.sequence_id for span in messages(tracer.get_last_trace())])
 
         with tracer.lifespan(tracer_store):
             _, spans = await self.traced(tracer, tracer_store, work)
-        assert numbers == [[1, 2, 3]]
-        assert [span.sequence_id for span in spans] == [1, 2, 3]
+        assert numbers == [[span.sequence_id for span in messages(spans)]]
+        first, *others = numbers[0]
+        assert first >= 1
+        assert others == [first + 1, first + 2]
 
     async def test_another_task_reads_the_last_trace(
         self, tracer: Tracer, tracer_store: LightningStore
@@ -348,7 +355,7 @@ class ContextTests(TracerTests):
             _, later = await self.traced(tracer, tracer_store, lambda: emit_message("next"))
             again = await tracer_store.query_spans(rollout.rollout_id)
         assert bodies(spans) == ["inside"]
-        assert [span.name for span in spans] == [semconv.SPAN_MESSAGE]
+        assert semconv.SPAN_OPERATION not in [span.name for span in spans]
         assert list(again) == spans
         assert bodies(later) == ["next"]
 

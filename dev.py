@@ -276,7 +276,8 @@ def lowest(arguments: Sequence[str]) -> None:
     folders = [
         package.folder for package in packages.with_requirements([*DEMO_PLUGINS, "agl_testing"])
     ]
-    python = editable(ENVS / "lowest", "demo", folders, *oldest, *distributions.TEST_TOOLS)
+    tools = ("anthropic>=0.40", *distributions.TEST_TOOLS)
+    python = editable(ENVS / "lowest", "demo", folders, *oldest, *tools)
     environments.uv("pip", "check", "--quiet", "--python", python)
     # Old releases warn about this Python in ways that newer ones have mended.
     warnings = ("-W", "default::DeprecationWarning")

@@ -44,9 +44,6 @@ class TrajectoryConfig(ComponentConfig):
 class TripletConfig(TrajectoryConfig):
     """Options of :class:`~agl_core.adapter.TracerTraceToTriplet`."""
 
-    llm_call_match: Regex | None = Field(default=r"openai\.chat\.completion", kw_only=False)
-    """Regular expression searched in span names to find model calls. None: every span that a known
-    dialect marks as a model call, whatever its name."""
     skip_empty_token_spans: bool = Field(
         default=False,
         validation_alias=AliasChoices("skip_empty_token_spans", "_skip_empty_token_spans"),

@@ -6,7 +6,8 @@ This package handles HTTP bodies and paths; it does not use stores, tracers or O
 * wire format: JSON and server-sent events as bytes (:func:`loads`, :func:`dumps`,
   :class:`SseSplitter`);
 * attributes: requests and responses in OpenTelemetry's GenAI conventions
-  (:func:`request_attributes`, :func:`response_attributes`);
+  (:func:`request_attributes`, :func:`response_attributes`), and calls of other protocols read as
+  chat for them (:func:`request_as_chat`, :func:`response_as_chat`);
 * :mod:`agl_core.genai.streams`: a stream's events assembled into one response.
 """
 
@@ -26,6 +27,7 @@ from agl_core.genai._wire import (
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from agl_core.genai._as_chat import request_as_chat, response_as_chat
     from agl_core.genai._attributes import (
         input_messages,
         message_parts,
@@ -52,22 +54,23 @@ __all__ = [
     "named_event",
     "output_messages",
     "parse_path",
+    "request_as_chat",
     "request_attributes",
+    "response_as_chat",
     "response_attributes",
     "usage_attributes",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    dict.fromkeys(
-        (
-            "input_messages",
-            "message_parts",
-            "output_messages",
-            "request_attributes",
-            "response_attributes",
-            "usage_attributes",
-        ),
-        "agl_core.genai._attributes",
-    ),
+    {
+        "input_messages": "agl_core.genai._attributes",
+        "message_parts": "agl_core.genai._attributes",
+        "output_messages": "agl_core.genai._attributes",
+        "request_as_chat": "agl_core.genai._as_chat",
+        "request_attributes": "agl_core.genai._attributes",
+        "response_as_chat": "agl_core.genai._as_chat",
+        "response_attributes": "agl_core.genai._attributes",
+        "usage_attributes": "agl_core.genai._attributes",
+    },
 )

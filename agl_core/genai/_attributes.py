@@ -14,6 +14,7 @@ from agl_core.genai._wire import Json, dumps
 
 _NAMES: Final = {
     "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
     "n": "choice.count",
     "stop": "stop_sequences",
 }
@@ -48,7 +49,7 @@ def response_attributes(response: Json) -> Json:
     for position, choice in enumerate(choices):
         # Adapters read the first choice. The ids of other choices have a suffix.
         suffix = f".{position}" if position else ""
-        attributes["response_token_ids" + suffix] = choice.get("token_ids")
+        attributes["response_token_ids" + suffix] = _token_ids(response, choice, position)
         content = _logprobs(choice.get("logprobs"))
         if content is not None:
             attributes["logprobs.content" + suffix] = dumps(content).decode()
@@ -57,6 +58,15 @@ def response_attributes(response: Json) -> Json:
             attributes["prompt_token_ids" + suffix] = prompt_ids
     attributes |= usage_attributes(response)
     return {key: value for key, value in attributes.items() if value is not None}
+
+
+def _token_ids(response: Json, choice: Json, position: int) -> list[int] | None:
+    """Return a choice's token ids from where vLLM, its older versions or LiteLLM put them."""
+    of_all: list[list[int]] = response.get("response_token_ids") or []
+    other: Json = choice.get("provider_specific_fields") or {}
+    if choice.get("token_ids") is not None:
+        return choice["token_ids"]
+    return of_all[position] if position < len(of_all) else other.get("token_ids")
 
 
 def usage_attributes(response: Json) -> Json:

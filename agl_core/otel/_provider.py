@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
@@ -31,6 +32,8 @@ _logger = logging.getLogger(__name__)
 
 TRACER_NAME: Final = "agentlightning"
 """Instrumentation scope of the spans that emitters create."""
+
+_SILENCED: Final = otel_context.create_key("agl-silenced-scopes")
 
 Wanted = Callable[[Context | None], bool]
 
@@ -50,8 +53,9 @@ class _QuietProvider(TracerProvider):
         super().__init__(**options)
         self._wanted = wanted
 
-    def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
-        return _QuietTracer(super().get_tracer(*args, **kwargs), self._is_wanted)
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> Tracer:
+        tracer = super().get_tracer(instrumenting_module_name, *args, **kwargs)
+        return _QuietTracer(tracer, self._is_wanted, instrumenting_module_name)
 
     def _is_wanted(self, context: Context | None) -> bool:
         # A processor that the application added must get all spans.
@@ -63,24 +67,34 @@ def _processors(provider: TracerProvider) -> Sequence[SpanProcessor]:
 
 
 class _QuietTracer(Tracer):
-    def __init__(self, tracer: Tracer, wanted: Wanted) -> None:
+    def __init__(self, tracer: Tracer, wanted: Wanted, scope: str) -> None:
         self._tracer = tracer
         self._silent = trace.NoOpTracer()
         self._wanted = wanted
+        self._scope = scope
+
+    def _for(self, context: Context | None) -> Tracer:
+        silenced = cast("Collection[str]", otel_context.get_value(_SILENCED, context) or ())
+        wanted = self._scope not in silenced and self._wanted(context)
+        return self._tracer if wanted else self._silent
 
     def start_span(
         self, name: str, context: Context | None = None, *args: Any, **kwargs: Any
     ) -> trace.Span:
-        tracer = self._tracer if self._wanted(context) else self._silent
-        return tracer.start_span(name, context, *args, **kwargs)
+        return self._for(context).start_span(name, context, *args, **kwargs)
 
     @_agnosticcontextmanager
     def start_as_current_span(
         self, name: str, context: Context | None = None, *args: Any, **kwargs: Any
     ) -> Iterator[trace.Span]:
-        tracer = self._tracer if self._wanted(context) else self._silent
+        tracer = self._for(context)
         with tracer.start_as_current_span(name, context, *args, **kwargs) as span:
             yield span
+
+
+def without_spans_of(scopes: Collection[str], context: Context) -> Context:
+    """Return a context in which the framework's provider makes no spans of some scopes."""
+    return otel_context.set_value(_SILENCED, scopes, context)
 
 
 def attach_span_processor(

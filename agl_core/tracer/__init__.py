@@ -1,10 +1,10 @@
 """Tracers: they record the run of an agent as spans.
 
 Besides the contract and the built-in tracers, this package exports building blocks of tracers for
-other instrumentation libraries: spans that become current between two callbacks
-(:func:`enter_span`), libraries instrumented when the agent imports them (:func:`on_import`,
-:func:`acquire_instrumentor`), and copies of requests, responses and streams that outlive the call
-(:func:`to_jsonable`, :class:`StreamRecord`).
+other instrumentation libraries: model calls described in other attributes (:class:`CallWriter`),
+spans that become current between two callbacks (:func:`enter_span`), libraries instrumented when
+the agent imports them (:func:`on_import`, :func:`acquire_instrumentor`), and copies of objects that
+outlive the call (:func:`to_jsonable`).
 
 Modules that need OpenTelemetry's SDK are imported at first use, so that emitters stay light.
 """
@@ -17,6 +17,7 @@ from agl_core.tracer._base import Tracer
 from agl_core.tracer._dummy import DummyTracer
 
 if TYPE_CHECKING:
+    from agl_core.tracer._call_writer import CallWriter, read_body
     from agl_core.tracer._config import DummyTracerConfig, OtelTracerConfig
     from agl_core.tracer._current import EnteredSpan, enter_span, live_context
     from agl_core.tracer._exporter import silent_context
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
         release_instrumentor,
     )
     from agl_core.tracer._otel import OtelTracer
-    from agl_core.tracer._payload import response_to_jsonable, to_jsonable
+    from agl_core.tracer._payload import to_jsonable
     from agl_core.tracer._processor import current_recording
-    from agl_core.tracer._streams import RecordedManager, StreamRecord
 
 __all__ = [
+    "CallWriter",
     "DummyTracer",
     "DummyTracerConfig",
     "EnteredSpan",
@@ -40,8 +41,6 @@ __all__ = [
     "Instrumentor",
     "OtelTracer",
     "OtelTracerConfig",
-    "RecordedManager",
-    "StreamRecord",
     "Tracer",
     "acquire_instrumentor",
     "clear_active_tracer",
@@ -50,8 +49,8 @@ __all__ = [
     "get_active_tracer",
     "live_context",
     "on_import",
+    "read_body",
     "release_instrumentor",
-    "response_to_jsonable",
     "set_active_tracer",
     "silent_context",
     "to_jsonable",
@@ -60,21 +59,20 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "CallWriter": "agl_core.tracer._call_writer",
         "DummyTracerConfig": "agl_core.tracer._config",
         "EnteredSpan": "agl_core.tracer._current",
         "InstrumentationReport": "agl_core.tracer._instrument",
         "Instrumentor": "agl_core.tracer._instrument",
         "OtelTracer": "agl_core.tracer._otel",
         "OtelTracerConfig": "agl_core.tracer._config",
-        "RecordedManager": "agl_core.tracer._streams",
-        "StreamRecord": "agl_core.tracer._streams",
         "acquire_instrumentor": "agl_core.tracer._instrument",
         "current_recording": "agl_core.tracer._processor",
         "enter_span": "agl_core.tracer._current",
         "live_context": "agl_core.tracer._current",
         "on_import": "agl_core.tracer._imports",
+        "read_body": "agl_core.tracer._call_writer",
         "release_instrumentor": "agl_core.tracer._instrument",
-        "response_to_jsonable": "agl_core.tracer._payload",
         "silent_context": "agl_core.tracer._exporter",
         "to_jsonable": "agl_core.tracer._payload",
     },

@@ -13,10 +13,13 @@ from agl_core.plugins import ComponentConfig
 class OtelTracerConfig(ComponentConfig):
     """Options of :class:`~agl_core.tracer.OtelTracer`."""
 
+    model_calls: bool = True
+    """Whether calls of the OpenAI and Anthropic clients are recorded as spans."""
     instrument: Literal["auto"] | Sequence[str] | None = None
-    """Instrumentation libraries to activate from the first ``init_worker`` to the last
+    """Further instrumentation libraries, active from the first ``init_worker`` to the last
     ``teardown_worker``: names of ``opentelemetry_instrumentor`` entry points, ``"auto"`` for every
-    installed one, None for none."""
+    installed one, None for none. A library named here replaces the tracer's own recording of the
+    same client; ``"auto"`` leaves out those that would repeat it."""
     max_buffered: int = Field(default=10_000, ge=1)
     """Largest number of spans per trace that wait for the store; beyond it the agent waits."""
     max_wait: float = Field(default=10.0, ge=0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -67,7 +67,9 @@ _active: dict[str, _Active] = {}
 
 @contextmanager
 def instrumented(
-    which: Literal["auto"] | Sequence[str] | None, provider: TracerProvider
+    which: Literal["auto"] | Sequence[str] | None,
+    provider: TracerProvider,
+    recorded: Collection[str] = (),
 ) -> Generator[InstrumentationReport]:
     """Activate instrumentation libraries for a ``with`` block; blocks may overlap.
 
@@ -77,6 +79,8 @@ def instrumented(
         which: Names of entry points, or ``"distribution:name"``; ``"auto"`` for every installed
             one (if several have the same name, the first by distribution); None for none.
         provider: Receives their spans.
+        recorded: Names of the client libraries that the tracer records itself; ``"auto"`` leaves
+            them out.
 
     Raises:
         TracerError: A library asked for by name is not installed or cannot be activated. With
@@ -86,7 +90,7 @@ def instrumented(
     problems: dict[str, str] = {}
     names: list[str] = list(which or ())
     if which == "auto" and installed is not None:
-        names, problems = installed.one_of_each()
+        names, problems = installed.one_of_each(recorded)
         for name, problem in problems.items():
             _logger.warning("not instrumenting %r: %s", name, problem)
     acquired: list[tuple[str, str]] = []
@@ -117,12 +121,15 @@ class _Installed:
             dist = point.dist.name if point.dist else ""
             self._points.setdefault(point.name, {})[dist] = point
 
-    def one_of_each(self) -> tuple[list[str], dict[str, str]]:
+    def one_of_each(self, recorded: Collection[str]) -> tuple[list[str], dict[str, str]]:
         """Return one library per name, and the reason why the others are left out."""
         chosen: list[str] = []
         others: dict[str, str] = {}
         for name, dists in sorted(self._points.items()):
             first, *rest = sorted(dists)
+            if name in recorded:
+                others[name] = "the tracer records these calls; name a library to use it instead"
+                continue
             chosen.append(f"{first}:{name}" if rest else name)
             for dist in rest:
                 others[f"{dist}:{name}"] = (

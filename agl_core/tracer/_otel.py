@@ -1,7 +1,8 @@
 """The default tracer: records all OpenTelemetry spans of a running agent.
 
-These are the spans of emitters and operations, those that the agent creates with OpenTelemetry
-itself, and those of the instrumentation libraries in the tracer's configuration.
+These are the model calls of the OpenAI and Anthropic clients, the spans of emitters and operations,
+those that the agent creates with OpenTelemetry itself, and those of the instrumentation libraries
+in the tracer's configuration.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from agl_core.otel._provider import attach_span_processor, get_tracer
 from agl_core.plugins import configured_by
 from agl_core.tracer._active import activate
 from agl_core.tracer._base import Tracer
+from agl_core.tracer._call_writer import RECORDED_CLIENTS, CallWriter
 from agl_core.tracer._config import OtelTracerConfig
 from agl_core.tracer._current import live_context
 from agl_core.tracer._exporter import ExportLoop, shared_export_loop, silent_context
 from agl_core.tracer._instrument import InstrumentationReport, instrumented
+from agl_core.tracer._model_calls import record_model_calls
 from agl_core.tracer._processor import (
     TraceIdGenerator,
     current_recording,
@@ -74,11 +77,22 @@ class OtelTracer(Tracer):
     def __init__(self, config: OtelTracerConfig) -> None:
         self._config = config
         self.instrumentation = InstrumentationReport()
+        self._calls = self._call_writer() if config.model_calls else None
         self._workers: list[ExitStack] = []  # resources of each worker, released at its teardown
         self._otel_tracer: otel_trace.Tracer | None = None
         self._export_loop: ExportLoop | None = None
         self._last: TraceRecording | None = None
         self._strayed = False
+
+    def _call_writer(self) -> CallWriter | None:
+        """Return what describes model calls; None if this tracer does not record them."""
+        return CallWriter(self._recorded_clients())
+
+    def _recorded_clients(self) -> frozenset[str]:
+        """Return the clients that no instrumentation library named in the options records."""
+        named = self._config.instrument
+        others = () if named is None or named == "auto" else named
+        return RECORDED_CLIENTS - {name.rpartition(":")[2] for name in others}
 
     # -- life cycle ------------------------------------------------------------------------------
 
@@ -99,8 +113,11 @@ class OtelTracer(Tracer):
             self._export_loop = stack.enter_context(shared_export_loop())
             if self._config.follow_threads:
                 stack.enter_context(traces_follow_threads())
+            recorded = self._calls.clients if self._calls else frozenset[str]()
+            if recorded:
+                stack.enter_context(record_model_calls())
             self.instrumentation = stack.enter_context(
-                instrumented(self._config.instrument, provider)
+                instrumented(self._config.instrument, provider, recorded)
             )
             self._workers.append(stack.pop_all())
 
@@ -179,6 +196,7 @@ class OtelTracer(Tracer):
             trace_id=RandomIdGenerator().generate_trace_id(),
             max_buffered=self._config.max_buffered,
             max_wait=self._config.max_wait,
+            call_writer=self._calls,
         )
 
     async def _close(self, recording: TraceRecording, outer: otel_context.Context) -> None:

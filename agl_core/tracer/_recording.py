@@ -19,6 +19,7 @@ import concurrent.futures
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from agl_core.store import LightningStore
+    from agl_core.tracer._call_writer import CallWriter
     from agl_core.tracer._exporter import ExportLoop
     from agl_core.types import Span
 
@@ -54,6 +56,11 @@ class TraceRecording:
         max_buffered: Largest number of spans that wait for the store; beyond it the agent waits.
         max_wait: Longest wait of the agent for room for one span, in seconds; then the trace is
             given up.
+        call_writer: Describes the model calls of client libraries; None: they are not recorded.
+
+    Attributes:
+        unfinished: Functions that end the spans of responses that the agent has not read to their
+            end; called when the trace closes.
     """
 
     def __init__(
@@ -66,8 +73,11 @@ class TraceRecording:
         trace_id: int,
         max_buffered: int,
         max_wait: float,
+        call_writer: CallWriter | None = None,
     ) -> None:
         self.trace_id: Final = trace_id
+        self.call_writer: Final = call_writer
+        self.unfinished: set[Callable[[], None]] = set()
         self._store = store
         self._rollout_id = rollout_id or _LOCAL_ROLLOUT
         self._attempt_id = attempt_id or _LOCAL_ATTEMPT
@@ -201,6 +211,8 @@ class TraceRecording:
 
     async def close(self) -> None:
         """Flush, and accept no more spans."""
+        for end in list(self.unfinished):
+            end()
         try:
             await self.flush()
         finally:

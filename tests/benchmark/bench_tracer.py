@@ -1,4 +1,4 @@
-"""Measures the cost of a span, on the agent's thread and up to its arrival in the store.
+"""Measures the cost of spans and of recorded model calls, on the agent's thread and to the store.
 
 Run ``python tests/benchmark/bench_tracer.py``, or ``pytest -m benchmark -s tests/benchmark``.
 """
@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import openai
 import pytest
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider, sampling
 
@@ -18,8 +23,10 @@ from agl_core.emitter import emit_reward
 from agl_core.errors import StoreUnavailableError
 from agl_core.otel._convert import to_span
 from agl_core.store import InMemoryLightningStore, encode_span
-from agl_core.tracer import OtelTracer
+from agl_core.tracer import OtelTracer, _model_calls
 from agl_core.types import Span
+from agl_testing import Reply
+from agl_testing.models import openai as scripted
 
 ATTRIBUTES = {f"gen_ai.attribute.{number:02d}": "x" * 150 for number in range(32)}
 TOKENS = {"prompt_token_ids": list(range(4000)), "response_token_ids": list(range(1000))}
@@ -133,11 +140,100 @@ def on_the_agents_thread(name: str, store: InMemoryLightningStore, pause: float)
     print(f"{name:60} p50 {p50:>7.1f} us   p99 {p99:>7.1f} us   max {times[-1]:>9.1f} us")
 
 
+CALLS = 500
+MESSAGES = [
+    {"role": ("user", "assistant")[i % 2], "content": f"Message {i}. " * 10} for i in range(20)
+]
+LARGE: dict[str, Any] = {
+    "model": "m",
+    "messages": MESSAGES,
+    "logprobs": True,
+    "extra_body": {"return_token_ids": True},
+}
+
+
+class Client:
+    """A client of which only the two patched methods are left; their own cost is negligible."""
+
+    base_url = openai.OpenAI(api_key="none").base_url
+
+    def request(self, cast_to: Any, options: Any) -> Any:
+        return self._process_response(response=options.response)
+
+    def _process_response(self, *, response: Any) -> Any:
+        return response
+
+
+class Recorded(Client):
+    request = _model_calls._request(Client.request, "openai")
+    _process_response = _model_calls._process_response(Client._process_response, "openai")
+
+
+def model_calls() -> None:
+    """Measure what recording a model call adds to the time of the agent's thread."""
+    asked = {**LARGE, "return_token_ids": True}
+    reply = Reply("word " * 300)
+    whole = [json.dumps(scripted.chat(asked, reply, "response-1")).encode()]
+    events = scripted.chat_stream({**asked, "stream": True}, reply, "response-1")
+    chunks = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
+    print("\na recorded call as the agent's thread sees it, without the client's own work")
+    for name, body in (
+        ("20 messages, 300 tokens", whole),
+        (f"the same as a stream of {len(chunks)} chunks", chunks),
+    ):
+        bare, traced = asyncio.run(both(body))
+        added = [(traced[at] - bare[at]) * 1e3 for at in (CALLS // 2, CALLS * 99 // 100)]
+        print(f"{name:46} p50 {added[0]:>6.3f} ms   p99 {added[1]:>6.3f} ms")
+
+
+async def both(body: list[bytes]) -> tuple[list[float], list[float]]:
+    """Return sorted times of a call, in seconds: not recorded, and recorded."""
+    store, tracer = InMemoryLightningStore(), OtelTracer()
+    times: dict[type[Client], list[float]] = {Client: [], Recorded: []}
+    with tracer.lifespan(store):
+        rollout = await store.start_rollout("task")
+        async with tracer.trace_context(
+            rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
+        ):
+            for _ in range(CALLS):
+                for client, spent in times.items():
+                    options = options_of(body)
+                    start = time.thread_time()
+                    response = client().request(None, options)
+                    for _ in response.iter_bytes() if len(body) > 1 else ():
+                        pass
+                    spent.append(time.thread_time() - start)
+                    await asyncio.sleep(0.001)
+        spans = await store.query_spans(rollout.rollout_id)
+    ids: list[Any] = [span.attributes["response_token_ids"] for span in spans]
+    assert len(ids) == CALLS
+    assert min(map(len, ids)) >= 300
+    return sorted(times[Client]), sorted(times[Recorded])
+
+
+def options_of(body: list[bytes]) -> Any:
+    """Return the options of a call, with the response that it gets."""
+    httpx = importlib.import_module(type(Client.base_url).__module__.partition(".")[0])
+
+    class Chunks(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield from body
+
+    request = httpx.Request("POST", f"{Client.base_url}chat/completions", json=LARGE)
+    response = httpx.Response(200, stream=Chunks(), request=request)
+    if len(body) == 1:
+        response.read()
+    return SimpleNamespace(
+        url="/chat/completions", method="post", headers={}, json_data=LARGE, response=response
+    )
+
+
 @pytest.mark.benchmark
 def test_tracer_benchmark() -> None:
     logging.getLogger("agl_core").setLevel(logging.ERROR)
     parts()
     whole_way()
+    model_calls()
     print("\nemit_reward as the agent's thread sees it")
     on_the_agents_thread("memory store, in a row", InMemoryLightningStore(), 0.0)
     on_the_agents_thread("memory store, every millisecond", InMemoryLightningStore(), 0.001)

@@ -264,11 +264,11 @@ def test_a_model_call_of_another_name_is_counted_and_can_be_asked_for() -> None:
         span("c", "r", 1, 2, {"gen_ai.input.messages": "[]", "prompt_token_ids": [1]}, "chat m"),
         span("t", "r", 3, 4, {"gen_ai.operation.name": "execute_tool", "gen_ai.response.id": "x"}),
     ]
-    adapter = TracerTraceToTriplet()
+    adapter = TracerTraceToTriplet(llm_call_match=r"openai\.chat\.completion")
     assert adapter.adapt(spans) == []
     assert adapter.report.left_out == {("call", Reason.NAME_MISMATCH): 1}
     assert "1 call (span name does not match llm_call_match)" in str(adapter.report)
-    (triplet,) = TracerTraceToTriplet(llm_call_match=None).adapt(spans)
+    (triplet,) = TracerTraceToTriplet().adapt(spans)
     assert triplet.prompt["token_ids"] == [1]
 
 

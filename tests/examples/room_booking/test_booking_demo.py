@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from agl_core import semconv
 from agl_store_sqlite import SqliteLightningStore
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "room_booking"
@@ -44,14 +45,14 @@ def test_the_demo_ends_with_one_json_object_and_a_store_of_exact_calls(run, tmp_
 
 
 async def recorded(file: Path) -> list[dict[str, Any]]:
-    """Return the attributes of the model calls of the first rollout."""
+    """Return the attributes of the proxy's spans of the first rollout."""
     store = SqliteLightningStore(file)
     try:
         (rollout,) = (await store.query_rollouts(limit=1)).items
         spans = (await store.query_spans(rollout.rollout_id)).items
     finally:
         await store.close()
-    return [dict(span.attributes) for span in spans if "gen_ai.request.model" in span.attributes]
+    return [dict(span.attributes) for span in spans if span.name == semconv.SPAN_MODEL_CALL]
 
 
 def test_the_demo_prints_its_tables(run):

@@ -127,3 +127,13 @@ def test_missing_conversations_are_told_after_the_first_batch_that_ran(batches, 
         check.look_at(BatchOutcome([kinds[kind] for kind in batch]))
     assert len(caplog.records) == warnings
     assert all("GEPA reads conversations" in one.message for one in caplog.records)
+
+
+def test_a_call_of_a_client_and_its_proxy_is_shown_once_whichever_came_first():
+    client = call(2, [("user", "Hi")], "Hello").model_copy(update={"start_time": 1.0})
+    proxied = client.model_copy(
+        update={"name": "proxy", "parent_id": client.span_id, "span_id": "b" * 16}
+    )
+    tool = span("tool", 1, {}).model_copy(update={"start_time": 2.0})
+    for order in ((tool, proxied, client), (proxied, client, tool)):
+        assert [one["name"] for one in shown(*order)["spans"]] == ["chat", "tool"]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from agl_core.adapter import TraceToMessages
+from agl_core.adapter import TraceToMessages, is_model_call
 from agl_core.algorithm import BatchOutcome, RolloutOutcome
 from agl_core.emitter import get_message_value
 from agl_core.errors import InvalidArgumentError
@@ -108,7 +108,7 @@ def describe(outcome: RolloutOutcome, adapter: TraceToMessages) -> Experiment:
         messages=conversations,
         conversation="\n\n".join(_as_text(one) for one in conversations),
         feedback=[text for span in outcome.spans if (text := _feedback(span))],
-        spans=[_view(span) for span in outcome.spans[:_MAX_SPANS]],
+        spans=[_view(span) for span in _in_order(outcome.spans)[:_MAX_SPANS]],
     )
 
 
@@ -140,6 +140,17 @@ def _as_text(messages: Sequence[Mapping[str, Any]]) -> str:
 def _feedback(span: Span) -> str | None:
     reason = span.attributes.get("judge.reason")
     return f"judge: {reason}" if reason else get_message_value(span)
+
+
+def _in_order(spans: Sequence[Span]) -> list[Span]:
+    """Return spans by start, a call that its client and a proxy both recorded once.
+
+    Their order in the store depends on which of the two sent its span first, and equal rollouts
+    must give equal descriptions.
+    """
+    calls = {span.span_id for span in spans if is_model_call(span.attributes)}
+    once = [s for s in spans if s.span_id not in calls or s.parent_id not in calls]
+    return sorted(once, key=lambda span: span.start_time or 0.0)
 
 
 def _view(span: Span) -> SpanView:

@@ -1,25 +1,16 @@
-"""The AgentOps instrumentor of the Anthropic client, with our wrappers of Messages calls."""
+"""The AgentOps instrumentor of the Anthropic client, without Messages calls."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from agentops.instrumentation.providers.anthropic import AnthropicInstrumentor as _SdkInstrumentor
 
-from agl_tracer_agentops.calls import wrap_calls
-
 __all__ = ["AnthropicInstrumentor"]
-
-_MESSAGES: Final = ("anthropic.messages.create", "messages")
-_METHODS: Final = {
-    (module, f"Messages.{method}"): _MESSAGES
-    for module in ("anthropic.resources.messages", "anthropic.resources.beta.messages")
-    for method in ("create", "parse", "stream")
-}
 
 
 class AnthropicInstrumentor(_SdkInstrumentor):
-    """Wraps Messages calls with our wrappers, and legacy completions with AgentOps'."""
+    """Wraps legacy completions only: the tracer records Messages calls itself."""
 
     _instance: ClassVar[Any] = None  # each instrumentor class is a singleton
 
@@ -29,4 +20,4 @@ class AnthropicInstrumentor(_SdkInstrumentor):
         self.config.wrapped_methods = [m for m in methods if "completions" in m.package]
 
     def _custom_wrap(self, **kwargs: Any) -> None:
-        wrap_calls(self._tracer, _METHODS)
+        """Wrap nothing: AgentOps wraps the Messages helper here."""

@@ -2,7 +2,7 @@
 
 AgentOps' own extraction flattens conversations (with Anthropic's client a tool result becomes the
 text ``[Tool Result: ...]``) and leaves out token ids. Here requests and responses of every protocol
-are translated to OpenAI's chat format first, as in the proxy.
+are read as chat first, as the default tracer does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from agl_codec import translate_request
 from agl_core import genai
 from agl_core.genai import Json, Protocol
 
@@ -20,6 +19,7 @@ _ELSEWHERE: Final = frozenset(
     {
         "messages",
         "model",
+        "prompt",
         "tools",
         "stream",
         "extra_headers",
@@ -36,7 +36,7 @@ def request_attributes(protocol: Protocol, request: Json) -> Json:
         protocol: Protocol of the request.
         request: The request as JSON.
     """
-    chat = translate_request(protocol, "chat", request)
+    chat = genai.request_as_chat(protocol, request)
     attributes: Json = {
         "gen_ai.request.type": "chat",
         "gen_ai.system": "Anthropic" if protocol == "messages" else "OpenAI",
@@ -46,13 +46,17 @@ def request_attributes(protocol: Protocol, request: Json) -> Json:
     for key, value in chat.items():
         if key not in _ELSEWHERE and value is not None:
             attributes[f"gen_ai.request.{key}"] = _primitive(value)
-    for index, message in enumerate(chat.get("messages") or ()):
+    prompted = [{"role": "user", "content": chat["prompt"]}] if "prompt" in chat else []
+    for index, message in enumerate(chat.get("messages") or prompted):
         attributes |= _message(f"gen_ai.prompt.{index}", message)
     for index, tool in enumerate(chat.get("tools") or ()):
         function = tool.get("function") or tool
         prefix = f"gen_ai.request.functions.{index}"
         for key in ("name", "description", "parameters"):
-            attributes[f"{prefix}.{key}"] = _primitive(function.get(key))
+            value = function.get(key)
+            if key == "parameters" and value is None:
+                value = function.get("input_schema")  # Anthropic's name for it
+            attributes[f"{prefix}.{key}"] = _primitive(value)
     return {key: value for key, value in attributes.items() if value is not None}
 
 
@@ -65,7 +69,6 @@ def response_attributes(chat: Json) -> Json:
     Args:
         chat: The response in the chat protocol.
     """
-    chat = _with_token_ids(chat)
     usage: Json = chat.get("usage") or {}
     attributes: Json = {
         key: value
@@ -78,16 +81,13 @@ def response_attributes(chat: Json) -> Json:
         "gen_ai.openai.system_fingerprint": chat.get("system_fingerprint"),
         "gen_ai.usage.prompt_tokens": usage.get("prompt_tokens"),
         "gen_ai.usage.completion_tokens": usage.get("completion_tokens"),
-        "gen_ai.usage.total_tokens": usage.get("total_tokens"),
+        "gen_ai.usage.total_tokens": _total(usage),
     }
     for choice in chat.get("choices") or ():
         prefix = f"gen_ai.completion.{choice.get('index', 0)}"
-        attributes |= _message(prefix, choice.get("message") or {})
+        written = {"role": "assistant", "content": choice.get("text")}  # of a completion
+        attributes |= _message(prefix, choice.get("message") or written)
         attributes[f"{prefix}.finish_reason"] = choice.get("finish_reason")
-        if not choice.get("index"):
-            for part in ("logprobs.content", "logprobs.refusal"):
-                if choice.get(part) is not None:
-                    attributes[part] = choice[part]
         refusal = (choice.get("logprobs") or {}).get("refusal")
         if refusal is not None and not choice.get("index"):
             attributes["logprobs.refusal"] = json.dumps(refusal)
@@ -118,18 +118,11 @@ def _tool_call(call: Json) -> Json:
     return {"id": call.get("id"), "name": function.get("name"), "arguments": _primitive(arguments)}
 
 
-def _with_token_ids(chat: Json) -> Json:
-    """Move token ids to the place that vLLM uses now; older servers put them elsewhere."""
-    choices: list[Json] = chat.get("choices") or []
-    if not choices or choices[0].get("token_ids") is not None:
-        return chat
-    of_all = chat.get("response_token_ids") or []
-    ids = (
-        of_all[0] if of_all else (choices[0].get("provider_specific_fields") or {}).get("token_ids")
-    )
-    if ids is None:
-        return chat
-    return {**chat, "choices": [{**choices[0], "token_ids": ids}, *choices[1:]]}
+def _total(usage: Json) -> int | None:
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if "total_tokens" in usage or prompt is None or completion is None:
+        return usage.get("total_tokens")
+    return prompt + completion
 
 
 def _primitive(value: Any) -> Any:

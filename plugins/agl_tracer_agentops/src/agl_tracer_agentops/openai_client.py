@@ -1,31 +1,24 @@
-"""The AgentOps instrumentor of the OpenAI client, with our wrappers of chat and Responses calls."""
+"""The AgentOps instrumentor of the OpenAI client, without the calls that the core records."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from agentops.instrumentation.providers.openai import OpenaiInstrumentor
 
-from agl_tracer_agentops.calls import wrap_calls
-
 __all__ = ["OpenAIInstrumentor"]
-
-_CHAT: Final = ("openai.chat.completion", "chat")
-_RESPONSES: Final = ("openai.responses.create", "responses")
-_METHODS: Final = {
-    ("openai.resources.chat.completions", "Completions.create"): _CHAT,
-    ("openai.resources.chat.completions", "Completions.parse"): _CHAT,
-    # `parse` was here before openai 1.92.
-    ("openai.resources.beta.chat.completions", "Completions.parse"): _CHAT,
-    ("openai.resources.responses", "Responses.create"): _RESPONSES,
-    ("openai.resources.responses", "Responses.parse"): _RESPONSES,
-}
 
 
 class OpenAIInstrumentor(OpenaiInstrumentor):
-    """Wraps chat and Responses calls with our wrappers, and all others with AgentOps'."""
+    """Wraps calls that the tracer does not record itself, such as embeddings and images."""
 
     _instance: ClassVar[Any] = None  # each instrumentor class is a singleton
 
+    def __init__(self) -> None:
+        super().__init__()
+        methods = self.config.wrapped_methods
+        recorded = "openai.resources.completions"
+        self.config.wrapped_methods = [m for m in methods if m.package != recorded]
+
     def _custom_wrap(self, **kwargs: Any) -> None:
-        wrap_calls(self._tracer, _METHODS)
+        """Wrap nothing: AgentOps wraps chat and Responses calls here."""

@@ -13,7 +13,8 @@ from opentelemetry import trace as otel_trace
 from agl_core.errors import MissingDependencyError
 from agl_core.otel import get_tracer_provider, record_failure
 from agl_core.plugins import configured_by
-from agl_core.tracer import InstrumentationReport, OtelTracer
+from agl_core.tracer import CallWriter, InstrumentationReport, OtelTracer
+from agl_tracer_agentops.calls import AgentOpsCallWriter
 from agl_tracer_agentops.config import AgentOpsTracerConfig
 from agl_tracer_agentops.libraries import instrumented_on_import
 from agl_tracer_agentops.sdk import local_sdk
@@ -46,6 +47,11 @@ class AgentOpsTracer(OtelTracer):
     def __init__(self, config: AgentOpsTracerConfig) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         super().__init__(config)
         self._reports: list[Callable[[], InstrumentationReport]] = []
+
+    def _call_writer(self) -> CallWriter | None:
+        if not self._config.instrument_managed:
+            return None
+        return AgentOpsCallWriter(self._recorded_clients())
 
     def init_worker(
         self, worker_id: int, store: LightningStore | None = None, *args: Any, **kwargs: Any

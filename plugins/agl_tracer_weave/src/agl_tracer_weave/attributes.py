@@ -11,7 +11,9 @@ from agl_codec import CodecError, translate_request, translate_response
 from agl_core import semconv
 from agl_core.genai import Json, Protocol
 from agl_core.otel import flatten_attributes
-from agl_core.tracer import StreamRecord, response_to_jsonable, to_jsonable
+from agl_core.tracer import to_jsonable
+from agl_tracer_weave.payload import response_to_jsonable
+from agl_tracer_weave.streams import StreamRecord
 
 __all__ = [
     "agent_name",

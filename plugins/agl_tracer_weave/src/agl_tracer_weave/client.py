@@ -17,7 +17,14 @@ from weave.utils.attributes_dict import AttributesDict
 from agl_core import semconv
 from agl_core.errors import error_message
 from agl_core.otel import record_failure, set_attributes_later
-from agl_core.tracer import EnteredSpan, current_recording, enter_span, live_context, to_jsonable
+from agl_core.tracer import (
+    EnteredSpan,
+    current_recording,
+    enter_span,
+    get_active_tracer,
+    live_context,
+    to_jsonable,
+)
 from agl_tracer_weave.attributes import (
     agent_name,
     input_attributes,
@@ -39,8 +46,8 @@ class LocalWeaveClient(weave_client.WeaveClient):
     """Weave's client without a server.
 
     A call is an OpenTelemetry span, which is current while the call is on Weave's stack. So calls
-    nest with all other spans and reach the store in the same way. Calls outside of a trace are not
-    recorded.
+    nest with all other spans and reach the store in the same way. Calls outside of a trace of a
+    Weave tracer are not recorded.
 
     Args:
         project: Name of the project.
@@ -68,7 +75,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
         started_at: datetime.datetime | None = None,
     ) -> Call:
         """Start a call and its span; see Weave's ``WeaveClient.create_call``."""
-        if current_recording() is None or weave_client.is_tracing_setting_disabled():
+        if not _is_traced() or weave_client.is_tracing_setting_disabled():
             return weave_client.placeholder_call()
         name = op if isinstance(op, str) else op.name
         agent = agent_name(name, inputs)
@@ -184,3 +191,14 @@ class LocalWeaveClient(weave_client.WeaveClient):
             entered.leave()
         span.end()
         call_context.pop_call(call.id)
+
+
+def _is_traced() -> bool:
+    """Return whether the innermost trace is one of a Weave tracer.
+
+    The client is the process's, so it also sees calls in traces of other tracers, which record
+    model calls themselves.
+    """
+    from agl_tracer_weave.tracer import WeaveTracer
+
+    return current_recording() is not None and isinstance(get_active_tracer(), WeaveTracer)

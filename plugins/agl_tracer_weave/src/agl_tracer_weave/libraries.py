@@ -15,8 +15,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agl_core.tracer import RecordedManager, StreamRecord, on_import
+from agl_core.tracer import on_import
 from agl_tracer_weave.attributes import protocol_of
+from agl_tracer_weave.streams import RecordedManager, StreamRecord
 
 __all__ = ["patched_on_import"]
 

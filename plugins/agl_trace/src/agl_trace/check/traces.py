@@ -20,8 +20,8 @@ from agl_core.types import RUNNING_STATUSES, AttemptedRollout, Span
 __all__ = ["TraceChecks"]
 
 _CAPTURE = (
-    "point the agent's client at the resource's base_url (the proxy records calls), or give the "
-    "tracer instrument='auto'"
+    "the otel tracer records calls of the OpenAI and Anthropic SDKs; point any other client at the "
+    "resource's base_url (the proxy records its calls), or give the tracer instrument='auto'"
 )
 _EMPTY: dict[str, tuple[Severity, str, str]] = {
     "earlier": (

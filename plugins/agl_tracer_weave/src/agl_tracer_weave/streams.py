@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from agl_core.genai import Json, Protocol, loads
 from agl_core.genai.streams import assembler_for
-from agl_core.tracer._payload import to_jsonable
+from agl_core.tracer import to_jsonable
 
 _logger = logging.getLogger(__name__)
 

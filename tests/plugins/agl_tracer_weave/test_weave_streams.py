@@ -11,8 +11,8 @@ from typing import Any
 import openai
 import pytest
 
-from agl_core.tracer._streams import RecordedManager, StreamRecord
 from agl_testing import Reply, ScriptedModels, ToolCall
+from agl_tracer_weave.streams import RecordedManager, StreamRecord
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 

@@ -1,0 +1,343 @@
+"""Records the model calls of the OpenAI and Anthropic clients as spans.
+
+Both clients are generated alike: every method, helper and raw variant calls the client's
+``request``, which passes the HTTP response to ``_process_response``. These two methods are patched
+when the agent imports the client. The HTTP library holds both bodies as bytes, which do not change.
+So the agent's thread only keeps references to them. They are parsed when the span's attributes are
+read, in the exporter's thread. The agent gets exactly the objects that the client made. The span of
+a response that the agent reads later, such as a stream, is open until the end of the response.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from agl_core.genai import Json, Protocol, loads, parse_path
+from agl_core.otel import get_tracer, record_failure, set_attributes_later
+from agl_core.otel._provider import without_spans_of
+from agl_core.tracer._call_writer import RECORDED_CLIENTS, CallWriter, read_body
+from agl_core.tracer._current import live_context
+from agl_core.tracer._imports import on_import
+from agl_core.tracer._patches import PatchRecord
+from agl_core.tracer._payload import to_jsonable
+from agl_core.tracer._processor import current_recording
+
+if TYPE_CHECKING:
+    from agl_core.tracer._recording import TraceRecording
+
+_logger = logging.getLogger(__name__)
+
+_NAMES: Final[Mapping[Protocol, tuple[str, str]]] = {
+    "chat": ("openai.chat.completion", "chat"),
+    "completions": ("openai.completion", "text_completion"),
+    "responses": ("openai.responses.create", "chat"),
+    "messages": ("anthropic.messages.create", "chat"),
+}
+"""Name and operation of the spans."""
+_OWN_SCOPES: Final = frozenset({"com.anthropic.sdk.python"})
+"""Scopes of the spans with which a client records its calls itself, without the messages."""
+_CALL: Final = otel_context.create_key("agl-model-call")
+_SUPPRESSED: Final = "suppress_instrumentation"
+_ERROR_IN_STREAM: Final = re.compile(rb'"error"(?:\s*:\s*[{"]|\s*[,}])')
+
+# -- patching ------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_users = 0
+_patches = PatchRecord()
+_waiting = ExitStack()
+
+
+@contextmanager
+def record_model_calls() -> Generator[None]:
+    """Record the calls made in traces that want it, for a ``with`` block; blocks may overlap."""
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _waiting.enter_context(
+                on_import((f"{name}._base_client" for name in RECORDED_CLIENTS), _patch)
+            )
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _waiting.close()
+                _patches.restore()
+
+
+def _patch(module: str) -> None:
+    found = sys.modules[module]
+    library = module.partition(".")[0]
+    try:
+        methods = [
+            (owner, name, wrap(getattr(owner, name), library))
+            for kind, request in (("SyncAPIClient", _request), ("AsyncAPIClient", _async_request))
+            for owner in (getattr(found, kind),)
+            for name, wrap in (("request", request), ("_process_response", _process_response))
+        ]
+    except AttributeError as error:
+        _logger.warning("calls of this version of %r cannot be recorded: %s", library, error)
+        return
+    with _lock:
+        for owner, name, replacement in methods if _users else ():
+            _patches.add(owner, name, replacement)
+            setattr(owner, name, replacement)
+
+
+def _request(original: Callable[..., Any], library: str) -> Callable[..., Any]:
+    @wraps(original)
+    def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _start(self, options, library)
+        if call is None:
+            return original(self, cast_to, options, *args, **kwargs)
+        with call:
+            return original(self, cast_to, options, *args, **kwargs)
+
+    return request
+
+
+def _async_request(original: Callable[..., Any], library: str) -> Callable[..., Any]:
+    @wraps(original)
+    async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _start(self, options, library)
+        if call is None:
+            return await original(self, cast_to, options, *args, **kwargs)
+        with call:
+            return await original(self, cast_to, options, *args, **kwargs)
+
+    return request
+
+
+def _process_response(original: Callable[..., Any], library: str) -> Callable[..., Any]:
+    @wraps(original)
+    def process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = cast("_Call | None", otel_context.get_value(_CALL))
+        if call is not None:
+            call.answered(kwargs.get("response"))
+        return original(self, *args, **kwargs)
+
+    return process_response
+
+
+# -- one call ------------------------------------------------------------------------------------
+
+
+def _start(client: Any, options: Any, library: str) -> _Call | None:
+    """Start the span of a request, if it is a model call in a trace that records it."""
+    recording = current_recording()
+    writer = recording and recording.call_writer
+    if recording is None or writer is None or library not in writer.clients:
+        return None
+    if otel_context.get_value(_SUPPRESSED):
+        return None
+    try:
+        protocol = parse_path(urlsplit(str(options.url)).path).protocol
+        if protocol not in _NAMES or options.method.lower() != "post":
+            return None
+        return _Call(recording, writer, protocol, library, client, options)
+    except Exception:  # recording a call must not fail the agent
+        _logger.exception("a call of %r could not be recorded", library)
+        return None
+
+
+class _Call:
+    """The span of one call: current while the client works, open until the response ends."""
+
+    def __init__(
+        self,
+        recording: TraceRecording,
+        writer: CallWriter,
+        protocol: Protocol,
+        library: str,
+        client: Any,
+        options: Any,
+    ) -> None:
+        name, operation = _NAMES[protocol]
+        self._recording = recording
+        self._writer = writer
+        self._protocol: Protocol = protocol
+        self._body: Any = options.json_data
+        self._request: bytes | Json | None = None
+        self._chunks: list[bytes] = []
+        self._reading = False
+        self._tap: _Tap | None = None
+        self._ended = False
+        self._outer = otel_context.get_current()
+        self._span = get_tracer().start_span(
+            name,
+            live_context(),
+            kind=trace.SpanKind.CLIENT,
+            attributes={"gen_ai.operation.name": operation, "gen_ai.provider.name": library},
+        )
+        if parse_path(client.base_url.path).rollout_id is not None:
+            # A proxy of this framework records the call too: as a child, it counts once.
+            context = self._span.get_span_context()
+            parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+            # The client's placeholder for no headers is false.
+            options.headers = {"traceparent": parent, **(options.headers or {})}
+
+    def __enter__(self) -> None:
+        inner = otel_context.set_value(_CALL, self, trace.set_span_in_context(self._span))
+        otel_context.attach(without_spans_of(_OWN_SCOPES, inner))
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        otel_context.attach(self._outer)
+        if error is not None or not self._reading:
+            self.end(error)
+
+    def answered(self, response: Any) -> None:
+        """Keep the bodies of request and response, or wait until the agent reads the response."""
+        try:
+            if not response.is_success:
+                return
+            self._request = response.request.content
+            if response.is_closed:
+                self._chunks = [response.content]
+                return
+            self._reading = True
+            self._recording.unfinished.add(self.abandon)
+            self._tap = _Tap(response, self._chunks, self.end)
+        except Exception:
+            _logger.exception("a response could not be recorded")
+
+    def abandon(self) -> None:
+        """End the span at the last read of a response that is never read to its end."""
+        self.end(None, self._tap and self._tap.last_read)
+
+    def end(self, error: BaseException | None = None, at: int | None = None) -> None:
+        """End the span; only the first call has an effect.
+
+        Args:
+            error: The exception that ended the call, if any.
+            at: End of the span, in nanoseconds since the epoch; None means now.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        self._recording.unfinished.discard(self.abandon)
+        try:
+            self._describe(error)
+        except Exception:
+            _logger.exception("a call could not be recorded")
+        self._span.end(at)
+
+    def _describe(self, error: BaseException | None) -> None:
+        span, protocol, writer = self._span, self._protocol, self._writer
+        if error is not None:
+            record_failure(span, error)
+            span.set_attribute("error.type", type(error).__qualname__)
+        body = b"".join(self._chunks)
+        message = None
+        if body:
+            writer.ended(span, protocol, body)
+            if error is None and self._reading and _ERROR_IN_STREAM.search(body):
+                message = read_body(protocol, body)[1]
+        request = self._request
+        if request is None:  # no response
+            request = getattr(getattr(error, "request", None), "content", None)
+            request = to_jsonable(self._body) if request is None else request
+        set_attributes_later(span, partial(_request_attributes, writer, protocol, request))
+        if body:
+            set_attributes_later(span, partial(_response_attributes, writer, protocol, body))
+        if error is None:
+            code = trace.StatusCode.OK if message is None else trace.StatusCode.ERROR
+            span.set_status(code, message)
+
+
+def _request_attributes(writer: CallWriter, protocol: Protocol, body: bytes | Json) -> Json:
+    request: Json = loads(body) if isinstance(body, bytes) else body
+    return writer.request_attributes(protocol, request)
+
+
+def _response_attributes(writer: CallWriter, protocol: Protocol, body: bytes) -> Json:
+    try:
+        response, _ = read_body(protocol, body)
+    except ValueError:
+        return {}  # the client raises, and the span has its error
+    return writer.response_attributes(protocol, response)
+
+
+class _Tap:
+    """Keeps the bytes that are read from an HTTP response, until the response is read or closed."""
+
+    _METHODS: Final = ("iter_bytes", "aiter_bytes", "close", "aclose")
+
+    def __init__(
+        self, response: Any, chunks: list[bytes], done: Callable[[BaseException | None], None]
+    ) -> None:
+        self._response = response
+        self._class: Any = type(response)
+        self._chunks = chunks
+        self._done = done
+        self._fetching = False
+        self.last_read = time.time_ns()
+        for name in self._METHODS:
+            setattr(response, name, getattr(self, name))
+
+    def iter_bytes(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
+        with self._until_read():
+            for chunk in self._class.iter_bytes(self._response, *args, **kwargs):
+                yield self._kept(chunk)
+                self._fetching = True
+
+    async def aiter_bytes(self, *args: Any, **kwargs: Any) -> AsyncIterator[bytes]:
+        with self._until_read():
+            async for chunk in self._class.aiter_bytes(self._response, *args, **kwargs):
+                yield self._kept(chunk)
+                self._fetching = True
+
+    @contextmanager
+    def _until_read(self) -> Generator[None]:
+        failed: BaseException | None = None
+        self._fetching = True
+        try:
+            yield
+        except GeneratorExit:  # the agent has dropped the stream
+            raise
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            self._finish(failed)
+
+    def _kept(self, chunk: bytes) -> bytes:
+        self._chunks.append(chunk)
+        self.last_read = time.time_ns()
+        self._fetching = False
+        return chunk
+
+    def close(self) -> None:
+        try:
+            self._class.close(self._response)
+        finally:
+            self._closed()
+
+    async def aclose(self) -> None:
+        try:
+            await self._class.aclose(self._response)
+        finally:
+            self._closed()
+
+    def _closed(self) -> None:
+        if not self._fetching:  # else the response closes itself after its last bytes
+            self._finish(None)
+
+    def _finish(self, error: BaseException | None) -> None:
+        for name in self._METHODS:
+            self._response.__dict__.pop(name, None)
+        self._done(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from agl_core.plugins import get_registry, import_object
 from agl_core.store import LightningStore
@@ -22,18 +22,20 @@ class LLMProxy(ABC):
     concurrently. A proxy can be pickled; the copy has the same settings and is stopped.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make the default proxy (``direct``) for ``LLMProxy(port=…, model_list=…, store=…)``.
+    if not TYPE_CHECKING:  # type checkers would read the arguments of every proxy from it
 
-        Version 0.3 has one proxy, which is made so.
+        def __new__(cls, *args, **kwargs):
+            """Make the default proxy (``direct``) for ``LLMProxy(port=…, model_list=…, store=…)``.
 
-        Raises:
-            PluginError: The default proxy is not installed, or not usable.
-        """
-        made: type[Self] = cls
-        if cls is LLMProxy:
-            made = import_object(get_registry().component("proxy", "direct")[1].factory)
-        return super().__new__(made)
+            Version 0.3 has one proxy, which is made so.
+
+            Raises:
+                PluginError: The default proxy is not installed, or not usable.
+            """
+            made = cls
+            if cls is LLMProxy:
+                made = import_object(get_registry().component("proxy", "direct")[1].factory)
+            return super().__new__(made)
 
     # -- store -----------------------------------------------------------------------------------
 

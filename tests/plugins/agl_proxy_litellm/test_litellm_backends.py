@@ -379,3 +379,41 @@ async def test_a_model_list_from_http_does_not_read_the_environment(
                 assert reply.status == status, text
                 assert status == 200 or why in text
                 assert SECRET not in text
+
+
+@pytest.mark.parametrize("provider", ["hosted_vllm/Q", "openai/Q", "mistral/Q"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Reply(drop_after=0),
+        Reply(garbage=b'{"choices":null}'),
+        Reply(garbage=b'{"choices":[{"message":{"tool_calls":[5]},"logprobs":5}]}'),
+        Reply(error_status=401, error_message=f"Incorrect API key provided: {SECRET}"),
+        Reply(error_status=599),
+    ],
+    ids=["cut", "no choices", "odd types", "a key", "599"],
+)
+async def test_bad_answers_are_not_errors_of_the_proxy(
+    serve: Any,
+    backend: Any,
+    models: ScriptedModels,
+    claim: AttemptedRollout,
+    spans: Any,
+    provider: str,
+    bad: Reply,
+):
+    models.script = [bad]
+    proxy = await serve(backend(models, provider, api_key=SECRET), num_retries=0)
+    url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint
+    sent: dict[str, Any] = {"model": "q", "messages": MESSAGES, "user": "\ud800"}
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url + "/chat/completions", json=sent) as reply:
+            text = await reply.text()
+            assert reply.status in (200, 400, 401, 502, 599), text
+        async with session.post(url + "/chat/completions", json={**sent, "user": "u"}) as reply:
+            text += await reply.text()
+            assert reply.status in (200, 401, 502, 599), text
+    assert "Traceback" not in text and "site-packages" not in text
+    found = await spans()
+    assert len(found) == 2
+    assert SECRET not in text + "".join(span.model_dump_json() for span in found)

@@ -120,10 +120,6 @@ class HttpUpstream(Upstream):
             )
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _as_upstream_error(error, backend) from error
-        if not 200 <= response.status < 600:
-            response.close()
-            message = f"{_where(backend)} answered with the status {response.status}"
-            raise UpstreamError(502, message, "backend_garbage")
         return _HttpResponse(response, backend)
 
     def _url(self, request: UpstreamRequest) -> URL:

@@ -118,13 +118,18 @@ async def send(upstream: Upstream, request: UpstreamRequest) -> UpstreamResponse
     """Send a request; neither the response nor an error holds the credentials of the request.
 
     Raises:
-        UpstreamError: The backend did not respond.
+        UpstreamError: The backend did not respond, or with a status that HTTP does not have, which
+            our server could not send.
     """
     redactor = Redactor(_credentials(request))
     try:
         response = await upstream.send(request)
     except UpstreamError as error:
         raise _redacted(error, redactor) from error
+    if not 200 <= response.status < 600:
+        await response.close()
+        message = f"the backend {request.backend.api_base} answered {response.status}"
+        raise UpstreamError(502, message, "backend_garbage")
     return _RedactedResponse(response, redactor) if redactor else response
 
 

@@ -6,7 +6,7 @@ mock responses. An agent must not choose those, so only known parameters of mode
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agl_proxy_direct import CallError
 
@@ -45,8 +45,14 @@ def arguments(body: Json, *, openai: bool) -> Json:
         openai: Whether the server speaks OpenAI's protocol; it then gets every parameter.
 
     Raises:
-        CallError: 400, a parameter is unknown to LiteLLM's translation.
+        CallError: 400, a parameter is unknown to LiteLLM's translation, or the messages are not a
+            list of objects, which LiteLLM takes for granted.
     """
+    messages: Any = body.get("messages", [])
+    if not isinstance(messages, list) or not all(
+        isinstance(message, dict) for message in cast("list[Any]", messages)
+    ):
+        raise CallError(400, "messages must be a list of objects", "invalid_messages")
     if openai:
         found = {key: value for key, value in body.items() if key in _CARRIERS}
         rest = {key: value for key, value in body.items() if key not in _CARRIERS}

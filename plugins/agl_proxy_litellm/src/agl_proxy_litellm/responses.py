@@ -192,7 +192,12 @@ async def error_response(error: Exception, tap: Tap, backend: LiteLLMBackend) ->
         body = tap.take() + b"".join([piece async for piece in tap.pieces()])
         return BufferedResponse(tap.status, response_headers(tap.headers), body)
     status = getattr(error, "status_code", None)
-    if not isinstance(status, int) or isinstance(error, litellm.APIConnectionError):
+    # LiteLLM also has status 500 for a server that broke the connection or answered malformed.
+    if (
+        not isinstance(status, int)
+        or status == 500
+        or isinstance(error, litellm.APIConnectionError)
+    ):
         raise stream_error(error, tap, backend) from error
     headers: list[tuple[bytes, bytes]] = [JSON]
     for sent in (
@@ -215,9 +220,9 @@ def _message(error: Exception) -> str:
     message = str(getattr(error, "message", None) or error)
     # The text after the first mark describes the router's group, which always has one backend here.
     # After the others come LiteLLM's own files and lines, and advice to report them.
-    for mark in ("\n\nLiteLLM: model group", "\nTraceback (", "\n\nThis looks like a bug"):
+    for mark in ("\n\nLiteLLM: model group", "Traceback (most", "\n\nThis looks like a bug"):
         message = message.partition(mark)[0]
-    return message[:2000]
+    return message.strip()[:2000]
 
 
 def _json(result: Any) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import aiohttp
 import httpx
+from pydantic_core import to_json
 
 from agl_core.genai import Protocol
 from agl_proxy_direct import CallError, HttpUpstream, Upstream, UpstreamRequest, UpstreamResponse
@@ -107,6 +108,9 @@ class LiteLLMUpstream(Upstream):
         except CallError:
             raise
         except Exception as error:
+            if not _is_utf8(request.body):
+                message = "the request has a lone surrogate, which the provider's SDK cannot send"
+                raise CallError(400, message, "invalid_json") from error
             try:
                 return await error_response(error, tap, backend)
             finally:
@@ -192,3 +196,11 @@ def _forwarded(request: UpstreamRequest) -> dict[str, str]:
         if name.startswith(_FORWARDED) and not name.startswith(_NOT_FORWARDED):
             headers[name] = value.decode("latin-1")
     return headers
+
+
+def _is_utf8(body: Any) -> bool:
+    try:
+        to_json(body)
+    except ValueError:
+        return False
+    return True

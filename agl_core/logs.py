@@ -209,10 +209,10 @@ class _CleanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record = copy.copy(record)
         message = _printable(record.getMessage(), _MAX_MESSAGE)
-        error = record.exc_info[1] if record.exc_info else None
+        kind, error, trace = record.exc_info or (None, None, None)
         record.exc_info = record.exc_text = None
         if error is not None:
-            lines = traceback.format_exception(error)
+            lines = traceback.format_exception(kind, error, trace)
             times = self._times_seen(error)
             if times == 1:
                 record.exc_text = _printable("".join(lines).rstrip("\n"), _MAX_TRACEBACK)

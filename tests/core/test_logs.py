@@ -248,3 +248,22 @@ def test_configure_logger_is_deprecated() -> None:
 
 def test_public_names() -> None:
     assert all(hasattr(logs, name) for name in logs.__all__)
+
+
+def test_a_traceback_may_begin_later_than_the_exception_does(capsys):
+    def outer():
+        inner()
+
+    def inner():
+        raise KeyError("x")
+
+    logger = setup_module_logging(name="a_test_of_tracebacks", color=False)
+    with pytest.raises(KeyError) as raised:
+        outer()
+    last = raised.tb
+    while last.tb_next is not None:
+        last = last.tb_next
+    logger.error("failed", exc_info=(KeyError, raised.value, last))
+    said = capsys.readouterr().err
+    assert "in inner" in said
+    assert "in outer" not in said

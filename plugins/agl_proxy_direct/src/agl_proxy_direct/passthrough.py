@@ -35,7 +35,7 @@ class PassthroughExchange(Exchange):
         try:
             body = self._body or None
             if request is not None and named:
-                # Written anew also if the name is right: parsers differ in which of two equal keys
+                # Serialized even if the name is right: parsers differ in which of two equal keys
                 # they take, and the model checked above must be the one that the backend reads.
                 body = dumps({**request, "model": backend.model})
             sent = UpstreamRequest(

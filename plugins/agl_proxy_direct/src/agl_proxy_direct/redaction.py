@@ -25,7 +25,7 @@ from agl_proxy_direct.upstream import (
 __all__ = ["Redactor", "send"]
 
 _SHORTEST: Final = 8
-"""Characters. Keys like ``none`` and ``EMPTY`` stand for no key, and are words of many answers."""
+"""Characters. Placeholders for no key, ``none`` and ``EMPTY``, are words of many answers."""
 _REPLACEMENT: Final = b"[redacted]"
 _BEARER: Final = re.compile(r"(?:bearer|basic)\s+(\S+)", re.IGNORECASE)
 

@@ -6,6 +6,7 @@ directions, a missing time sorts as the latest, a missing text as ``""``, a miss
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -205,6 +206,23 @@ class BatchTests(StoreTests):
         page = await store.query_rollouts(limit=A_THOUSAND - 20)
         assert len(page) == A_THOUSAND - 20
         assert page.total == A_THOUSAND
+
+    async def test_a_list_is_in_order_whatever_the_order_of_updates(self, store: LightningStore):
+        requests = [EnqueueRolloutRequest(input=i) for i in range(A_THOUSAND)]
+        ids = [r.rollout_id for r in await store.enqueue_many_rollouts(requests)]
+        # Half of them in reverse, then some of the others forwards: neither is the list's order.
+        moved = [*range(A_THOUSAND // 2, 0, -1), *range(A_THOUSAND // 2 + 1, A_THOUSAND, 10)]
+        for start in range(0, len(moved), 50):
+            some = moved[start : start + 50]
+            await asyncio.gather(
+                *(store.update_rollout(ids[index], status="cancelled") for index in some)
+            )
+        page = await store.query_rollouts(status_in=["cancelled"])
+        assert [rollout.input for rollout in page] == sorted(moved)
+        page = await store.query_rollouts(status_in=["cancelled"], offset=300, limit=100)
+        assert [rollout.input for rollout in page] == sorted(moved)[300:400]
+        page = await store.query_rollouts(status_in=["queuing"])
+        assert [rollout.input for rollout in page] == sorted(set(range(A_THOUSAND)) - set(moved))
 
     async def test_the_spans_of_a_long_trace_are_whole(self, store: LightningStore):
         claimed = await claim(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 import time
 from collections.abc import Sequence
@@ -95,3 +96,20 @@ class GeneralTests(AdapterTests):
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace
     ):
         assert adapter.adapt(tuple(make_trace(3))) == adapter.adapt(make_trace(3))
+
+    def test_a_report_can_be_written_as_json(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        spans = make_trace(3)
+        _, report = adapter.adapt_with_report([*spans, spans[-1]])
+        written = json.loads(json.dumps(report.as_dict()))
+        assert written["spans"] == report.spans
+        assert written["produced"] == dict(report.produced)
+        counts = {
+            (item, reason): number
+            for item, reasons in written["left_out"].items()
+            for reason, number in reasons.items()
+        }
+        assert counts == dict(report.left_out)
+        assert set(written["repaired"]) == {item for item, _ in report.repaired}
+        assert ("certificates" in written) == (report.certificates is not None)

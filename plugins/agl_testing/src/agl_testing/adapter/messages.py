@@ -91,3 +91,41 @@ class MessageTests(AdapterTests):
         assert texts == ["answer 0", "answer 3"]
         assert report.count("call") == 2
         assert len(report.left_out) == 2
+
+    @requires("messages")
+    def test_spans_of_tools_are_the_tool_calls_of_their_call(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        spans = make_trace(1)
+        call = next(span for span in spans if is_model_call(span.attributes))
+        for index in range(2):
+            attributes: dict[str, Any] = {
+                "tool.name": f"tool_{index}",
+                "tool.call.id": f"call_{index}",
+                "tool.call.type": "function",
+                "tool.parameters": ARGUMENTS,
+            }
+            fields = {"span_id": f"{90 + index:016x}", "parent_id": call.span_id, "name": "tool"}
+            spans.append(call.model_copy(update={**fields, "attributes": attributes}))
+        without_id = {"tool.name": "nobody's", "tool.parameters": ARGUMENTS}
+        fields = {"span_id": "0d" * 8, "parent_id": call.span_id, "name": "tool"}
+        spans.append(call.model_copy(update={**fields, "attributes": without_id}))
+        (conversation,) = adapter.adapt(spans)
+        assert [
+            (made["id"], made["type"], made["function"]["name"], made["function"]["arguments"])
+            for made in conversation["messages"][-1]["tool_calls"]
+        ] == [(f"call_{i}", "function", f"tool_{i}", ARGUMENTS) for i in range(2)]
+
+    @requires("messages")
+    def test_a_call_around_a_call_is_counted_once(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        spans = make_trace(1)
+        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        inner = spans[at]
+        kept = {k: v for k, v in inner.attributes.items() if k != "gen_ai.response.id"}
+        outer = inner.model_copy(update={"span_id": "0f" * 8, "attributes": kept})
+        spans[at] = inner.model_copy(update={"parent_id": outer.span_id})
+        conversations, report = adapter.adapt_with_report([*spans, outer])
+        assert len(conversations) == 1
+        assert report.count("call") == 1

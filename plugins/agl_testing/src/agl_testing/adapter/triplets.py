@@ -172,6 +172,27 @@ class TripletTests(AdapterTests):
         ids = [triplet.metadata["response_id"] for triplet in triplets]
         assert ids == ["response-0", "response-1"]
 
+    @requires("triplets")
+    def test_a_reward_at_the_end_of_a_call_is_its_reward(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, call, reward = make_trace(1)
+        moment = {"start_time": call.end_time, "end_time": call.end_time}
+        (triplet,) = adapter.adapt([agent, call, reward.model_copy(update=moment)])
+        assert triplet.reward == 0.0
+
+    @requires("logprobs")
+    def test_a_call_that_lost_its_parent_stays_with_its_agent(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(3)
+        for at in range(1, len(spans)):
+            spans[at] = spans[at].model_copy(update={"parent_id": None})
+        triplets, report = adapter.adapt_with_report(spans)
+        assert [triplet.metadata["agent_name"] for triplet in triplets] == ["helper"] * 3
+        assert [triplet.reward for triplet in triplets] == [0.0, 1.0, 2.0]
+        assert sum(report.repaired.values()) >= 3
+
     @requires("logprobs")
     def test_triplets_have_text_and_logprobs(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace

@@ -210,8 +210,8 @@ class BatchTests(StoreTests):
     async def test_a_list_is_in_order_whatever_the_order_of_updates(self, store: LightningStore):
         requests = [EnqueueRolloutRequest(input=i) for i in range(A_THOUSAND)]
         ids = [r.rollout_id for r in await store.enqueue_many_rollouts(requests)]
-        # Half of them in reverse, then some of the others forwards: neither is the list's order.
-        moved = [*range(A_THOUSAND // 2, 0, -1), *range(A_THOUSAND // 2 + 1, A_THOUSAND, 10)]
+        # Some of them in reverse, then some of the others forwards: neither is the list's order.
+        moved = [*range(A_THOUSAND // 2, 0, -5), *range(A_THOUSAND // 2 + 1, A_THOUSAND, 10)]
         for start in range(0, len(moved), 50):
             some = moved[start : start + 50]
             await asyncio.gather(
@@ -219,8 +219,8 @@ class BatchTests(StoreTests):
             )
         page = await store.query_rollouts(status_in=["cancelled"])
         assert [rollout.input for rollout in page] == sorted(moved)
-        page = await store.query_rollouts(status_in=["cancelled"], offset=300, limit=100)
-        assert [rollout.input for rollout in page] == sorted(moved)[300:400]
+        page = await store.query_rollouts(status_in=["cancelled"], offset=100, limit=50)
+        assert [rollout.input for rollout in page] == sorted(moved)[100:150]
         page = await store.query_rollouts(status_in=["queuing"])
         assert [rollout.input for rollout in page] == sorted(set(range(A_THOUSAND)) - set(moved))
 

@@ -161,3 +161,17 @@ def test_a_line_that_is_not_a_row_is_named(tmp_path, line, message):
     (tmp_path / "x.jsonl").write_text(f"{{}}\n{line}\n")
     with pytest.raises(InvalidArgumentError, match=message):
         list(read_rows(tmp_path / "x.jsonl"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, suffix: str) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("kept")
+    path = tmp_path / f"rows{suffix}"
+    path.symlink_to(theirs)
+    path.with_name(path.name + ".part").symlink_to(theirs)
+    with writing_rows(path) as write:
+        write({"rollout_id": "ro-1"})
+    assert theirs.read_text() == "kept"
+    assert not path.is_symlink()
+    assert path.stat().st_size

@@ -14,7 +14,7 @@ import pytest
 
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
 from agl_core.store import current_request_key
-from agl_core.types import EnqueueRolloutRequest, Rollout, Span
+from agl_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig, Span
 from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.schema import SCHEMA_VERSION
 
@@ -96,8 +96,6 @@ async def test_a_damaged_value_that_sqlite_cannot_notice_raises(tmp_path):
     await write(store, lambda tx: tx.execute("UPDATE rollouts SET input = x'ff00'"))
     with pytest.raises(StoreDataError, match=r"store\.db: the file is damaged.*cannot be read"):
         await store.get_rollout_by_id(rollout.rollout_id)
-    with pytest.raises(StoreDataError, match=r"store\.db: the file is damaged"):
-        await store.dequeue_rollout()
     await store.close()
 
 
@@ -274,4 +272,40 @@ async def test_a_filter_takes_40000_ids(tmp_path):
     )
     await store.add_span(span)
     assert list(await store.query_spans(rollout.rollout_id, sort_by="rollout_id")) == [span]
+    await store.close()
+
+
+async def test_a_damaged_rollout_leaves_the_queue_and_the_others_go_on(tmp_path):
+    store = open_store(tmp_path / "store.db", scan_debounce_seconds=0.0)
+    first, damaged, last = [await store.enqueue_rollout(number) for number in range(3)]
+    config = RolloutConfig(timeout_seconds=1000.0)
+    running = await store.start_rollout("runs", config=config)
+    ids = [damaged.rollout_id, running.rollout_id]
+    await write(
+        store,
+        lambda tx: [
+            tx.execute("UPDATE rollouts SET config = x'7b22' WHERE rollout_id = ?", (name,))
+            for name in ids
+        ],
+    )
+    claimed = await store.dequeue_many_rollouts(limit=2)
+    assert [claim.rollout_id for claim in claimed] == [first.rollout_id, last.rollout_id]
+    assert await store.dequeue_rollout() is None
+    waited = await store.statistics()
+    assert waited["total_rollouts"] == 4
+    with pytest.raises(StoreDataError, match="a value cannot be read"):
+        await store.get_rollout_by_id(damaged.rollout_id)
+    await store.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed there")
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+async def test_a_file_removed_under_the_store_is_noticed_by_the_next_write(tmp_path, suffix):
+    path = tmp_path / "store.db"
+    store = open_store(path)
+    await store.enqueue_rollout("kept")
+    Path(f"{path}{suffix}").unlink()
+    for _ in range(2):
+        with pytest.raises(StoreDataError, match=r"store\.db: the file or its log was removed"):
+            await store.enqueue_rollout("lost")
     await store.close()

@@ -11,7 +11,7 @@ import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from pydantic_core import from_json, to_json
 
@@ -93,6 +93,15 @@ def _open(path: Path, suffix: str) -> Generator[RowWriter]:
         sink.close()
 
 
+def _create(path: Path) -> BinaryIO:
+    """Open a new file; what an interrupted export left, or a link of this name, is removed first.
+
+    In a folder that others can write to, a link could name any file of the user.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
 class _JsonLines:
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -100,7 +109,7 @@ class _JsonLines:
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if self._file is None:
-            self._file = self._path.open("wb")
+            self._file = _create(self._path)
         self._file.write(b"".join(to_json(row) + b"\n" for row in rows))
 
     def close(self) -> None:
@@ -112,13 +121,15 @@ class _Parquet:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._pyarrow, self._parquet = _load_parquet()
+        self._file: Any = None
         self._writer: Any = None
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if self._writer is None:
             columns = dict.fromkeys(["tools", *rows[0]] if _MESSAGES & rows[0].keys() else rows[0])
+            self._file = _create(self._path)
             schema = self._pyarrow.schema([(name, self._type(name)) for name in columns])
-            self._writer = self._parquet.ParquetWriter(self._path, schema, compression="zstd")
+            self._writer = self._parquet.ParquetWriter(self._file, schema, compression="zstd")
         schema = self._writer.schema
         plain = [{name: _cell(name, row.get(name)) for name in schema.names} for row in rows]
         self._writer.write_table(self._pyarrow.Table.from_pylist(plain, schema=schema))
@@ -126,6 +137,8 @@ class _Parquet:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
     def _type(self, name: str) -> Any:
         pa = self._pyarrow

@@ -111,11 +111,16 @@ async def send_response(
 # -- request bodies --------------------------------------------------------------------------------
 
 
+_BODY_SECONDS: Final = 120
+"""Longest time that a client may take to send a body."""
+
+
 async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     """Return the whole body.
 
     Raises:
-        HTTPError: 413, as soon as more than ``limit`` bytes are announced or received.
+        HTTPError: 413, as soon as more than ``limit`` bytes are announced or received; 408 if the
+            body is not complete in time.
         ClientGone: The connection closed before the end of the body.
     """
     announced = headers.get(b"content-length")
@@ -131,8 +136,14 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
         return body
     parts = [body]
     size = len(body)
+    deadline = asyncio.get_running_loop().time() + _BODY_SECONDS
     while message.get("more_body"):
-        message = await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            detail = f"the body was not complete after {_BODY_SECONDS} seconds"
+            raise HTTPError(408, detail, headers=((b"connection", b"close"),)) from None
         if message["type"] == "http.disconnect":
             raise ClientGone
         parts.append(message.get("body", b""))
@@ -196,12 +207,25 @@ def _is_finite(value: Any) -> bool:
     return True
 
 
+_MAX_DETAILS: Final = 20
+_MAX_DETAIL_CHARS: Final = 500
+
+
 def error_details(error: ValidationError, where: str) -> list[dict[str, Any]]:
-    """Return the invalid fields in FastAPI's format; ``where`` is ``body`` or ``query``."""
-    return [
-        {"type": item["type"], "loc": [where, *item["loc"]], "msg": item["msg"]}
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
+    """Return the first invalid fields in FastAPI's format; ``where`` is ``body`` or ``query``."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    details = [
+        {"type": item["type"], "loc": [where, *map(_cut, item["loc"])], "msg": _cut(item["msg"])}
+        for item in found[:_MAX_DETAILS]
     ]
+    if len(found) > _MAX_DETAILS:
+        more = f"{len(found) - _MAX_DETAILS} more values are not valid"
+        details.append({"type": "too_many_errors", "loc": [where], "msg": more})
+    return details
+
+
+def _cut(value: Any) -> Any:
+    return value[:_MAX_DETAIL_CHARS] if isinstance(value, str) else value
 
 
 # -- waiting ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ siblings say.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ __all__ = [
     "rollout_statuses",
 ]
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _MANY: Final = 500
 """An ``IN`` of more values gets them as one JSON array: SQLite limits the parameters of a statement
@@ -201,12 +203,21 @@ def _count_by_status(connection: sqlite3.Connection, statuses: Iterable[str] | N
 
 
 def find_watched(connection: sqlite3.Connection) -> list[RolloutRecord]:
-    """Return the rollouts that the watchdog watches, with their latest attempts."""
+    """Return the rollouts that the watchdog watches, with their latest attempts.
+
+    Rows that cannot be read are left out: they would stop the watchdog for all others.
+    """
     rows = connection.execute(
         f"SELECT {RECORD_COLUMNS} FROM rollouts r LEFT JOIN {LATEST_ATTEMPT} WHERE r.watched = 1 "
         "ORDER BY r.ordinal"
     ).fetchall()
-    return [record_from(row) for row in rows]
+    found: list[RolloutRecord] = []
+    for row in rows:
+        try:
+            found.append(record_from(row))
+        except sqlite3.DatabaseError as error:
+            logger.error("Rollout %s cannot be read and is not watched: %s", row[0], error)
+    return found
 
 
 def rollout_statuses(

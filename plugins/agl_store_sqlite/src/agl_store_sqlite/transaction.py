@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -35,6 +36,8 @@ from agl_store_sqlite.records import (
 )
 
 __all__ = ["StoredState", "Transaction"]
+
+logger = logging.getLogger(__name__)
 
 _KEEP_REQUESTS_SECONDS: Final = 3600.0
 """How long a call may be repeated under its idempotency key."""
@@ -217,12 +220,33 @@ class Transaction:
 
     def queue_head(self, limit: int) -> list[tuple[int, int, Rollout]]:
         """Return the ordinals, the numbers of attempts and the rollouts at the head."""
-        rows = self.execute(
-            f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r "
-            "WHERE queue_position NOT NULL ORDER BY queue_position LIMIT ?",
-            (limit,),
+        heads: list[tuple[int, int, Rollout]] = []
+        damaged = True
+        while damaged:
+            rows = self.execute(
+                f"SELECT r.ordinal, r.attempts, {ROLLOUT_COLUMNS} FROM rollouts r "
+                "WHERE queue_position NOT NULL ORDER BY queue_position LIMIT ?",
+                (limit,),
+            ).fetchall()
+            heads, damaged = [], False
+            for row in rows:
+                try:
+                    heads.append((row[0], row[1], rollout_from(row[2:])))
+                except sqlite3.DatabaseError as error:
+                    damaged = True
+                    self._set_aside(row[0], row[2], row[8], error)
+        return heads
+
+    def _set_aside(self, ordinal: int, rollout_id: str, status: str, error: Exception) -> None:
+        """Fail a rollout whose row cannot be read; at the head it would stop the whole queue."""
+        logger.error("Rollout %s cannot be read and leaves the queue: %s", rollout_id, error)
+        self.execute(
+            "UPDATE rollouts SET status = 'failed', end_time = ?, queue_position = NULL, "
+            "watched = 0 WHERE ordinal = ?",
+            (self.now, ordinal),
         )
-        return [(row[0], row[1], rollout_from(row[2:])) for row in rows.fetchall()]
+        self.count_rollout(status, "failed")
+        self.notices.append(Notice("rollout", self.now, rollout_id, status="failed"))
 
     def position_at_tail(self) -> int:
         """Return the next position of the queue."""

@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from agl_core.errors import AglError, StoreDataError
@@ -90,7 +91,8 @@ class Writer:
         self._path = path
         self._full = durability == "full"
         self._remote = remote
-        self._log = _open_log(connection, path)
+        self._log, self._file = _open_log(connection, path)
+        self._identity = _identity(self._file)
         self._failure: StoreDataError | None = None
         self._closed = False
         self._closing = threading.Lock()
@@ -190,6 +192,14 @@ class Writer:
                     self._run([write])
             return
         changed = self._connection.total_changes != before
+        if changed and self._is_removed():
+            self._failure = StoreDataError(
+                f"{self._path}: the file or its log was removed or replaced while the store had it "
+                "open; nothing can be stored any more; put the file back and open the store again"
+            )
+            logger.error("%s", self._failure)
+            self._fail(writes, self._failure)
+            return
         if changed and self._full and any(write.synced for write in writes):
             try:
                 _sync(self._log)
@@ -204,6 +214,10 @@ class Writer:
                 return
         self._answer(writes, outcomes)
         self._remote.tell(tx.notices, peers)
+
+    def _is_removed(self) -> bool:
+        # SQLite goes on writing to a file that has no name any more.
+        return _identity(self._file) != self._identity or os.fstat(self._log).st_nlink == 0
 
     def _fail(self, writes: Sequence[_Write[Any]], error: Exception) -> None:
         self._answer(writes, [_Failure(error)] * len(writes))
@@ -242,14 +256,23 @@ class Writer:
         return failure
 
 
-def _open_log(connection: sqlite3.Connection, path: str) -> int:
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _open_log(connection: sqlite3.Connection, path: str) -> tuple[int, str]:
     # SQLite resolves links, and the log lies beside the real file. Its locks are on the other two
     # files, so closing this descriptor releases none of them.
     _, _, real_path = connection.execute("PRAGMA database_list").fetchone()
     try:
-        return os.open(f"{real_path}-wal", os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        log = os.open(f"{real_path}-wal", os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
         raise StoreDataError(f"{path}: its log cannot be opened ({error})") from error
+    return log, real_path
 
 
 def _run_one(tx: Transaction, write: _Write[Any]) -> Any:

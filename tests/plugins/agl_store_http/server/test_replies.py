@@ -218,3 +218,16 @@ async def test_a_claim_that_nobody_took_is_not_lost(served, worker_id, headers, 
     assert [item["rollout_id"] for item in claimed] == [rollout.rollout_id]
     assert claimed[0]["attempt"]["sequence_id"] == sequence_id
     assert await Caller(served.app, body).run() == []
+
+
+async def test_a_key_of_another_body_is_refused(served):
+    path, key = "/queues/rollouts/enqueue", {"Idempotency-Key": "k"}
+    first = await served.post(path, {"rollouts": [{"input": 1}]}, headers=key)
+    again = await served.post(path, {"rollouts": [{"input": 1}]}, headers=key)
+    other = await served.post(path, {"rollouts": [{"input": 2}]}, headers=key)
+    assert (first.status, again.body) == (201, first.body)
+    assert (other.status, other.json["detail"]) == (
+        422,
+        "this Idempotency-Key was used for another request body",
+    )
+    assert (await served.store.statistics())["total_rollouts"] == 1

@@ -13,8 +13,9 @@ import pytest
 from agl_core.errors import PluginBrokenError
 from agl_core.plugins import AppSpec
 from agl_core.store import InMemoryLightningStore
-from agl_core.types import RolloutConfig
+from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 from agl_serving import mint_token
+from agl_store_http import LightningStoreClient
 from agl_store_http.server.api import ROUTES
 
 SECRET = "a secret of more than sixteen characters"
@@ -260,3 +261,33 @@ async def test_no_page_loads_scripts_from_another_host(served, path):
 def test_each_route_is_in_the_table_once():
     keys = [(method, route.path) for route in ROUTES for method in route.methods or ()]
     assert len(set(keys)) == len(keys)
+
+
+async def test_each_request_is_logged_at_debug(served, caplog):
+    caplog.set_level("DEBUG", logger="agl_store_http")
+    await served.get("/rollouts/ro-unknown")
+    await served.get("/nowhere")
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("GET /v1/agl/rollouts/ro-unknown: 200, ") for line in lines)
+    assert any(line.startswith("GET /v1/agl/nowhere: 404, ") for line in lines)
+
+
+async def test_a_body_that_does_not_end_is_given_up(served, monkeypatch):
+    monkeypatch.setattr("agl_serving.http._BODY_SECONDS", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.launcher.port)
+    writer.write(b"POST /v1/agl/spans HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 10\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.read(), 10)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_a_large_batch_goes_in_several_requests(served):
+    client = LightningStoreClient(served.url)
+    tasks = [EnqueueRolloutRequest(input=number) for number in range(5_001)]
+    enqueued = await client.enqueue_many_rollouts(tasks)
+    assert [rollout.input for rollout in enqueued] == list(range(5_001))
+    (claim,) = await client.dequeue_many_rollouts()
+    assert claim.input == 0
+    ids = [(claim.rollout_id, claim.attempt.attempt_id)] * 5_001
+    assert list(await client.get_many_span_sequence_ids(ids)) == list(range(1, 5_002))
+    await client.close()

@@ -56,6 +56,7 @@ from agl_store_http.client.codecs import (
     ATTEMPT,
     ATTEMPTS,
     CLAIMS,
+    MAX_BATCH,
     NAMED_RESOURCES,
     RESOURCES,
     RESOURCES_PAGE,
@@ -186,11 +187,13 @@ class LightningStoreClient(BatchingStore):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        if not rollouts:
-            return []
-        body = to_json({"rollouts": list(rollouts)})
-        reply = await self._create("/queues/rollouts/enqueue", body)
-        return ROLLOUTS.validate_json(reply.body)
+        """Enqueue a batch; one of more than 5,000 rollouts goes in several steps, in order."""
+        enqueued: list[Rollout] = []
+        for start in range(0, len(rollouts), MAX_BATCH):
+            body = to_json({"rollouts": list(rollouts[start : start + MAX_BATCH])})
+            reply = await self._create("/queues/rollouts/enqueue", body)
+            enqueued += ROLLOUTS.validate_json(reply.body)
+        return enqueued
 
     async def _create(self, path: str, body: bytes | None) -> Reply:
         return await self.call("POST", path, body, key=self._transport.new_key(path))

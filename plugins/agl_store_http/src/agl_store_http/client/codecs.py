@@ -25,6 +25,7 @@ __all__ = [
     "ATTEMPT",
     "ATTEMPTS",
     "CLAIMS",
+    "MAX_BATCH",
     "NAMED_RESOURCES",
     "RESOURCES",
     "RESOURCES_PAGE",
@@ -40,6 +41,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+MAX_BATCH: Final = 5_000
+"""Most rollouts, spans or sequence ids that a server takes in one request."""
 
 # An AttemptedRollout is a Rollout with one key more, so the first that fits is the right one.
 AnyRollout = Annotated[AttemptedRollout | Rollout, Field(union_mode="left_to_right")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json, to_json
 
 from agl_core.store import EncodedSpan
+from agl_store_http.client.codecs import MAX_BATCH
 from agl_store_http.client.transport import Reply, RequestFailed
 
 if TYPE_CHECKING:
@@ -58,12 +59,14 @@ class SpanSender:
             {"rollout_id": rollout_id, "attempt_id": attempt_id}
             for rollout_id, attempt_id in attempts
         ]
-        if len(requests) > 1:
-            reply = await self._batch("/spans/next/batch", to_json({"ids": requests}))
-            if reply is not None:
-                return from_json(reply.body)["sequence_ids"]
         numbers: list[int] = []
-        for request in requests:
+        for start in range(0, len(requests) if len(requests) > 1 else 0, MAX_BATCH):
+            batch = requests[start : start + MAX_BATCH]
+            reply = await self._batch("/spans/next/batch", to_json({"ids": batch}))
+            if reply is None:
+                break
+            numbers += from_json(reply.body)["sequence_ids"]
+        for request in requests[len(numbers) :]:
             reply = await self._client.call("POST", "/spans/next", to_json(request))
             numbers.append(from_json(reply.body)["sequence_id"])
         return numbers
@@ -97,7 +100,8 @@ def _batches(spans: Sequence[EncodedSpan]) -> Iterator[Sequence[EncodedSpan]]:
     start = size = 0
     for position, span in enumerate(spans):
         size += len(span.payload)
-        if size > _MAX_BATCH_BYTES and position > start:
+        full = size > _MAX_BATCH_BYTES or position - start == MAX_BATCH
+        if full and position > start:
             yield spans[start:position]
             start, size = position, len(span.payload)
     if start < len(spans):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -156,6 +157,8 @@ class StoreApp:
     # -- ASGI ------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if logger.isEnabledFor(logging.DEBUG) and scope["type"] == "http":
+            send = _logged(scope, send)
         await self._outermost(scope, receive, send)
 
     async def _serve(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -216,6 +219,22 @@ class StoreApp:
                 # The next round may find the store well again; without the watchdog no attempt
                 # would ever time out.
                 logger.exception("the watchdog's round failed")
+
+
+def _logged(scope: Message, send: Send) -> Send:
+    """Wrap ``send``: one line per request with its status and how long it took."""
+    started = time.perf_counter()
+    status = 0
+
+    async def logged(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            took = (time.perf_counter() - started) * 1000
+            logger.debug("%s %s: %d, %.1f ms", scope["method"], scope["path"], status, took)
+        await send(message)
+
+    return logged
 
 
 class _StoreAPI(FastAPI):

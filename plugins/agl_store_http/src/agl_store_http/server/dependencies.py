@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["Allow", "Call", "JsonBody", "RawBody", "allow", "json_body", "parse_query", "raw_body"]
 
 _MAX_KEY_LENGTH: Final = 200
+
+_body_digest: ContextVar[bytes] = ContextVar("body_digest", default=b"")
+"""Digest of the current request's body, if the request has an idempotency key."""
 
 
 class Call:
@@ -98,7 +102,7 @@ class Call:
         async def run() -> Reply:
             return Reply(await work(), status)
 
-        reply = await self.app.replies.once(self.reply_name(), run)
+        reply = await self.app.replies.once(self.reply_name(), run, _body_digest.get())
         assert reply is not None
         return reply
 
@@ -177,6 +181,8 @@ class JsonBody(RawBody):
             ValidationError: It does not parse.
         """
         body = await read_body(receive, headers, app.options.max_body_bytes)
+        if b"idempotency-key" in headers:
+            _body_digest.set(hashlib.sha256(body).digest())
         if not body:
             if self.optional:
                 return self._parse(b"{}")

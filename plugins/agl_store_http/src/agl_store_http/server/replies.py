@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from agl_serving import JSON, Message, Receive, Send
+from agl_serving import JSON, HTTPError, Message, Receive, Send
 
 __all__ = ["NoReply", "Reply", "ReplyMemory", "problem"]
 
@@ -79,29 +79,37 @@ class ReplyMemory:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._running: dict[str, asyncio.Future[None]] = {}
-        self._replies: dict[str, tuple[float, Reply]] = {}  # oldest first
+        self._replies: dict[str, tuple[float, Reply, bytes]] = {}  # oldest first
 
     def __len__(self) -> int:
         return len(self._replies)
 
-    async def once(self, key: str, run: Callable[[], Awaitable[Reply | None]]) -> Reply | None:
+    async def once(
+        self, key: str, run: Callable[[], Awaitable[Reply | None]], request: bytes = b""
+    ) -> Reply | None:
         """Return the reply remembered under ``key``, or run and remember.
 
         Args:
             key: Names the call: the client's key and what distinguishes calls that share it.
             run: Makes the reply. None means that nothing was done and nothing is to be remembered;
                 so does an exception.
+            request: Digest of the request.
+
+        Raises:
+            HTTPError: 422, the key belongs to another request.
         """
         while (running := self._running.get(key)) is not None:
             await asyncio.shield(running)
         known = self._replies.get(key)
         if known is not None:
+            if known[2] != request:
+                raise HTTPError(422, "this Idempotency-Key was used for another request body")
             return known[1]
         done = self._running[key] = asyncio.get_running_loop().create_future()
         try:
             reply = await run()
             if reply is not None:
-                self._remember(key, reply)
+                self._remember(key, reply, request)
             return reply
         finally:
             del self._running[key]
@@ -117,13 +125,13 @@ class ReplyMemory:
         self._bytes -= _size(key, known[1])
         return known[1]
 
-    def _remember(self, key: str, reply: Reply) -> None:
+    def _remember(self, key: str, reply: Reply, request: bytes) -> None:
         now = time.monotonic()
-        self._replies[key] = (now, reply)
+        self._replies[key] = (now, reply, request)
         self._bytes += _size(key, reply)
         while self._replies:
             oldest = next(iter(self._replies))
-            stored, old = self._replies[oldest]
+            stored, old, _ = self._replies[oldest]
             if self._bytes <= self._max_bytes and now - stored < self._retention:
                 break
             del self._replies[oldest]

@@ -6,7 +6,7 @@ null (overwrite); everything else is a model. Unknown keys are ignored, as the r
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
@@ -31,6 +31,7 @@ from agl_core.types import (
 )
 
 __all__ = [
+    "MAX_BATCH",
     "AttemptPage",
     "AttemptQuery",
     "AttemptUpdate",
@@ -64,6 +65,13 @@ Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 """An integer that fits a database column."""
 Timestamp = Annotated[float, Field(allow_inf_nan=False)]
+MAX_BATCH: Final = 5_000
+"""Most rollouts, spans or sequence ids of one request: they take about a second of the server.
+
+Lists also stop at their first item that does not fit. The errors of all items would take much more
+memory than the request (https://docs.pydantic.dev/latest/concepts/performance/, "FailFast").
+"""
+Strings = Annotated[list[str], Field(max_length=1_000_000, fail_fast=True)]
 
 
 # -- work ------------------------------------------------------------------------------------------
@@ -72,7 +80,7 @@ Timestamp = Annotated[float, Field(allow_inf_nan=False)]
 class EnqueueRequest(BaseModel):
     """Rollouts to append to the queue, in order."""
 
-    rollouts: list[EnqueueRolloutRequest]
+    rollouts: Annotated[list[EnqueueRolloutRequest], Field(max_length=MAX_BATCH, fail_fast=True)]
 
 
 class DequeueRequest(BaseModel):
@@ -132,7 +140,7 @@ class WorkerUpdate(TypedDict, total=False):
 class WaitRequest(BaseModel):
     """Rollouts to wait for."""
 
-    rollout_ids: list[str]
+    rollout_ids: Strings
     timeout: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Seconds; null waits as long as it takes."""
 
@@ -143,7 +151,7 @@ class WaitRequest(BaseModel):
 class SpanBatch(BaseModel):
     """Spans to store as one step."""
 
-    spans: list[Span]
+    spans: Annotated[list[Span], Field(max_length=MAX_BATCH, fail_fast=True)]
 
 
 class BatchStored(BaseModel):
@@ -165,7 +173,7 @@ class SequenceIdRequest(BaseModel):
 class SequenceIdsRequest(BaseModel):
     """Attempts that want sequence ids; one may stand several times."""
 
-    ids: list[SequenceIdRequest]
+    ids: Annotated[list[SequenceIdRequest], Field(max_length=MAX_BATCH, fail_fast=True)]
 
 
 class SequenceId(BaseModel):
@@ -196,8 +204,8 @@ class _Page(BaseModel):
 class RolloutQuery(_Page):
     """Filters, order and page of rollouts; an absent or null filter does not filter."""
 
-    status_in: list[RolloutStatus] | None = None
-    rollout_id_in: list[str] | None = None
+    status_in: Annotated[list[RolloutStatus], Field(fail_fast=True)] | None = None
+    rollout_id_in: Strings | None = None
     rollout_id_contains: str | None = None
     filter_logic: FilterLogic = "and"
 
@@ -211,7 +219,7 @@ class AttemptQuery(_Page):
 class WorkerQuery(_Page):
     """Filters, order and page of workers."""
 
-    status_in: list[WorkerStatus] | None = None
+    status_in: Annotated[list[WorkerStatus], Field(fail_fast=True)] | None = None
     worker_id_contains: str | None = None
     filter_logic: FilterLogic = "and"
 

@@ -11,7 +11,8 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pydantic_core import from_json
 
-from agl_store_http.server.otlp.wire import TraceRequest
+from agl_store_http.server.otlp.wire import TraceRequest, count_spans
+from agl_store_http.server.schemas import MAX_BATCH as MAX_SPANS
 
 __all__ = ["JSON_TYPE", "PROTOBUF_TYPE", "OTLPError", "decode_request", "decompress"]
 
@@ -20,6 +21,10 @@ JSON_TYPE: Final = b"application/json"
 
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _MAX_DEPTH: Final = 64
+_MAX_BRACES: Final = 100
+_MAX_RATIO: Final = 100
+"""Times that a gzip body may unfold, beyond the first megabyte: spans as text reach about 20."""
+_FREE_BYTES: Final = 1024 * 1024
 
 
 class OTLPError(Exception):
@@ -43,6 +48,7 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
     """
     if encoding.strip().lower() != b"gzip":
         return body
+    limit = min(limit, _FREE_BYTES + _MAX_RATIO * len(body))
     inflate = zlib.decompressobj(_GZIP_WINDOW)
     try:
         plain = inflate.decompress(body, limit)
@@ -62,12 +68,18 @@ def decode_request(body: bytes, media_type: bytes) -> Any:
         OTLPError: The media type is neither protobuf nor JSON, or the body does not parse.
     """
     if media_type == PROTOBUF_TYPE:
+        if count_spans(body, MAX_SPANS) > MAX_SPANS:
+            raise OTLPError(f"a request may hold {MAX_SPANS} spans", status=413)
         try:
             return TraceRequest.FromString(body)
         except DecodeError as error:
             raise OTLPError(f"the body is not an ExportTraceServiceRequest: {error}") from error
     if media_type == JSON_TYPE:
-        return TraceRequest.FromString(_from_json(body).SerializeToString())
+        # No span is shorter than its braces; the others are counted in the encoded request.
+        if body.count(b"{") > MAX_SPANS * _MAX_BRACES:
+            raise OTLPError("a request may not hold that many objects", status=413)
+        encoded: bytes = _from_json(body).SerializeToString()
+        return decode_request(encoded, PROTOBUF_TYPE)
     raise OTLPError(
         "Content-Type must be application/x-protobuf or application/json, "
         f"not {media_type.decode('latin-1')!r}"

@@ -3,7 +3,8 @@
 The active tracer belongs to a context, in the sense of :mod:`contextvars`: each task and each
 thread has its own, and tasks inherit that of their creator. So any number of rollouts run in one
 process without interference. A trace context makes its tracer the active one and restores the
-previous one at its end, so trace contexts nest.
+previous one at its end, so trace contexts nest. Within a nested one, emitters and model calls
+report to its tracer alone, also if it is of another kind.
 """
 
 from __future__ import annotations

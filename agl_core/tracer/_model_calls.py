@@ -27,6 +27,7 @@ from opentelemetry import trace
 from agl_core.genai import Json, Protocol, loads, parse_path
 from agl_core.otel import get_tracer, record_failure, set_attributes_later
 from agl_core.otel._provider import without_spans_of
+from agl_core.tracer._active import get_active_tracer
 from agl_core.tracer._call_writer import RECORDED_CLIENTS, CallWriter, read_body
 from agl_core.tracer._current import live_context
 from agl_core.tracer._imports import on_import
@@ -143,7 +144,9 @@ def _start(client: Any, options: Any, library: str) -> _Call | None:
     writer = recording and recording.call_writer
     if recording is None or writer is None or library not in writer.clients:
         return None
-    if otel_context.get_value(_SUPPRESSED):
+    # A tracer of another kind may be active within the trace; the innermost one records.
+    innermost = get_active_tracer() in (None, recording.tracer)
+    if not innermost or otel_context.get_value(_SUPPRESSED):
         return None
     try:
         protocol = parse_path(urlsplit(str(options.url)).path).protocol

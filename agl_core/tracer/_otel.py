@@ -197,6 +197,7 @@ class OtelTracer(Tracer):
             max_buffered=self._config.max_buffered,
             max_wait=self._config.max_wait,
             call_writer=self._calls,
+            tracer=self,
         )
 
     async def _close(self, recording: TraceRecording, outer: otel_context.Context) -> None:

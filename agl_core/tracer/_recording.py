@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from agl_core.store import LightningStore
+    from agl_core.tracer._base import Tracer
     from agl_core.tracer._call_writer import CallWriter
     from agl_core.tracer._exporter import ExportLoop
     from agl_core.types import Span
@@ -57,6 +58,7 @@ class TraceRecording:
         max_wait: Longest wait of the agent for room for one span, in seconds; then the trace is
             given up.
         call_writer: Describes the model calls of client libraries; None: they are not recorded.
+        tracer: The tracer that opened the trace.
 
     Attributes:
         unfinished: Functions that end the spans of responses that the agent has not read to their
@@ -74,9 +76,11 @@ class TraceRecording:
         max_buffered: int,
         max_wait: float,
         call_writer: CallWriter | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.trace_id: Final = trace_id
         self.call_writer: Final = call_writer
+        self.tracer: Final = tracer
         self.unfinished: set[Callable[[], None]] = set()
         self._store = store
         self._rollout_id = rollout_id or _LOCAL_ROLLOUT

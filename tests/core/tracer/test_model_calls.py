@@ -15,9 +15,11 @@ import anthropic
 import openai
 import pytest
 
+from agl_core import semconv
 from agl_core.adapter import TracerTraceToTriplet, TraceToMessages, TraceToTrajectory
+from agl_core.emitter import emit_message
 from agl_core.store import InMemoryLightningStore
-from agl_core.tracer import DummyTracer, OtelTracer
+from agl_core.tracer import DummyTracer, OtelTracer, set_active_tracer
 from agl_core.types import Span
 from agl_testing import Reply, ScriptedModels, ToolCall
 
@@ -482,6 +484,36 @@ async def test_several_initialised_tracers_record_a_call_once(
         tracer.init_worker(1)
         assert len(await spans_of(lambda: chat(client, claude), tracer)) == 1
         tracer.teardown_worker(1)
+
+
+@pytest.mark.parametrize("kind", [OtelTracer, DummyTracer])
+async def test_a_tracer_that_the_agent_activates_records_alone_until_it_ends(
+    client: openai.OpenAI, claude: anthropic.Anthropic, kind: Any
+):
+    inner = kind()
+    seen: list[str] = []
+
+    async def agent() -> None:
+        chat_stream(client, claude)
+        with inner.lifespan():
+            async with inner.trace_context():
+                emit_message("within")
+                client.chat.completions.create(**ASKED)
+                seen.extend(span.name for span in inner.get_last_trace())
+        client.chat.completions.create(**ASKED)
+
+    names = [span.name for span in await spans_of(agent)]
+    assert names == ["openai.chat.completion"] * 2
+    own = ["openai.chat.completion"] if kind is OtelTracer else []
+    assert seen == [semconv.SPAN_MESSAGE, *own]
+
+
+async def test_another_tracer_cannot_replace_the_active_one_within_its_trace():
+    async def agent() -> None:
+        with pytest.raises(ValueError, match="OtelTracer is the active tracer"):
+            set_active_tracer(DummyTracer())
+
+    assert await spans_of(agent) == []
 
 
 async def test_nothing_of_the_clients_is_patched_after_the_last_tracer():

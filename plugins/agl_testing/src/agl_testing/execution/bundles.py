@@ -10,7 +10,6 @@ from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 
 __all__ = [
-    "Absent",
     "ClaimWithDefaults",
     "DeafBatchRunner",
     "DeafRunner",
@@ -267,10 +266,3 @@ class TakesItsTime:
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         await asyncio.sleep(1.5)
         await store.update_worker("algorithm")
-
-
-class Absent:
-    """A runner bundle that returns at once."""
-
-    async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
-        await store.update_worker(f"runner-{worker_id}")

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from agl_core.execution import ExecutionEvent, ExecutionStrategy, RunnerBundle
+from agl_core.execution import ExecutionEvent, ExecutionStrategy
 from agl_core.store import LightningStore
 from agl_testing.execution.base import ExecutionTests, MakeStrategy, WatchedStore
 from agl_testing.execution.bundles import (
-    Absent,
     ClaimWithDefaults,
     DoTasks,
     DoTasksThenReturn,
@@ -84,15 +83,10 @@ class RunTests(ExecutionTests):
         assert done.total == 12
 
     @pytest.mark.parametrize("n_runners", [1, 2])
-    @pytest.mark.parametrize("runner", [Absent(), Present()], ids=["returns", "stays"])
     def test_the_algorithm_has_all_the_time_it_needs(
-        self,
-        make_strategy: MakeStrategy,
-        execution_store: WatchedStore,
-        runner: RunnerBundle,
-        n_runners: int,
+        self, make_strategy: MakeStrategy, execution_store: WatchedStore, n_runners: int
     ):
-        make_strategy(n_runners=n_runners).execute(TakesItsTime(), runner, execution_store)
+        make_strategy(n_runners=n_runners).execute(TakesItsTime(), Present(), execution_store)
         for name in ("algorithm", "runner-0"):
             assert asyncio.run(execution_store.get_worker_by_id(name)), name
 

@@ -422,7 +422,8 @@ async def test_a_stream_that_is_closed_early_ends_its_span_at_once(
     async def agent() -> None:
         with client.chat.completions.create(**ASKED, stream=True) as stream:
             kept.append(stream)
-            next(stream), next(stream)
+            next(stream)
+            next(stream)
         await tracer.flush()
         ended = tracer.get_last_trace()
         assert [span.name for span in ended] == ["openai.chat.completion"]

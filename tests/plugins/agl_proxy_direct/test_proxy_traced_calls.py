@@ -56,7 +56,7 @@ async def run(
 ) -> Callable[[Callable[[str], None]], Any]:
     """Return a function that runs work on the proxy's endpoint in a trace."""
     proxy = await serve(backend(models))
-    ids = {"rollout_id": claim.rollout_id, "attempt_id": claim.attempt.attempt_id}
+    ids: Any = {"rollout_id": claim.rollout_id, "attempt_id": claim.attempt.attempt_id}
 
     async def traced(work: Callable[[str], None]) -> list[Span]:
         tracer = OtelTracer()

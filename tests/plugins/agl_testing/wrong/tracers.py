@@ -102,11 +102,12 @@ class KeepsItsStackInItself(Base):
         if self.stack:
             context.attach(trace.set_span_in_context(self.stack[-1]))
         with super().operation_context(name, attributes, start_time, end_time) as recorder:
-            self.stack.append(recorder._span)
+            span = vars(recorder)["_span"]
+            self.stack.append(span)
             try:
                 yield recorder
             finally:
-                self.stack.remove(recorder._span)
+                self.stack.remove(span)
 
 
 class DropsSpansOfOtherThreads(Base):
@@ -207,5 +208,5 @@ class GivesEachSpanATraceOfItsOwn(Base):
 
         recording = current_recording()
         if recording is not None:
-            recording.trace_id = RandomIdGenerator().generate_trace_id()
+            vars(recording)["trace_id"] = RandomIdGenerator().generate_trace_id()
         return super().create_span(name, attributes, timestamp, status)

@@ -175,15 +175,24 @@ class FailingWorker:
 
 
 class DoTasksThenReturn:
-    """A runner bundle in which worker 0 returns after its first task, long before the end."""
+    """A runner bundle in which worker 0 returns after its first task, long before the end.
+
+    The others start after that task and take their time, or they might be done before it.
+    """
 
     async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
         while not event.is_set():
+            if worker_id and await store.get_worker_by_id("the first task is done") is None:
+                await asyncio.sleep(0.01)
+                continue
             claimed = await store.dequeue_rollout(f"Worker-{worker_id}", wait=0.2)
-            if claimed is not None:
-                await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
-                if worker_id == 0:
-                    return
+            if claimed is None:
+                continue
+            await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+            if worker_id == 0:
+                await store.update_worker("the first task is done")
+                return
+            await asyncio.sleep(0.05)
 
 
 class StubbornRunner:

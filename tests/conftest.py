@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if not item.get_closest_marker("timing")]
     items[:], left_out = (timing, others) if which == "only" else (others, timing)
     config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape lone surrogates in reports: pytest-xdist cannot send them and would end the run."""
+    report = yield
+    report.sections = [(name, _encodable(text)) for name, text in report.sections]
+    text = report.longreprtext
+    if text != _encodable(text):
+        report.longrepr = _encodable(text)
+    return report
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def free_coverages_lock() -> None:

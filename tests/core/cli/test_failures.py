@@ -85,7 +85,7 @@ def test_partial_failure_is_in_the_summary(forgets, agl, command):
     ("statuses", "causes", "verdict"),
     [
         ({}, {}, ""),
-        ({"rollouts": 3}, {}, ""),  # enqueued, and nobody waited
+        ({"rollouts": 3}, {}, ""),  # enqueued, and no call waited
         ({"succeeded": 1, "failed": 29}, {"x": 29}, ""),
         ({"failed": 30}, {"KeyError 'prompt'": 30}, "30 of 30 failed: KeyError 'prompt'"),
         ({"failed": 3}, {"a": 1, "b": 2}, "3 of 3 failed: 2 times b, and 1 other cause"),

@@ -463,7 +463,7 @@ def test_custom_components_are_used_unchanged() -> None:
         ({"runner": {"max_rollouts": "few"}}, "max_rollouts is 'few'; it takes an integer"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(options: Any, message: str) -> None:
+def test_wrong_arguments_are_reported_in_one_line(options: Any, message: str) -> None:
     with pytest.raises((ConfigError, InvalidArgumentError)) as refused:
         Trainer(**options)
     assert message in str(refused.value)

@@ -61,7 +61,7 @@ class TestPromptFiles:
             ("edit.jinja", "[user]\n{% for %}", "edit.jinja: "),
         ],
     )
-    def test_a_mistake_is_told_before_the_run(self, tmp_path: Path, name, content, message):
+    def test_a_mistake_is_reported_before_the_run(self, tmp_path: Path, name, content, message):
         (tmp_path / name).write_text(content)
         with pytest.raises(ConfigError, match=message):
             read_prompts(tmp_path)

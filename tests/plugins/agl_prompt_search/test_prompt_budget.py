@@ -35,7 +35,7 @@ NONE: dict[str, Any] = dict.fromkeys(("rollouts", "calls", "tokens", "cost", "pr
         ({"cost": 0.5}, {}, "max_cost = 0.5 is spent"),
     ],
 )
-def test_a_limit_is_told(limit: Any, more: Any, reason: str):
+def test_a_limit_is_reported(limit: Any, more: Any, reason: str):
     spent = Spending(rollouts=5, calls=2, input_tokens=10, output_tokens=20, cost=0.5)
     assert Budget(**limit).exceeded_by(spent, **more) == reason
 

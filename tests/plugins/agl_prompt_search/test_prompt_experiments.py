@@ -115,7 +115,9 @@ def test_a_trace_that_cannot_be_read_has_no_messages():
         ([["failed"], ["silent"]], 1),
     ],
 )
-def test_missing_conversations_are_told_after_the_first_batch_that_ran(batches, warnings, caplog):
+def test_missing_conversations_are_reported_after_the_first_batch_that_ran(
+    batches, warnings, caplog
+):
     failed = ROLLOUT.model_copy(update={"status": "failed"})
     kinds = {
         "failed": RolloutOutcome(failed, None, []),

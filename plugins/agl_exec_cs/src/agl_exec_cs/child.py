@@ -68,7 +68,7 @@ class Job(Protocol):
         """Do the work, in the child's main thread.
 
         Args:
-            leftovers: What agents leave behind in this process.
+            leftovers: Processes and threads that agents leave behind in this process.
         """
         ...
 

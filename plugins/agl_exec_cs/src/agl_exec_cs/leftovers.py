@@ -33,7 +33,7 @@ _HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserv
 
 
 class Leftovers:
-    """What agents leave behind in one child process; picklable.
+    """The processes and threads that agents leave behind in one child process; picklable.
 
     Args:
         name: Name of the child, for the log.

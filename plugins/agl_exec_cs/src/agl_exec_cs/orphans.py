@@ -38,7 +38,7 @@ def end_with_parent(stop: Callable[[], None], leftovers: Leftovers) -> None:
 
     Args:
         stop: Called when the parent has ended. The process is ended by force soon after.
-        leftovers: What agents leave behind in this process.
+        leftovers: Processes and threads that agents leave behind in this process.
     """
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:
@@ -55,7 +55,7 @@ def end_with_parent(stop: Callable[[], None], leftovers: Leftovers) -> None:
 
 def _end(leftovers: Leftovers) -> None:
     time.sleep(_GRACE)
-    # The log may be a pipe that nobody reads any more: it must not delay the exit.
+    # The log may be a pipe whose reader is gone: it must not delay the exit.
     _thread(leftovers.end_processes, os.getpid(), _CLEANUP / 2)
     time.sleep(_CLEANUP)
     os._exit(_ORPHANED)

@@ -67,7 +67,7 @@ def status_of(url: str, token: str = "") -> int:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_told_to_stop(run, number):
+def test_it_serves_until_a_signal_stops_it(run, number):
     process = run("--backend", "memory", "--port", "0")
     url = url_of(process)
     assert status_of(f"{url}/v1/agl/statistics") == 200
@@ -101,7 +101,7 @@ def test_a_secret_closes_it_to_strangers(run):
         (["--tls-cert", __file__], "go together"),
     ],
 )
-def test_mistakes_are_told_in_one_line(run, args, message):
+def test_mistakes_are_reported_in_one_line(run, args, message):
     process = run(*args)
     out, err = process.communicate(timeout=30)
     assert process.returncode in (1, 2)

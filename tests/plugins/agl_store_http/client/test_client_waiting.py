@@ -15,7 +15,7 @@ from agl_store_http import LightningStoreClient
 
 TIMEOUT = 0.3
 LATE = 0.2
-"""What a busy machine may add."""
+"""Seconds that a busy machine may add."""
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 

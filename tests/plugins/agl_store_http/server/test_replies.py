@@ -203,7 +203,7 @@ class Caller:
     [("w", {}, 1), (None, {}, 2), ("w", {"Idempotency-Key": "k"}, 1)],
     ids=["the same worker gets it", "it is queued again", "the same key gets it"],
 )
-async def test_a_claim_that_nobody_took_is_not_lost(served, worker_id, headers, sequence_id):
+async def test_a_claim_without_a_taker_is_not_lost(served, worker_id, headers, sequence_id):
     """Work arrives and the connection closes in one turn of the loop."""
     body = {"worker_id": worker_id}
     left = Caller(served.app, {**body, "wait": 60}, headers)

@@ -1,4 +1,4 @@
-"""What holds for every adapter."""
+"""Rules of every adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer holds besides its text, and the routes besides chat."""
+"""Parts of an answer besides its text, and the routes besides chat."""
 
 from __future__ import annotations
 

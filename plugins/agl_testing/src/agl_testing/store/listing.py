@@ -1,6 +1,6 @@
 """Every query sorted by every field, in pages, and past the sizes at which pages and batches end.
 
-What a query must return follows from the whole list in insertion order: sorting is stable in both
+The result of a query follows from the whole list in insertion order: sorting is stable in both
 directions, a missing time sorts as the latest, a missing text as ``""``, a missing number as 0.
 """
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from agl_core.logs import setup_logging
+
 # How long an example takes says something about the machine, which is shared and noisy.
 settings.register_profile("agl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("agl")
@@ -147,10 +149,12 @@ def same_logging() -> Iterator[None]:
     """Put the logging set-up back that a command run in this process replaces."""
     names = ["agl_core", *(name for name in sys.modules if name.startswith("agl_"))]
     loggers = [logging.getLogger(name) for name in names if "." not in name]
-    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    before = [(logger, logger.level, logger.propagate) for logger in loggers]
     yield
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
+    setup_logging(console=False)  # removes the command's handlers and no others
+    for logger, level, propagate in before:
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 @pytest.fixture

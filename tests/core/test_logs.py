@@ -24,6 +24,10 @@ def _restore() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in NAMES]
     before = [(log.level, log.propagate, log.disabled) for log in loggers]
     root_handlers = list(logging.root.handlers)
+    setup_logging(console=False)
+    for log in loggers:  # tests that ran before in this process may have left theirs
+        log.handlers.clear()
+        log.propagate = True  # pytest adds its own handlers to loggers that do not propagate
     yield
     setup_logging(console=False)
     for log, (level, propagate, disabled) in zip(loggers, before, strict=True):

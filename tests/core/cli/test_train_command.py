@@ -307,6 +307,8 @@ def test_a_signal_stops_a_run_cleanly(project, number):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell or nohup may have started the tests with the signal ignored.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     with process:
         try:

@@ -118,6 +118,18 @@ def test_model_calls_show_model_and_tokens():
     assert (summary.calls, summary.input_tokens, summary.output_tokens) == (3, 34, 5)
 
 
+def test_a_call_that_client_and_proxy_recorded_counts_once():
+    said = {"gen_ai.response.id": "r", "gen_ai.usage.output_tokens": 7}
+    spans = [
+        span(1, name="openai.chat.completion", attributes=said),
+        span(2, 1, name="agl.proxy.openai.chat.completion", attributes=said),
+        span(3, name="openai.chat.completion", attributes=said),
+    ]
+    view = view_trace(spans)
+    assert [row.kind for row in view.rows] == ["model"] * 3
+    assert (view.summary.calls, view.summary.output_tokens) == (2, 14)
+
+
 def test_kinds():
     tool = {"gen_ai.operation.name": "execute_tool"}
     spans = [

@@ -260,7 +260,10 @@ def _summary(rows: Sequence[SpanRow], spans: Sequence[Span]) -> TraceSummary:
         (row.start + (row.seconds or 0.0) for row in rows if row.start is not None), default=0.0
     )
     final = next((r for span in reversed(spans) if (r := read_reward(span)) is not None), None)
-    calls = [row for row in rows if row.kind == "model"]
+    models = [row for row in rows if row.kind == "model"]
+    # A proxy's span is a child of the span with which the agent's client recorded the same call.
+    repeated = {row.parent_id for row in models}
+    calls = [row for row in models if row.span_id not in repeated]
     return TraceSummary(
         spans=len(spans),
         seconds=ends,

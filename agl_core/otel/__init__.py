@@ -23,6 +23,7 @@ from agl_core.otel._attributes import (
     sanitize_attribute_value,
     sanitize_attributes,
     unflatten_attributes,
+    utf8,
 )
 from agl_core.otel._links import (
     extract_links_from_attributes,
@@ -56,6 +57,7 @@ __all__ = [
     "sanitize_attributes",
     "set_attributes_later",
     "unflatten_attributes",
+    "utf8",
 ]
 
 __getattr__, __dir__ = lazy_names(

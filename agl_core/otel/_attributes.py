@@ -184,7 +184,7 @@ def _uniform(items: Sequence[Any]) -> AttributeValue | None:
 
 
 def utf8(text: str) -> str:
-    """Replace lone surrogates: models produce them, and JSON cannot encode them."""
+    """Replace lone surrogates: models produce them, and JSON and protobuf cannot carry them."""
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")

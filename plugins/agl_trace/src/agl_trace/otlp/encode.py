@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic_core import to_json
 
 from agl_core import semconv
+from agl_core.otel import utf8
 from agl_core.types import Link, Span
 
 __all__ = ["to_export_request"]
@@ -71,7 +72,7 @@ def _scope(span: Span) -> tuple[str, str, str]:
     found = (span.model_extra or {}).get("instrumentation_scope")
     said: Mapping[str, Any] = cast("Any", found) if isinstance(found, Mapping) else {}
     name, version, schema_url = (
-        _text(str(said.get(key) or "")) for key in ("name", "version", "schema_url")
+        utf8(str(said.get(key) or "")) for key in ("name", "version", "schema_url")
     )
     return name, version, schema_url
 
@@ -84,19 +85,19 @@ def _encode(span: Span, target: Any, numbered: bool) -> None:
     if span.context is not None and span.context.trace_state:
         pairs = span.context.trace_state.items()
         target.trace_state = ",".join(f"{key}={value}" for key, value in pairs)
-    target.name = _text(span.name)
+    target.name = utf8(span.name)
     target.kind = _KINDS.get(str((span.model_extra or {}).get("kind")), _KINDS["INTERNAL"])
     start, end = _nanos(span.start_time), _nanos(span.end_time)
     target.start_time_unix_nano = start or end
     target.end_time_unix_nano = max(start, end)
     target.status.code = _STATUS_CODES[span.status.status_code]
-    target.status.message = _text(span.status.description or "")
+    target.status.message = utf8(span.status.description or "")
     _fill(target.attributes, span.attributes)
     if numbered and semconv.SPAN_SEQUENCE_ID not in span.attributes:
         _fill(target.attributes, {semconv.SPAN_SEQUENCE_ID: span.sequence_id})
     for event in span.events:
         encoded = target.events.add()
-        encoded.name = _text(event.name)
+        encoded.name = utf8(event.name)
         encoded.time_unix_nano = _nanos(event.timestamp) or start or end
         _fill(encoded.attributes, event.attributes)
     for link in span.links:
@@ -125,15 +126,10 @@ def _nanos(seconds: float | None) -> int:
     return whole * _NANOS_PER_SECOND + round((seconds - whole) * _NANOS_PER_SECOND)
 
 
-def _text(value: str) -> str:
-    """Replace lone surrogates, which protobuf cannot carry."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-
-
 def _fill(pairs: Any, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
         pair = pairs.add()
-        pair.key = _text(key)
+        pair.key = utf8(key)
         _set(pair.value, value)
 
 
@@ -152,4 +148,4 @@ def _set(target: Any, value: Any) -> None:
         for item in cast("list[Any]", value):
             _set(target.array_value.values.add(), item)
     else:
-        target.string_value = _text(str(value))
+        target.string_value = utf8(str(value))

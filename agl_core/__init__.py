@@ -26,6 +26,11 @@ __all__ = sorted(HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 lazy.provide("spans of the OpenTelemetry SDK", "agl_core.otel._convert:to_span")
 lazy.provide("resource types", "agl_core.plugins:load_resource_type")
+lazy.provide("replay", "agl_replay:replay")
+lazy.provide("replayed agent", "agl_replay.attempt:replayed_agent")
+lazy.provide("recording of suites", "agl_replay.evaluation:record_evaluation")
+lazy.provide("recordings of a suite", "agl_replay.suites:named_recordings")
+lazy.provide("replay of suites", "agl_replay.evaluation:replay_evaluation")
 
 
 def __getattr__(name: str) -> Any:
@@ -46,9 +51,10 @@ def _from_plugin(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module:  # the plugin is installed, but one of its imports is missing
             raise
-        raise AttributeError(
-            f"{name} is in a package that is not installed: pip install {distribution}"
-        ) from error
+        from agl_core.errors import MissingDependencyError
+
+        # `from agl_core import NAME` would replace the message of an AttributeError.
+        raise MissingDependencyError(name, pip=distribution) from error
 
 
 def __dir__() -> list[str]:

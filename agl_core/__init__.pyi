@@ -5,11 +5,8 @@ from typing import Any
 from agl_core.adapter import (
     Adapter,
     AdapterReport,
-    LlmProxyTraceToTriplet,
     OtelTraceAdapter,
     TraceAdapter,
-    TracerTraceToTriplet,
-    TraceToMessages,
     TraceToTripletBase,
 )
 from agl_core.agent import (
@@ -29,9 +26,6 @@ from agl_core.algorithm import (
     with_llm_proxy,
     with_store,
 )
-from agl_core.cli._constructors import (
-    lightning_cli,
-)
 from agl_core.emitter import (
     emit_annotation,
     emit_exception,
@@ -45,7 +39,9 @@ from agl_core.emitter import (
     get_reward_value,
     get_rewards_from_span,
     is_reward_span,
+    now,
     operation,
+    random,
     reward,
 )
 from agl_core.env import (
@@ -57,7 +53,6 @@ from agl_core.env import (
 from agl_core.execution import (
     ExecutionEvent,
     ExecutionStrategy,
-    MultiprocessingEvent,
     SharedMemoryExecutionStrategy,
     ThreadingEvent,
 )
@@ -106,7 +101,6 @@ from agl_core.types import (
     Event,
     FilterField,
     FilterOptions,
-    GenericResponse,
     Link,
     NamedResources,
     OtelResource,
@@ -119,22 +113,16 @@ from agl_core.types import (
     ResourceUnion,
     Rollout,
     RolloutConfig,
-    RolloutLegacy,
     RolloutMode,
     RolloutRawResult,
-    RolloutRawResultLegacy,
     RolloutStatus,
     SortOptions,
     Span,
-    SpanAttributeNames,
     SpanContext,
     SpanCoreFields,
     SpanLike,
-    SpanNames,
     SpanRecordingContext,
     StatusCode,
-    Task,
-    TaskIfAny,
     TaskInput,
     TraceState,
     TraceStatus,
@@ -146,8 +134,13 @@ from agl_core.types import (
 
 ClientServerExecutionStrategy: Any
 DirectProxy: Any
+MultiprocessingEvent: Any
 LightningStoreClient: Any
 LightningStoreServer: Any
+LlmProxyTraceToTriplet: Any
+TraceToMessages: Any
+TracerTraceToTriplet: Any
+lightning_cli: Any
 __version__: str
 
 # From plugins: their own packages have them with their types.
@@ -179,7 +172,6 @@ __all__ = [
     "FilterOptions",
     "FunctionalAlgorithm",
     "FunctionalLitAgent",
-    "GenericResponse",
     "Hook",
     "InMemoryLightningStore",
     "LLMProxy",
@@ -192,8 +184,6 @@ __all__ = [
     "Link",
     "LitAgent",
     "LitAgentRunner",
-    "LlmProxyTraceToTriplet",
-    "MultiprocessingEvent",
     "NamedResources",
     "OtelResource",
     "OtelTraceAdapter",
@@ -207,33 +197,25 @@ __all__ = [
     "ResourcesUpdate",
     "Rollout",
     "RolloutConfig",
-    "RolloutLegacy",
     "RolloutMode",
     "RolloutRawResult",
-    "RolloutRawResultLegacy",
     "RolloutStatus",
     "Runner",
     "SharedMemoryExecutionStrategy",
     "SortOptions",
     "Span",
-    "SpanAttributeNames",
     "SpanContext",
     "SpanCoreFields",
     "SpanLike",
-    "SpanNames",
     "SpanRecordingContext",
     "StatusCode",
-    "Task",
-    "TaskIfAny",
     "TaskInput",
     "ThreadingEvent",
     "TraceAdapter",
     "TraceState",
     "TraceStatus",
-    "TraceToMessages",
     "TraceToTripletBase",
     "Tracer",
-    "TracerTraceToTriplet",
     "Trainer",
     "Triplet",
     "Worker",
@@ -256,10 +238,11 @@ __all__ = [
     "get_reward_value",
     "get_rewards_from_span",
     "is_reward_span",
-    "lightning_cli",
     "llm_rollout",
+    "now",
     "operation",
     "prompt_rollout",
+    "random",
     "register_resource_type",
     "resolve_bool_env_var",
     "resolve_int_env_var",

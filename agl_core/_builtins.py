@@ -6,40 +6,6 @@ from agl_core.plugins import CommandSpec, ComponentSpec, hookimpl
 
 
 @hookimpl
-def agl_adapter() -> list[ComponentSpec]:
-    return [
-        ComponentSpec(
-            kind="adapter",
-            name="messages",
-            factory="agl_core.adapter._messages:TraceToMessages",
-            config="agl_core.adapter._config:MessagesConfig",
-            summary="Conversations in OpenAI's chat format",
-        ),
-        ComponentSpec(
-            kind="adapter",
-            name="proxy-triplet",
-            factory="agl_core.adapter._proxy_triplet:LlmProxyTraceToTriplet",
-            config="agl_core.adapter._config:ProxyTripletConfig",
-            summary="One triplet per call that went through an LLM proxy",
-        ),
-        ComponentSpec(
-            kind="adapter",
-            name="trajectory",
-            factory="agl_core.adapter._trajectory:TraceToTrajectory",
-            config="agl_core.adapter._config:TrajectoryConfig",
-            summary="Calls that continue each other token by token, as one row each",
-        ),
-        ComponentSpec(
-            kind="adapter",
-            name="triplet",
-            factory="agl_core.adapter._triplet:TracerTraceToTriplet",
-            config="agl_core.adapter._config:TripletConfig",
-            summary="One triplet per model call that a tracer recorded",
-        ),
-    ]
-
-
-@hookimpl
 def agl_algorithm() -> list[ComponentSpec]:
     return [
         ComponentSpec(
@@ -56,24 +22,9 @@ def agl_algorithm() -> list[ComponentSpec]:
 def agl_command() -> list[CommandSpec]:
     return [
         CommandSpec(
-            name="doctor",
-            target="agl_core.cli._doctor:doctor",
-            summary="Check the environment, the plugins and a store",
-        ),
-        CommandSpec(
-            name="eval",
-            target="agl_core.cli._eval:evaluate",
-            summary="Score the agent that a file describes, changing nothing",
-        ),
-        CommandSpec(
             name="plugins",
             target="agl_core.cli._plugins:plugins",
             summary="List, describe and check plugins",
-        ),
-        CommandSpec(
-            name="train",
-            target="agl_core.cli._train:train",
-            summary="Train the agent that a file describes",
         ),
         CommandSpec(
             name="version",

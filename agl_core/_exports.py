@@ -8,25 +8,20 @@ from __future__ import annotations
 from typing import Final
 
 _BY_MODULE: Final[dict[str, str]] = {
-    "agl_core.adapter": (
-        "Adapter AdapterReport LlmProxyTraceToTriplet OtelTraceAdapter TraceAdapter"
-        " TraceToMessages TraceToTripletBase TracerTraceToTriplet"
-    ),
+    "agl_core.adapter": "Adapter AdapterReport OtelTraceAdapter TraceAdapter TraceToTripletBase",
     "agl_core.agent": "FunctionalLitAgent LitAgent llm_rollout prompt_rollout rollout",
     "agl_core.algorithm": (
         "Algorithm Baseline FastAlgorithm FunctionalAlgorithm algo batch_iter_over_dataset"
         " with_llm_proxy with_store"
     ),
-    "agl_core.cli._constructors": "lightning_cli",
     "agl_core.emitter": (
         "emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward"
         " find_reward_spans get_message_value get_object_value get_reward_value"
-        " get_rewards_from_span is_reward_span operation reward"
+        " get_rewards_from_span is_reward_span now operation random reward"
     ),
     "agl_core.env": "LightningEnvVar resolve_bool_env_var resolve_int_env_var resolve_str_env_var",
     "agl_core.execution": (
-        "ExecutionEvent ExecutionStrategy MultiprocessingEvent"
-        " SharedMemoryExecutionStrategy ThreadingEvent"
+        "ExecutionEvent ExecutionStrategy SharedMemoryExecutionStrategy ThreadingEvent"
     ),
     "agl_core.logs": "configure_logger setup_logging setup_module_logging",
     "agl_core.plugins": "build_component",
@@ -43,13 +38,12 @@ _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.trainer": "Trainer",
     "agl_core.types": (
         "Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset"
-        " EnqueueRolloutRequest Event FilterField FilterOptions GenericResponse LLM Link"
-        " NamedResources OtelResource PaginatedResult ParallelWorkerBase PromptTemplate ProxyLLM"
-        " Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutLegacy RolloutMode"
-        " RolloutRawResult RolloutRawResultLegacy RolloutStatus SortOptions Span"
-        " SpanAttributeNames SpanContext SpanCoreFields SpanLike SpanNames SpanRecordingContext"
-        " StatusCode Task TaskIfAny TaskInput TraceState TraceStatus Triplet Worker WorkerStatus"
-        " register_resource_type"
+        " EnqueueRolloutRequest Event FilterField FilterOptions LLM Link NamedResources"
+        " OtelResource PaginatedResult ParallelWorkerBase PromptTemplate ProxyLLM"
+        " Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode"
+        " RolloutRawResult RolloutStatus SortOptions Span SpanContext SpanCoreFields"
+        " SpanLike SpanRecordingContext StatusCode TaskInput TraceState TraceStatus"
+        " Triplet Worker WorkerStatus register_resource_type"
     ),
 }
 
@@ -62,7 +56,12 @@ PLUGIN_HOMES: Final[dict[str, tuple[str, str]]] = {
     "LightningStoreClient": ("agl_store_http", "agl-store-http"),
     "LightningStoreServer": ("agl_store_http", "agl-store-http"),
     "ClientServerExecutionStrategy": ("agl_exec_cs", "agl-exec-cs"),
+    "MultiprocessingEvent": ("agl_exec_cs", "agl-exec-cs"),
     "DirectProxy": ("agl_proxy_direct", "agl-proxy-direct"),
+    "LlmProxyTraceToTriplet": ("agl_adapters", "agl-adapters"),
+    "TraceToMessages": ("agl_adapters", "agl-adapters"),
+    "TracerTraceToTriplet": ("agl_adapters", "agl-adapters"),
+    "lightning_cli": ("agl_train", "agl-train"),
     "APO": ("agl_algo_apo", "agl-algo-apo"),
     "VERL": ("agl_algo_verl", "agl-algo-verl"),
     "AgentOpsTracer": ("agl_tracer_agentops", "agl-tracer-agentops"),

@@ -13,6 +13,7 @@
     ├── StoreDataError                    (RuntimeError)
     ├── PermissionDeniedError             (PermissionError)
     ├── RunEndedError                     (RuntimeError)
+    ├── RunFailedError                    (RuntimeError)
     ├── AgentError                        (RuntimeError)
     │   ├── AgentCancelledError
     │   ├── AgentResultError              (also TypeError, ValueError)
@@ -43,6 +44,8 @@ Errors cross HTTP by class name: a store client raises the class that the server
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AgentCancelledError",
     "AgentError",
@@ -69,6 +72,7 @@ __all__ = [
     "ResourcesNotFoundError",
     "RolloutNotFoundError",
     "RunEndedError",
+    "RunFailedError",
     "SpansEvictedError",
     "StoreDataError",
     "StoreUnavailableError",
@@ -129,6 +133,15 @@ class PermissionDeniedError(AglError, PermissionError):
 
 class RunEndedError(AglError, RuntimeError):
     """The run has ended: the runner that requested a rollout will get no more."""
+
+
+class RunFailedError(AglError, RuntimeError):
+    """No rollout of a run succeeded; the message has the common cause.
+
+    ``outcome`` is the :class:`~agl_core.algorithm.BatchOutcome` of an evaluation, else None.
+    """
+
+    outcome: Any = None
 
 
 class AgentError(AglError, RuntimeError):

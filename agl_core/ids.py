@@ -41,20 +41,25 @@ def generate_id(length: int) -> str:
 
 
 def new_rollout_id() -> str:
+    """Return the id of a new rollout."""
     return "ro-" + os.urandom(6).hex()
 
 
 def new_attempt_id() -> str:
+    """Return the id of a new attempt."""
     return "at-" + os.urandom(4).hex()
 
 
 def new_resources_id() -> str:
+    """Return the id of a new snapshot of resources."""
     return "rs-" + os.urandom(6).hex()
 
 
 def new_trace_id() -> str:
+    """Return the id of a new trace."""
     return os.urandom(16).hex()
 
 
 def new_span_id() -> str:
+    """Return the id of a new span."""
     return os.urandom(8).hex()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from agl_core.errors import MissingDependencyError
+
 __all__ = ["lazy_names", "provide", "service"]
 
 _services: dict[str, str] = {}
@@ -26,9 +28,20 @@ def provide(name: str, function: str) -> None:
 
 
 def service(name: str) -> Callable[..., Any]:
-    """Return the function that provides a service, importing its module."""
+    """Return the function that provides a service, importing its module.
+
+    Raises:
+        MissingDependencyError: A package provides it that is not installed.
+    """
     module, _, function = _services[name].partition(":")
-    return getattr(import_module(module), function)
+    try:
+        return getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name != package:
+            raise
+        pip = package.replace("_", "-")
+        raise MissingDependencyError(f"the service {name!r}", pip=pip) from error
 
 
 def lazy_names(

@@ -49,9 +49,11 @@ from agl_core.types._rollout import (
 
 __all__ = [
     "ENDED_STATUSES",
+    "RUNNING_ATTEMPTS",
     "Change",
     "QueueAction",
     "begin_attempt",
+    "is_abandoned",
     "is_watched",
     "new_rollout",
     "nothing_to_claim",
@@ -62,6 +64,7 @@ __all__ = [
     "update_attempt",
     "update_rollout",
     "verdict",
+    "was_interrupted",
     "worker_heartbeat",
 ]
 
@@ -69,6 +72,10 @@ QueueAction = Literal["append", "remove"]
 
 ENDED_STATUSES: Final = frozenset({"failed", "succeeded", "timeout", "unresponsive"})
 """Attempt statuses that set an end time; a span revives an attempt only from ``unresponsive``."""
+
+RUNNING_ATTEMPTS: Final = "running_attempts"
+"""Key of ``heartbeat_stats``: ids of the attempts of a runner that runs several at a time."""
+_CLAIM_SECONDS: Final = 2.0
 
 
 class Change(NamedTuple):
@@ -79,6 +86,8 @@ class Change(NamedTuple):
     worker: Worker | None = None
     queue: QueueAction | None = None
     """Append the rollout at the tail of the queue, or remove it wherever it is."""
+    reward: float | None = None
+    """A reward that arrived for the attempt."""
 
 
 # -- creating and claiming -----------------------------------------------------------------------
@@ -325,6 +334,31 @@ def worker_heartbeat(
 ) -> Worker:
     """Return the worker after a heartbeat; ``changes`` may hold new ``heartbeat_stats``."""
     return evolve(worker or _new_worker(worker_id), {**changes, "last_heartbeat_time": now})
+
+
+def is_abandoned(worker: Worker, attempt: Attempt) -> bool:
+    """Return whether a worker no longer runs an attempt that it claimed.
+
+    A worker's record names the attempt that it claimed last. The heartbeats of a runner with
+    several attempts list all of them. A claim may take a moment to reach the runner.
+    """
+    if _is_on(worker, attempt):
+        return False
+    listed: Any = (worker.heartbeat_stats or {}).get(RUNNING_ATTEMPTS)
+    if listed is None:
+        return True
+    beat = worker.last_heartbeat_time
+    late = beat is not None and beat > attempt.start_time + _CLAIM_SECONDS
+    return late and attempt.attempt_id not in listed
+
+
+def was_interrupted(attempt: Attempt) -> bool:
+    """Return whether an ended attempt has an error that is not the agent's: it lost its runner.
+
+    A runner writes the type of the agent's exception; other code that fails an attempt cannot.
+    """
+    said = attempt.metadata or {}
+    return "error" in said and said.get("error_type") in (None, "AgentCancelledError")
 
 
 def is_watched(rollout: Rollout) -> bool:

@@ -17,8 +17,9 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from agl_core._known_errors import KnownErrors
 from agl_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ _PLAIN_WIDTH: Final = 200
 _MAX_MESSAGE: Final = 4000
 _MAX_TRACEBACK: Final = 20_000
 """Characters of a message or a traceback that are logged."""
-_MAX_KNOWN_TRACEBACKS: Final = 1000
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -204,7 +204,7 @@ class _CleanFormatter(logging.Formatter):
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
         self._inner = inner
-        self._tracebacks: dict[tuple[Any, ...], int] = {}
+        self._errors = KnownErrors()
 
     def format(self, record: logging.LogRecord) -> str:
         record = copy.copy(record)
@@ -213,7 +213,7 @@ class _CleanFormatter(logging.Formatter):
         record.exc_info = record.exc_text = None
         if error is not None:
             lines = traceback.format_exception(kind, error, trace)
-            times = self._times_seen(error)
+            times = self._errors.count(error, trace)
             if times == 1:
                 record.exc_text = _printable("".join(lines).rstrip("\n"), _MAX_TRACEBACK)
             else:
@@ -221,14 +221,6 @@ class _CleanFormatter(logging.Formatter):
                 message += f": {what} (traceback as before; seen {times} times)"
         record.msg, record.args = message, None
         return self._inner.format(record)
-
-    def _times_seen(self, error: BaseException) -> int:
-        frames = traceback.walk_tb(error.__traceback__)
-        place = (type(error), *((frame.f_code, line) for frame, line in frames))
-        if len(self._tracebacks) >= _MAX_KNOWN_TRACEBACKS:
-            self._tracebacks.clear()
-        times = self._tracebacks[place] = self._tracebacks.get(place, 0) + 1
-        return times
 
 
 # -- handlers ------------------------------------------------------------------------------------

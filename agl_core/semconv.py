@@ -82,6 +82,10 @@ OPERATION_NAME: Final = "agentlightning.operation.name"
 OPERATION_INPUT: Final = "agentlightning.operation.input"
 OPERATION_OUTPUT: Final = "agentlightning.operation.output"
 
+REPLAYED_CALL: Final = "agl.replay.call"
+"""Number of the recorded call that answered a call; absent if a model did."""
+RECORDED_OPERATION: Final = "agl.operation.record"
+"""JSON of a recorded operation: ``arguments``, and ``result`` or ``error``."""
 MODEL_VERSION: Final = "agentlightning.model_version"
 """Version of the weights that answered a model call; written by LLM proxies."""
 

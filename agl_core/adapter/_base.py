@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agl_core.adapter._report import AdapterReport
 from agl_core.emitter import get_reward_value
-from agl_core.types import Span, SpanLike, Triplet
+from agl_core.types import Span, Triplet
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -57,7 +57,7 @@ class Adapter(Generic[T_from, T_to]):
 class TraceAdapter(Adapter[Sequence[Span], T_to], Generic[T_to]):
     """An adapter of the spans of one attempt, given in the order they were stored.
 
-    The built-in adapters also accept spans of the OpenTelemetry SDK.
+    Those of agl-adapters also accept spans of the OpenTelemetry SDK.
     """
 
 
@@ -67,18 +67,6 @@ class OtelTraceAdapter(Adapter[Sequence[ReadableSpan], T_to], Generic[T_to]):
 
 class TraceToTripletBase(TraceAdapter[list[Triplet]]):
     """Base of the adapters that produce triplets, the input of reinforcement learning."""
-
-
-def as_spans(source: Sequence[SpanLike]) -> Sequence[Span]:
-    """Convert the OpenTelemetry spans in ``source``; return ``source`` itself if it has none."""
-    if all(isinstance(span, Span) for span in source):
-        return cast("Sequence[Span]", source)
-    return [
-        span
-        if isinstance(span, Span)
-        else Span.from_opentelemetry(span, "rollout-dummy", "attempt-dummy", index)
-        for index, span in enumerate(source)
-    ]
 
 
 def read_reward(span: Span) -> float | None:

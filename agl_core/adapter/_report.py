@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from agl_core.adapter._certificates import CertificateSummary
-
 Item = Literal["span", "call", "reward", "message", "row"]
 """The kinds of things that are left out; plugins may count other kinds."""
 
@@ -39,6 +37,7 @@ class Reason(StrEnum):
     NESTED_CALL = "part of the call it is nested in"
     NO_TOKEN_IDS = "no token ids"  # noqa: S105
     NO_MESSAGES = "no messages captured"
+    REPLAYED = "repeats a recorded call"
 
     # messages
     NOT_ASSISTANT = "a completion whose role is not assistant"
@@ -71,14 +70,12 @@ class AdapterReport:
         produced: How many results there are, by their plural name (``{"triplets": 3}``).
         left_out: How many things were left out, by ``(item, reason)``.
         repaired: How many things were repaired and kept, by ``(item, repair)``.
-        certificates: Summary of the rows' certificates; None if the results have none.
     """
 
     spans: int = 0
     produced: dict[str, int] = field(default_factory=dict[str, int])
     left_out: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     repaired: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    certificates: CertificateSummary | None = None
 
     def leave_out(self, item: Item | str, reason: Reason | str, count: int = 1) -> None:
         """Count something that was left out; a count of 0 adds no entry."""
@@ -109,23 +106,16 @@ class AdapterReport:
                 _add(total.left_out, key, number)
             for key, number in report.repaired.items():
                 _add(total.repaired, key, number)
-            if report.certificates is not None:
-                total.certificates = (total.certificates or CertificateSummary()) + (
-                    report.certificates
-                )
         return total
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON-serializable values: ``{item: {reason: count}}``."""
-        counts: dict[str, Any] = {
+        return {
             "spans": self.spans,
             "produced": dict(self.produced),
             "left_out": _nested(self.left_out.items()),
             "repaired": _nested(self.repaired.items()),
         }
-        if self.certificates is not None:
-            counts["certificates"] = self.certificates.as_dict()
-        return counts
 
     def __str__(self) -> str:
         produced = ", ".join(f"{number} {what}" for what, number in self.produced.items())
@@ -135,8 +125,6 @@ class AdapterReport:
             for title, counts in (("left out", self.left_out), ("repaired", self.repaired))
             if counts
         ]
-        if self.certificates is not None:
-            lines.append(f"certified: {self.certificates}")
         return "\n".join(lines)
 
 

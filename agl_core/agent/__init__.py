@@ -2,14 +2,17 @@
 
 from agl_core.agent._base import LitAgent
 from agl_core.agent._decorators import FunctionalLitAgent, llm_rollout, prompt_rollout, rollout
+from agl_core.agent._environment import Environment, load_environment
 from agl_core.agent._views import RunnerView, TrainerView
 
 __all__ = [
+    "Environment",
     "FunctionalLitAgent",
     "LitAgent",
     "RunnerView",
     "TrainerView",
     "llm_rollout",
+    "load_environment",
     "prompt_rollout",
     "rollout",
 ]

@@ -36,8 +36,8 @@ class TrainerView(Protocol):
         ...
 
     @property
-    def adapter(self) -> Adapter[Any, Any]:
-        """The adapter of the algorithm."""
+    def adapter(self) -> Adapter[Any, Any] | None:
+        """The adapter of the algorithm; None if agl-adapters is not installed."""
         ...
 
     @property

@@ -2,7 +2,13 @@
 
 from agl_core.algorithm._base import Algorithm, FastAlgorithm
 from agl_core.algorithm._baseline import Baseline
-from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, cancel_rollouts, run_batch
+from agl_core.algorithm._batch import (
+    BatchOutcome,
+    RolloutOutcome,
+    cancel_rollouts,
+    run_batch,
+    run_requests,
+)
 from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._context import RunContext
 from agl_core.algorithm._evaluation import Evaluation
@@ -39,6 +45,7 @@ __all__ = [
     "count_rollouts",
     "estimate_mean",
     "run_batch",
+    "run_requests",
     "show_progress",
     "stored_runs",
     "with_llm_proxy",

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agl_core.algorithm._context import RunContext
+from agl_core.plugins import get_registry
 from agl_core.plugins._events import notify
 from agl_core.types import Dataset, NamedResources
 
@@ -99,8 +100,11 @@ class Algorithm:
         """Return the adapter.
 
         Raises:
+            PluginError: The trainer has none, because its default is not installed or not usable.
             ValueError: There is none.
         """
+        if self._context.adapter is None and self._context.trainer is not None:
+            get_registry().find("adapter", "triplet")  # raises what keeps the default from use
         return self._required("adapter", self._context.adapter)
 
     def get_trainer(self) -> TrainerView:

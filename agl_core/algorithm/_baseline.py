@@ -13,7 +13,7 @@ from agl_core.algorithm._batch import cancel_rollouts
 from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._progress import ProgressReporter, show_progress
 from agl_core.algorithm._run import Run
-from agl_core.algorithm._utils import LLMProxyLike, with_llm_proxy
+from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
 from agl_core.emitter import find_final_reward
 from agl_core.plugins import configured_by
 from agl_core.types import (
@@ -37,7 +37,7 @@ class Baseline(FastAlgorithm):
     """Sends every task to the agent, in order, and logs each rollout as it ends; learns nothing.
 
     Initial resources are stored as the snapshot ``default``, or ``NAME/default`` in a run of a
-    name. Options: :class:`BaselineConfig`.
+    name; with a proxy they contain its model. Options: :class:`BaselineConfig`.
     """
 
     @configured_by(BaselineConfig)
@@ -62,6 +62,8 @@ class Baseline(FastAlgorithm):
             logger.error("The baseline has nothing to do: give it a dataset")
             return
         resources = self.get_initial_resources()
+        if llm_proxy is not None:
+            resources = add_llm(resources or {}, llm_proxy)
         resources_id = None
         if resources is None:
             logger.warning("No initial resources: tasks run with the latest in the store, if any")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PROGRESS_INTERVAL = 1.0  # seconds between two updates of the progress display
+_PROGRESS_INTERVAL = 0.5  # seconds between two updates of the progress display
 _READERS = 16  # outcomes read from the store at a time
 _CANCEL_TIMEOUT = 10.0  # seconds to cancel the rollouts that are left
 
@@ -154,9 +154,33 @@ async def run_batch(
         )
         for i in range(len(tasks))
     ]
+    return await run_requests(
+        store,
+        requests,
+        adapter=adapter,
+        timeout=timeout,
+        description=description,
+        run=run,
+        name=name,
+    )
+
+
+async def run_requests(
+    store: LightningStore,
+    requests: Sequence[EnqueueRolloutRequest],
+    *,
+    adapter: Adapter[Any, Any] | None = None,
+    timeout: float | None = None,
+    description: str = "rollouts",
+    run: Run | None = None,
+    name: str = "",
+) -> BatchOutcome:
+    """Do as :func:`run_batch` with requests, each of which has its own configuration."""
+    run = run or Run(store)
     enqueued = await run.enqueue(requests, batch=name)
     pending = {rollout.rollout_id for rollout in enqueued}
     ended: dict[str, Rollout] = {}
+    outcomes: dict[str, RolloutOutcome] = {}
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     try:
         with show_progress(description, len(enqueued)) as progress:
@@ -166,16 +190,18 @@ async def run_batch(
                 ended.update((rollout.rollout_id, rollout) for rollout in done)
                 pending.difference_update(ended)
                 progress.update(len(ended), _failures(ended.values()))
+                # While the others run, so that the end of the batch does not wait for all of them.
+                outcomes |= await _read(store, done, adapter)
     except BaseException:
         if not run.name:
             await cancel_rollouts(store, pending)
         raise
     if pending:
         cancelled = await cancel_rollouts(store, pending)
-        ended.update((rollout.rollout_id, rollout) for rollout in cancelled)
+        outcomes |= await _read(store, cancelled, adapter)
         logger.warning("%s: %d of %d did not end in time", description, len(pending), len(enqueued))
     return BatchOutcome(
-        await _read(store, [ended[rollout.rollout_id] for rollout in enqueued], adapter),
+        [outcomes[rollout.rollout_id] for rollout in enqueued],
         enqueued[0].resources_id if enqueued else None,
     )
 
@@ -204,8 +230,8 @@ async def cancel_rollouts(store: LightningStore, rollout_ids: Iterable[str]) -> 
 
 async def _read(
     store: LightningStore, rollouts: Sequence[Rollout], adapter: Adapter[Any, Any] | None
-) -> list[RolloutOutcome]:
-    """Read the outcomes of finished rollouts, several at a time."""
+) -> dict[str, RolloutOutcome]:
+    """Return the outcomes of finished rollouts by id; reads several at a time."""
     outcomes: dict[str, RolloutOutcome] = {}
     limit = anyio.CapacityLimiter(_READERS)
 
@@ -220,7 +246,7 @@ async def _read(
     async with anyio.create_task_group() as group:
         for rollout in rollouts:
             group.start_soon(read, rollout)
-    return [outcomes[rollout.rollout_id] for rollout in rollouts]
+    return outcomes
 
 
 def _failures(ended: Iterable[Rollout]) -> str:

@@ -8,7 +8,7 @@ from agl_core.algorithm._base import FastAlgorithm
 from agl_core.algorithm._batch import BatchOutcome, run_batch
 from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
 from agl_core.errors import ConfigError
-from agl_core.types import Dataset, NamedResources, RolloutMode
+from agl_core.types import Dataset, NamedResources, ProxyLLM, Resource, RolloutMode
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -19,8 +19,8 @@ class Evaluation(FastAlgorithm):
 
     Args:
         resources: Resources of the rollouts, or the id of a stored snapshot; by default the latest
-            snapshot in the store, or else the initial resources. The model behind the trainer's
-            proxy is added to resources that name no model, but not to a stored snapshot.
+            snapshot in the store, or else the initial resources, or else none. Their models are
+            reached through the trainer's proxy; its model is added to resources without a model.
         mode: Mode of the rollouts.
         timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
 
@@ -69,9 +69,24 @@ class Evaluation(FastAlgorithm):
 
     async def _choose_resources(
         self, store: LightningStore, llm_proxy: LLMProxyLike | None
-    ) -> NamedResources | str | None:
+    ) -> NamedResources | str:
         chosen = self._resources
         if chosen is None:
             latest = await store.get_latest_resources()
-            chosen = self.get_initial_resources() if latest is None else latest.resources_id
-        return chosen if chosen is None or isinstance(chosen, str) else add_llm(chosen, llm_proxy)
+            chosen = latest.resources_id if latest else self.get_initial_resources() or {}
+        if not isinstance(chosen, str):
+            return add_llm(chosen, llm_proxy)
+        stored = await store.get_resources_by_id(chosen)
+        if stored is None or llm_proxy is None:
+            return chosen
+        # The proxy of the run that stored the snapshot may have listened on another port.
+        ready = {name: _behind(llm_proxy, one) for name, one in stored.resources.items()}
+        ready = add_llm(ready, llm_proxy)
+        return chosen if ready == stored.resources else ready
+
+
+def _behind(llm_proxy: LLMProxyLike, resource: Resource) -> Resource:
+    if not isinstance(resource, ProxyLLM):
+        return resource
+    endpoint = llm_proxy.as_resource(model=resource.model).get_base_url()
+    return resource.model_copy(update={"endpoint": endpoint})

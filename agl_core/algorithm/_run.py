@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
+from agl_core.lifecycle import is_abandoned, was_interrupted
 from agl_core.store import current_request_key
 from agl_core.types import (
     Attempt,
@@ -96,6 +97,8 @@ class Run:
         self._known: dict[tuple[str, int], str] = {}
         self._used: set[tuple[str, int]] = set()
         self._retries: Counter[str] = Counter()
+        self._signs: dict[str, tuple[tuple[object, ...], float]] = {}
+        """By rollout: the last signs of life, and the monotonic time at which they were new."""
         self._looked = time.monotonic()
 
     @classmethod
@@ -104,10 +107,12 @@ class Run:
         run = cls(store, name)
         if not name:
             return run
-        checkpoint, run._began = await _checkpoint(store, name)
-        if checkpoint is None:
+        snapshot = await store.get_resources_by_id(_PREFIX + name)
+        checkpoint = None if snapshot is None else snapshot.resources.get(_KEY)
+        if snapshot is None or not isinstance(checkpoint, Checkpoint):
             await run._write()
             return run
+        run._began = snapshot.create_time
         run.state, run.metrics = checkpoint.state, dict(checkpoint.metrics)
         run.finished = checkpoint.finished
         if not run.finished:
@@ -278,18 +283,19 @@ class Run:
             return
         self._looked = time.monotonic()
         running = await self._store.query_rollouts(status_in=_RUNNING)
+        for ended in self._signs.keys() - {rollout.rollout_id for rollout in running}:
+            del self._signs[ended]
         attempts = [r for r in running if r.rollout_id in rollout_ids]
         if not attempts:
             return
         # Workers before attempts: a worker leaves an attempt after it has written the status.
-        busy = {w.worker_id: w for w in await self._store.query_workers(status_in=["busy"])}
+        workers = {worker.worker_id: worker for worker in await self._store.query_workers()}
         for rollout in attempts:
             attempt = await self._store.get_latest_attempt(rollout.rollout_id)
             if attempt is None or attempt.status not in _RUNNING:
                 continue
-            if attempt.attempt_id == getattr(rollout, "attempt", attempt).attempt_id and _is_orphan(
-                attempt, busy.get(attempt.worker_id or "")
-            ):
+            is_same = attempt.attempt_id == getattr(rollout, "attempt", attempt).attempt_id
+            if is_same and self._is_orphan(attempt, workers.get(attempt.worker_id or "")):
                 logger.warning("%s: its worker is gone", rollout.rollout_id)
                 await self._store.update_attempt(
                     rollout.rollout_id,
@@ -297,6 +303,17 @@ class Run:
                     status="failed",
                     metadata={**(attempt.metadata or {}), "error": "its worker is gone"},
                 )
+
+    def _is_orphan(self, attempt: Attempt, worker: Worker | None) -> bool:
+        if attempt.worker_id is not None and (worker is None or is_abandoned(worker, attempt)):
+            return True
+        # Times are compared with each other only: the store's clock may differ from this one.
+        signs = (attempt.attempt_id, attempt.last_heartbeat_time)
+        signs += (worker and worker.last_heartbeat_time,)
+        now = time.monotonic()
+        if self._signs.get(attempt.rollout_id, (None,))[0] != signs:
+            self._signs[attempt.rollout_id] = signs, now
+        return now - self._signs[attempt.rollout_id][1] > _SILENCE_SECONDS
 
 
 async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
@@ -310,58 +327,34 @@ async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
     }
 
 
-async def _checkpoint(store: LightningStore, name: str) -> tuple[Checkpoint | None, float]:
-    """Return a run's checkpoint and its start in epoch seconds."""
-    snapshot = await store.get_resources_by_id(_PREFIX + name)
-    if snapshot is None:
-        return None, 0.0
-    found = snapshot.resources.get(_KEY)
-    return found if isinstance(found, Checkpoint) else None, snapshot.create_time
-
-
 async def _enqueued(store: LightningStore, run: str) -> dict[tuple[str, int], str]:
     """Return the ids of a run's rollouts by batch and index."""
-    found: dict[tuple[str, int], str] = {}
-    async for rollout in _rollouts_of(store, run):
-        labels = rollout.metadata or {}
-        found[labels["batch"], labels["index"]] = rollout.rollout_id
-    return found
+    return {key: rollout.rollout_id async for key, rollout in _rollouts_of(store, run)}
 
 
 async def count_rollouts(store: LightningStore, run: str) -> Counter[RolloutStatus]:
     """Count the rollouts of a run by status; reads every rollout in the store."""
-    return Counter([rollout.status async for rollout in _rollouts_of(store, run)])
+    return Counter([rollout.status async for _, rollout in _rollouts_of(store, run)])
 
 
-async def _rollouts_of(store: LightningStore, run: str) -> AsyncIterator[Rollout]:
-    offset = 0
-    total = 1
+async def _rollouts_of(
+    store: LightningStore, run: str
+) -> AsyncIterator[tuple[tuple[str, int], Rollout]]:
+    offset, total = 0, 1
     while offset < total:
         page = await store.query_rollouts(limit=_PAGE, offset=offset)
         for rollout in page:
             labels = rollout.metadata or {}
             if labels.get("run") == run and "batch" in labels:
-                yield rollout
+                yield (labels["batch"], labels["index"]), rollout
         offset, total = offset + _PAGE, page.total
 
 
 def _was_broken_off(rollout: Rollout, attempt: Attempt) -> bool:
     """Tell whether an attempt failed because it lost its runner, not because of the agent.
 
-    A runner writes the type of the agent's exception; other code that fails an attempt cannot.
     A claim that reached no runner is ``unresponsive`` although its rollout has no limit to exceed.
     """
     if attempt.status == "unresponsive":
         return rollout.config.unresponsive_seconds is None
-    said = attempt.metadata or {}
-    broken_off = "error" in said and said.get("error_type") in (None, "AgentCancelledError")
-    return attempt.status == "failed" and broken_off
-
-
-def _is_orphan(attempt: Attempt, worker: Worker | None) -> bool:
-    heard = [attempt.start_time, attempt.last_heartbeat_time]
-    if attempt.worker_id is not None:
-        if worker is None or worker.current_attempt_id != attempt.attempt_id:
-            return True
-        heard.append(worker.last_heartbeat_time)
-    return time.time() - max(at for at in heard if at is not None) > _SILENCE_SECONDS
+    return attempt.status == "failed" and was_interrupted(attempt)

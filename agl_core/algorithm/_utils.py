@@ -39,8 +39,8 @@ class LLMProxyLike(Protocol):
         """Stop serving."""
         ...
 
-    def as_resource(self) -> LLM:
-        """Return the LLM resource for agents; the proxy must be running."""
+    def as_resource(self, *, model: str | None = None) -> LLM:
+        """Return the LLM resource for agents, by default of the only model, of a running proxy."""
         ...
 
 

@@ -26,40 +26,20 @@ from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_core.cli._output import in_terminal, print_json, print_table
-    from agl_core.cli._runs import (
-        INTERRUPTED,
-        blame,
-        run_options,
-        set_up_logging,
-        stopped_by_signals,
-    )
     from agl_core.cli._stores import open_store, store_options
-    from agl_core.cli._train import train
 
 __all__ = [
-    "INTERRUPTED",
-    "blame",
     "in_terminal",
     "main",
     "open_store",
     "print_json",
     "print_table",
-    "run_options",
-    "set_up_logging",
-    "stopped_by_signals",
     "store_options",
-    "train",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "INTERRUPTED": "agl_core.cli._runs",
-        "blame": "agl_core.cli._runs",
-        "run_options": "agl_core.cli._runs",
-        "set_up_logging": "agl_core.cli._runs",
-        "stopped_by_signals": "agl_core.cli._runs",
-        "train": "agl_core.cli._train",
         "in_terminal": "agl_core.cli._output",
         "open_store": "agl_core.cli._stores",
         "print_json": "agl_core.cli._output",

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,10 @@ from agl_core.plugins import (
     Registry,
     Spec,
     get_registry,
+    import_named,
+    known_names,
+    package_of,
 )
-from agl_core.plugins._imports import import_named
-from agl_core.plugins._known import known_names, package_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -35,7 +37,19 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _KIND = click.option("--kind", type=click.Choice(KINDS), help="Only plugins of this kind.")
 
 
-@click.group(epilog="Example: agl plugins list --kind store")
+class _Plugins(click.Group):
+    """The group; it has the command ``doctor`` if the package agl-doctor is installed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *["doctor"] * bool(find_spec("agl_doctor"))])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "doctor":
+            return super().get_command(ctx, cmd_name)
+        return _of_package("agl_doctor", "agl plugins doctor").plugins_doctor
+
+
+@click.group(cls=_Plugins, epilog="Example: agl plugins list --kind store")
 def plugins() -> None:
     """List, describe and check plugins."""
 
@@ -178,36 +192,6 @@ def type_name(annotation: Any) -> str:
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", inspect.formatannotation(annotation))
 
 
-@plugins.command(epilog="Example: agl plugins doctor --strict")
-@_JSON
-@_KIND
-@click.option("--strict", is_flag=True, help="Exit with 1 for conflicts and old plugins, too.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    help="Seconds each plugin may take.",
-)
-@click.option("--no-build", is_flag=True, help="Import the components without building them.")
-def doctor(as_json: bool, kind: str | None, strict: bool, timeout: float, no_build: bool) -> int:
-    """Load each plugin in a separate process and report its problems; exit with 1 if one is broken.
-
-    Components that need no options are also built, in an empty directory.
-    """
-    from agl_core.plugins._doctor import examine
-
-    records = [record for record in get_registry().records if kind in (None, record.kind)]
-    findings = examine(records, timeout=timeout, build=not no_build)
-    if as_json:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        rows = [[f.key, f.status, f.dist, f.version, f"{f.seconds:.2f}", f.note] for f in findings]
-        print_table(["plugin", "status", "distribution", "version", "seconds", "note"], rows)
-    harmless = ("ok", "disabled") if strict else ("ok", "disabled", "conflict", "incompatible")
-    return int(any(finding.status not in harmless for finding in findings))
-
-
 @plugins.command(epilog="Example: agl plugins new store json-file")
 @click.argument("kind")
 @click.argument("name")
@@ -220,14 +204,23 @@ def doctor(as_json: bool, kind: str | None, strict: bool, timeout: float, no_bui
 def new(kind: str, name: str, path: Path) -> None:
     """Write a package with a working plugin of KIND called NAME, and the tests it has to pass.
 
-    Kinds: store, tracer, adapter, algorithm, proxy, execution, llm_server, command, app, hook.
+    Kinds: store, tracer, adapter, algorithm, proxy, execution, llm_server, metrics, command, app,
+    hook.
     """
-    try:
-        scaffold = import_module("agl_testing.scaffold")
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError("agl plugins new", pip="agl-testing") from error
+    scaffold = _of_package("agl_testing.scaffold", "agl plugins new")
     folder = scaffold.create_plugin(scaffold.PluginName(kind, name), path)
     click.echo(f"{folder} is ready. Next:")
     click.echo(f"  cd {folder}")
     click.echo("  pip install -e '.[test]'")
     click.echo("  pytest")
+
+
+def _of_package(module: str, command: str) -> Any:
+    """Import the module of another package that a command needs."""
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise MissingDependencyError(command, pip=package.replace("_", "-")) from error

@@ -1,21 +1,10 @@
-"""The checks of ``agl doctor``.
+"""Findings and helpers for checks of ``agl doctor``; the command is in the package ``agl-doctor``.
 
-Each check returns :class:`Finding` objects and repairs nothing. A plugin adds a check by the hook
-``agl_check``, of the environment or of a store; :func:`find_bad_versions` is the helper for
-versions that do not work.
+A plugin provides a check by the hook ``agl_check``. It returns :class:`Finding` objects and repairs
+nothing; :func:`find_bad_versions` is the helper for versions that do not work.
 """
 
-from agl_core.doctor._environment import check_environment, find_bad_versions
 from agl_core.doctor._findings import Finding, Severity, examples
-from agl_core.doctor._plugins import check_plugins, run_plugin_checks, run_store_checks
+from agl_core.doctor._versions import find_bad_versions, installed_version
 
-__all__ = [
-    "Finding",
-    "Severity",
-    "check_environment",
-    "check_plugins",
-    "examples",
-    "find_bad_versions",
-    "run_plugin_checks",
-    "run_store_checks",
-]
+__all__ = ["Finding", "Severity", "examples", "find_bad_versions", "installed_version"]

@@ -4,7 +4,9 @@ An emitter looks up the active tracer when it is called, so a module that uses e
 imported anywhere. Outside a rollout an emitter raises, except with ``propagate=False``.
 """
 
+from agl_core.emitter._chance import now, random
 from agl_core.emitter._operation import OperationContext, operation
+from agl_core.emitter._recorded import RecordedError, answering_operations
 from agl_core.emitter._reward import (
     emit_reward,
     find_final_reward,
@@ -25,6 +27,8 @@ from agl_core.emitter._values import (
 
 __all__ = [
     "OperationContext",
+    "RecordedError",
+    "answering_operations",
     "emit_annotation",
     "emit_exception",
     "emit_message",
@@ -37,6 +41,8 @@ __all__ = [
     "get_reward_value",
     "get_rewards_from_span",
     "is_reward_span",
+    "now",
     "operation",
+    "random",
     "reward",
 ]

@@ -17,11 +17,12 @@ import inspect
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from agl_core import semconv
+from agl_core.emitter._recorded import record_calls
 from agl_core.emitter._tracer import tracer_for
+from agl_core.genai import without_secrets
 from agl_core.otel._attributes import flatten_attributes, safe_text, sanitize_attributes
 from agl_core.types import Attributes, SpanCoreFields, SpanRecordingContext
 
@@ -33,7 +34,13 @@ R = TypeVar("R")
 def operation(fn: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def operation(
-    fn: None = None, /, *, propagate: bool = True, name: str | None = None, **attributes: Any
+    fn: None = None,
+    /,
+    *,
+    propagate: bool = True,
+    name: str | None = None,
+    record: bool = False,
+    **attributes: Any,
 ) -> OperationContext: ...
 def operation(
     fn: Callable[..., Any] | None = None,
@@ -41,6 +48,7 @@ def operation(
     *,
     propagate: bool = True,
     name: str | None = None,
+    record: bool = False,
     **attributes: Any,
 ) -> Any:
     """Record a span around a function's calls or around a ``with`` block.
@@ -54,13 +62,18 @@ def operation(
         fn: The function, when used as a bare decorator.
         propagate: Record the spans; if False, they are dropped and no tracer is needed.
         name: Name of the operation.
+        record: Record the arguments and the result of a function as JSON, so that a replay returns
+            the recorded result instead of calling the function (tools, searches, anything outside
+            the process). The result is JSON, or what the function's return annotation names and
+            pydantic can read; a result that is neither is not recorded, with a warning. Values
+            whose names are those of secrets are redacted.
         attributes: Attributes of the span; nested values are flattened, and a value that an
             attribute cannot hold is written as JSON.
 
     Raises:
         ValueError: ``fn`` is not callable, or the name is given twice.
     """
-    context = OperationContext(propagate=propagate, name=name, attributes=attributes)
+    context = OperationContext(propagate=propagate, name=name, record=record, attributes=attributes)
     return context if fn is None else context(fn)
 
 
@@ -70,8 +83,16 @@ class OperationContext:
     A context manager can be entered only once.
     """
 
-    def __init__(self, *, propagate: bool, name: str | None, attributes: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        *,
+        propagate: bool,
+        name: str | None,
+        attributes: dict[str, Any],
+        record: bool = False,
+    ) -> None:
         self._propagate = propagate
+        self._record = record
         self._attributes = _flat_attributes(attributes)
         if name is not None:
             if semconv.OPERATION_NAME in self._attributes:
@@ -92,8 +113,11 @@ class OperationContext:
             **self._attributes,
         }
 
-        def opened(args: Any, kwargs: Any) -> AbstractContextManager[SpanRecordingContext]:
-            inputs = _bound(signature, args, kwargs)
+        if self._record and (inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)):
+            raise ValueError(f"operation(record=True) cannot record the generator {fn!r}")
+        repeat = record_calls(fn, str(attributes[semconv.OPERATION_NAME])) if self._record else None
+
+        def opened(inputs: Any) -> AbstractContextManager[SpanRecordingContext]:
             return tracer_for(self._propagate).operation_context(
                 semconv.SPAN_OPERATION,
                 attributes={**attributes, **_flat(semconv.OPERATION_INPUT, inputs)},
@@ -103,8 +127,12 @@ class OperationContext:
 
             @functools.wraps(fn)
             async def recorded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with opened(args, kwargs) as recorder:
-                    result = await fn(*args, **kwargs)
+                inputs = _bound(signature, args, kwargs)
+                with opened(inputs) as recorder:
+                    if repeat is None:
+                        result = await fn(*args, **kwargs)
+                    else:
+                        result = await repeat(recorder, inputs, args, kwargs)
                     recorder.record_attributes(_flat(semconv.OPERATION_OUTPUT, result))
                     return result
 
@@ -112,8 +140,12 @@ class OperationContext:
 
         @functools.wraps(fn)
         def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-            with opened(args, kwargs) as recorder:
-                result = fn(*args, **kwargs)
+            inputs = _bound(signature, args, kwargs)
+            with opened(inputs) as recorder:
+                if repeat is None:
+                    result = fn(*args, **kwargs)
+                else:
+                    result = repeat(recorder, inputs, args, kwargs)
                 recorder.record_attributes(_flat(semconv.OPERATION_OUTPUT, result))
                 return result
 
@@ -122,6 +154,8 @@ class OperationContext:
     # -- as a context manager --------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        if self._record:
+            raise ValueError("operation(record=True) records a function, not a block")
         if self._recorder is not None:
             raise RuntimeError("this operation was entered before: make a new one")
         self._context = tracer_for(self._propagate).operation_context(
@@ -130,15 +164,10 @@ class OperationContext:
         self._recorder = self._context.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         context, self._context = self._context, None
         if context is not None:
-            context.__exit__(exc_type, exc, traceback)
+            context.__exit__(kind, error, traceback)
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
         """Record the inputs: positional values under ``args.<i>``, the others by name.
@@ -206,4 +235,4 @@ def _flat(prefix: str, value: Any) -> Attributes:
 
 
 def _flat_attributes(nested: dict[str, Any]) -> Attributes:
-    return sanitize_attributes(flatten_attributes(nested))
+    return without_secrets(sanitize_attributes(flatten_attributes(nested)))

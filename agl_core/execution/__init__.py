@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core.execution._base import (
+    RUN_ENDED,
     AlgorithmBundle,
     ExecutionStrategy,
     RunnerBundle,
@@ -20,34 +21,31 @@ from agl_core.types import ExecutionEvent
 if TYPE_CHECKING:
     from agl_core.execution._claims import ClaimTracker
     from agl_core.execution._config import SharedMemoryConfig
-    from agl_core.execution._events import MultiprocessingEvent, ThreadingEvent, wait_readable
+    from agl_core.execution._events import ThreadingEvent
     from agl_core.execution._shared_memory import SharedMemoryExecutionStrategy
     from agl_core.execution._supervise import supervise
 
 __all__ = [
+    "RUN_ENDED",
     "AlgorithmBundle",
     "ClaimTracker",
     "ExecutionEvent",
     "ExecutionStrategy",
-    "MultiprocessingEvent",
     "RunnerBundle",
     "SharedMemoryConfig",
     "SharedMemoryExecutionStrategy",
     "ThreadingEvent",
     "keep_watch",
     "supervise",
-    "wait_readable",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "ClaimTracker": "agl_core.execution._claims",
-        "MultiprocessingEvent": "agl_core.execution._events",
         "SharedMemoryConfig": "agl_core.execution._config",
         "SharedMemoryExecutionStrategy": "agl_core.execution._shared_memory",
         "ThreadingEvent": "agl_core.execution._events",
         "supervise": "agl_core.execution._supervise",
-        "wait_readable": "agl_core.execution._events",
     },
 )

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio
 
@@ -27,6 +27,9 @@ from agl_core.store import LightningStore
 from agl_core.types import ExecutionEvent
 
 logger = logging.getLogger(__name__)
+
+RUN_ENDED: Final = "the run ended before the attempt did"
+"""Reason that strategies give for the attempts that are open at the end of a run."""
 
 
 class AlgorithmBundle(Protocol):

@@ -15,6 +15,7 @@ from functools import partial
 
 from agl_core.env import LightningEnvVar, resolve_bool_env_var
 from agl_core.execution._base import (
+    RUN_ENDED,
     AlgorithmBundle,
     ExecutionStrategy,
     RunnerBundle,
@@ -83,7 +84,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         stop.set()
         self._join(threads, hurry)
         if tracker is not None:
-            tracker.close_open_attempts("the run ended before the attempt did")
+            tracker.close_open_attempts(RUN_ENDED)
         errors.extend(thread.error for thread in threads if thread.error is not None)
         if any(isinstance(error, KeyboardInterrupt) for error in errors):  # raised by user code
             self.interrupted = True

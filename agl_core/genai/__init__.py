@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         request_attributes,
         response_attributes,
         usage_attributes,
+        without_secrets,
     )
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "response_as_chat",
     "response_attributes",
     "usage_attributes",
+    "without_secrets",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -72,5 +74,6 @@ __getattr__, __dir__ = lazy_names(
         "response_as_chat": "agl_core.genai._as_chat",
         "response_attributes": "agl_core.genai._attributes",
         "usage_attributes": "agl_core.genai._attributes",
+        "without_secrets": "agl_core.genai._attributes",
     },
 )

@@ -7,6 +7,7 @@ or completion protocol; other protocols are translated first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
@@ -20,19 +21,42 @@ _NAMES: Final = {
 }
 _ELSEWHERE: Final = frozenset({"model", "messages", "prompt", "input", "stream", "tools"})
 
+_SECRET: Final = re.compile(
+    r"(api[-_]?key|auth|authorization|(auth|authorization|access)[-_]token|cookie|secret|password)$",
+    re.IGNORECASE,
+)
+
 
 def request_attributes(request: Json) -> Json:
-    """Return the parameters of a request; values that are not primitives become JSON."""
+    """Return the parameters of a request; values that are not primitives become JSON.
+
+    Keys and passwords are left out: gateways take them in the body, and tools on other servers
+    (MCP) carry headers.
+    """
     attributes: Json = {}
     for key, value in request.items():
         if value is None or key in _ELSEWHERE:
             continue
+        value = without_secrets(value, key)
         if not isinstance(value, (str, bool, int, float)):
             value = dumps(value).decode()
         attributes[f"gen_ai.request.{_NAMES.get(key, key)}"] = value
     if request.get("tools"):
-        attributes["gen_ai.tool.definitions"] = dumps(request["tools"]).decode()
+        tools = without_secrets(request["tools"])
+        attributes["gen_ai.tool.definitions"] = dumps(tools).decode()
     return attributes
+
+
+def without_secrets(value: Any, key: str = "") -> Any:
+    """Return a value with ``[redacted]`` in place of each text whose name is that of a secret."""
+    if isinstance(value, str):
+        return "[redacted]" if _SECRET.search(key) else value
+    if isinstance(value, dict):
+        fields = cast("Json", value).items()
+        return {name: without_secrets(item, str(name)) for name, item in fields}
+    if isinstance(value, list):
+        return [without_secrets(item, key) for item in cast("list[Any]", value)]
+    return value
 
 
 def response_attributes(response: Json) -> Json:

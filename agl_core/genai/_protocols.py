@@ -18,6 +18,7 @@ ENDPOINTS: Final[dict[Protocol, str]] = {
 """Path of each protocol's calls, below the base URL that ends in ``/v1``."""
 
 _PROTOCOL_OF: Final[dict[str, Protocol]] = {path: name for name, path in ENDPOINTS.items()}
+_VERSION: Final = re.compile(r"\A(?:/v1){1,2}(?![^/])")
 _ROUTED: Final = re.compile(r"/rollout/([^/]+)/attempt/([^/]+)(/.*)?", re.DOTALL)
 
 
@@ -33,16 +34,15 @@ class Route(NamedTuple):
 
 
 def parse_path(path: str) -> Route:
-    """Parse a path; ``/v1`` may precede or follow the attempt, or be absent."""
+    """Parse a path; ``/v1`` may precede or follow the attempt, be absent, or be there twice.
+
+    Anthropic's SDK appends it to a base URL that has it; so do programs of version 0.3.
+    """
     rollout_id = attempt_id = None
     routed = _ROUTED.fullmatch(path)
     if routed is None and path.startswith("/v1/"):
         routed = _ROUTED.fullmatch(path, 3)
     if routed is not None:
         rollout_id, attempt_id, path = routed[1], routed[2], routed[3] or "/"
-    endpoint = path.rstrip("/") or "/"
-    if endpoint == "/v1":
-        endpoint = "/"
-    elif endpoint.startswith("/v1/"):
-        endpoint = endpoint[3:]
+    endpoint = _VERSION.sub("", path.rstrip("/")) or "/"
     return Route(endpoint, _PROTOCOL_OF.get(endpoint), rollout_id, attempt_id)

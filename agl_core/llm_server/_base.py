@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
+
+from agl_core.errors import LLMServerError
 
 
 class LLMServer(ABC):
@@ -77,6 +78,22 @@ class LLMServer(ABC):
                 stay in use.
         """
 
+    async def load_adapter(self, name: str, path: str | Path) -> None:
+        """Serve a LoRA adapter of the model beside it, under a name of its own.
+
+        After it :meth:`model_list` has the name too. A later adapter of this name replaces it. The
+        adapters end with :meth:`stop`.
+
+        Args:
+            name: Model name in requests.
+            path: Path of the adapter, in PEFT's format, on the server's machine.
+
+        Raises:
+            LLMServerError: The adapter cannot be used, the server does not run, or it serves one
+                model only.
+        """
+        raise LLMServerError(f"{type(self).__name__} serves one model only, without adapters")
+
     def model_list(self) -> list[dict[str, Any]]:
         """Return this server as a proxy's backend.
 
@@ -90,10 +107,5 @@ class LLMServer(ABC):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from agl_core.lazy import lazy_names
 from agl_core.plugins._blueprint import Blueprint
-from agl_core.plugins._build import ComponentLike, build_component, resolve_component
+from agl_core.plugins._build import ComponentLike, build_component, contract_of, resolve_component
+from agl_core.plugins._config import validate_config
 from agl_core.plugins._events import add_listener, notify, remove_listener, reset_listeners
-from agl_core.plugins._files import read_config_file
-from agl_core.plugins._imports import import_object
+from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
+from agl_core.plugins._imports import import_named, import_object, is_dotted_path
 from agl_core.plugins._known import known_names, package_of
 from agl_core.plugins._records import (
     CORE_DISTRIBUTION,
@@ -24,7 +25,7 @@ from agl_core.plugins._records import (
     canonical_name,
     split_name,
 )
-from agl_core.plugins._registry import Registry, did_you_mean, get_registry, reset_registry
+from agl_core.plugins._registry import Registry, did_you_mean, get_registry, remedy, reset_registry
 from agl_core.plugins._spec import (
     COMPONENT_KINDS,
     ENTRY_POINT_GROUP,
@@ -36,6 +37,7 @@ from agl_core.plugins._spec import (
     ComponentKind,
     ComponentSpec,
     DialectSpec,
+    EnvironmentSpec,
     HookSpec,
     Kind,
     ProviderSpec,
@@ -48,11 +50,16 @@ from agl_core.plugins._switches import Switches
 
 if TYPE_CHECKING:
     from agl_core.plugins._configured import ComponentConfig, configured_by
-    from agl_core.plugins._extensions import import_extensions, load_resource_type
+    from agl_core.plugins._extensions import (
+        import_extension,
+        import_extensions,
+        load_resource_type,
+    )
     from agl_core.plugins._hookspecs import KindHooks, LifecycleEvents
 
 __all__ = [
     "COMPONENT_KINDS",
+    "CONFIG_SUFFIXES",
     "CORE_DISTRIBUTION",
     "ENTRY_POINT_GROUP",
     "KINDS",
@@ -66,6 +73,7 @@ __all__ = [
     "ComponentLike",
     "ComponentSpec",
     "DialectSpec",
+    "EnvironmentSpec",
     "HookSpec",
     "Kind",
     "KindHooks",
@@ -81,22 +89,28 @@ __all__ = [
     "build_component",
     "canonical_name",
     "configured_by",
+    "contract_of",
     "did_you_mean",
     "get_registry",
     "hookimpl",
     "hookspec",
+    "import_extension",
     "import_extensions",
+    "import_named",
     "import_object",
+    "is_dotted_path",
     "known_names",
     "load_resource_type",
     "notify",
     "package_of",
     "read_config_file",
+    "remedy",
     "remove_listener",
     "reset_listeners",
     "reset_registry",
     "resolve_component",
     "split_name",
+    "validate_config",
 ]
 
 # Imported on first use: they import pydantic, which commands such as `agl plugins list` do not
@@ -108,7 +122,8 @@ __getattr__, __dir__ = lazy_names(
         "LifecycleEvents": "agl_core.plugins._hookspecs",
         **dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
         **dict.fromkeys(
-            ("import_extensions", "load_resource_type"), "agl_core.plugins._extensions"
+            ("import_extension", "import_extensions", "load_resource_type"),
+            "agl_core.plugins._extensions",
         ),
     },
 )

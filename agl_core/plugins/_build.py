@@ -59,6 +59,7 @@ CONTRACTS: Final[Mapping[str, str]] = {
     "proxy": "agl_core.proxy:LLMProxy",
     "execution": "agl_core.execution:ExecutionStrategy",
     "llm_server": "agl_core.llm_server:LLMServer",
+    "metrics": "agl_core.metrics:Metrics",
 }
 """The class that a component of each kind has to be an instance of."""
 

@@ -11,14 +11,12 @@ event of the process; a plugin that does not load, or that raises, is logged and
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
 from agl_core.errors import PluginError
 from agl_core.plugins._registry import get_registry
-from agl_core.plugins._spec import HookSpec
 
 if TYPE_CHECKING:
     import pluggy
@@ -46,14 +44,16 @@ def notify(event: EventName, /, **parameters: Any) -> None:
         event: Name of the event.
         **parameters: All of the event's parameters, by name.
     """
-    listeners = _listeners
-    if listeners is None:
-        listeners = _load_installed()
-    if not listeners:
-        return
+    listeners = _load_installed() if (known := _listeners) is None else known
     for name, manager in listeners.items():
         try:
-            getattr(manager.hook, event)(**parameters)
+            hook: pluggy.HookCaller = getattr(manager.hook, event)
+            found = hook.get_hookimpls()
+            if len(found) == 1 and not (found[0].wrapper or found[0].hookwrapper):
+                # As pluggy does it; its own call takes 2 us, and a store makes one per rollout.
+                found[0].function(*[parameters[each] for each in found[0].argnames])
+            elif found:
+                hook(**parameters)
         except (Exception, SystemExit):
             _report(name, event)
 
@@ -125,19 +125,16 @@ def _load_installed() -> dict[str, pluggy.PluginManager]:
 
 
 def _manager_of(record: PluginRecord) -> pluggy.PluginManager | None:
-    from agl_core.plugins._hookspecs import LifecycleEvents
-    from agl_core.plugins._loading import broken, hook_manager
+    from agl_core.plugins._extensions import import_extension
 
+    loaded = False
     try:
         spec = get_registry().load(record)
-        assert isinstance(spec, HookSpec)
-        return hook_manager(LifecycleEvents, importlib.import_module(spec.module), record.name)
-    except KeyboardInterrupt:
-        raise
+        loaded = True
+        return import_extension(record, spec)
     except PluginError as error:
-        logger.error("a listener is left out: %s", error)
-    except BaseException as error:
-        logger.error("a listener is left out: %s", broken(record, error), exc_info=True)
+        # A spec that does not load is not the fault of the listener's code.
+        logger.error("a listener is left out: %s", error, exc_info=loaded)
     return None
 
 

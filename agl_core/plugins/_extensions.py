@@ -1,10 +1,11 @@
-"""Imports the objects that extension plugins provide: dialects, checks, resource types.
+"""Imports the objects that extension plugins provide: dialects, checks, listeners, …
 
 A plugin that fails here is logged and left out, so that it does not affect the other plugins.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,20 @@ from agl_core.errors import PluginBrokenError, PluginError
 from agl_core.plugins._imports import import_named, import_object
 from agl_core.plugins._records import PluginRecord
 from agl_core.plugins._registry import Registry, get_registry
-from agl_core.plugins._spec import AppSpec, CheckSpec, CommandSpec, DialectSpec, ResourceSpec, Spec
+from agl_core.plugins._spec import (
+    AppSpec,
+    CheckSpec,
+    CommandSpec,
+    DialectSpec,
+    EnvironmentSpec,
+    HookSpec,
+    ResourceSpec,
+    Spec,
+)
 
 if TYPE_CHECKING:
+    import pluggy
+
     from agl_core.types import Resource
 
 logger = logging.getLogger(__name__)
@@ -41,6 +53,8 @@ def import_extensions(kind: str) -> Iterator[tuple[PluginRecord, Any]]:
 def import_extension(record: PluginRecord, spec: Spec) -> Any:
     """Import the object that a spec names and check its type.
 
+    The module of a :class:`HookSpec` is returned as a pluggy manager of its hooks.
+
     Raises:
         PluginBrokenError: The object does not import, or has the wrong type.
     """
@@ -48,10 +62,14 @@ def import_extension(record: PluginRecord, spec: Spec) -> Any:
         return _dialects(record, spec)
     if isinstance(spec, ResourceSpec):
         return _resource(record, spec)
+    if isinstance(spec, HookSpec):
+        return _listener(record, spec)
     if isinstance(spec, CheckSpec):
         dotted = spec.check
     elif isinstance(spec, AppSpec):
         dotted = spec.factory
+    elif isinstance(spec, EnvironmentSpec):
+        dotted = spec.load
     else:
         assert isinstance(spec, CommandSpec), spec
         return _command(record, spec)
@@ -109,6 +127,18 @@ def _resource(record: PluginRecord, spec: ResourceSpec) -> type[Resource]:
             f"{default!r}, not {spec.name!r}"
         )
     return found
+
+
+def _listener(record: PluginRecord, spec: HookSpec) -> pluggy.PluginManager:
+    from agl_core.plugins._hookspecs import LifecycleEvents
+    from agl_core.plugins._loading import broken, hook_manager
+
+    try:
+        return hook_manager(LifecycleEvents, importlib.import_module(spec.module), record.name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin that calls sys.exit() must not end the program
+        raise broken(record, error) from error
 
 
 def _command(record: PluginRecord, spec: CommandSpec) -> Any:

@@ -25,6 +25,7 @@ from agl_core.plugins._spec import (
     CommandSpec,
     ComponentSpec,
     DialectSpec,
+    EnvironmentSpec,
     HookSpec,
     ProviderSpec,
     ResourceSpec,
@@ -41,6 +42,7 @@ EventName = Literal[
     "run_finished",
     "rollout_started",
     "rollout_finished",
+    "rollout_ended",
     "attempt_started",
     "attempt_finished",
     "trace_finished",
@@ -55,9 +57,9 @@ class KindHooks:
 
     No hook takes arguments. Each returns one spec, or a sequence of specs when the distribution
     provides several plugins of the kind. The registry calls a hook at most once per process. The
-    seven component hooks are called when a component is requested by name; a run uses one component
+    eight component hooks are called when a component is requested by name; a run uses one component
     of each of these kinds. The other hooks are extensions: every usable plugin of the kind is
-    called, and a plugin that fails is logged and left out.
+    called, and a plugin that fails is logged and left out. Environments are named, like components.
     """
 
     @staticmethod
@@ -94,6 +96,11 @@ class KindHooks:
     @hookspec(firstresult=True)
     def agl_llm_server() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
         """Describe an LLM server: serves a model and loads new weights."""
+
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_metrics() -> ComponentSpec | Sequence[ComponentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe a metrics backend: receives counters, gauges and histograms."""
 
     @staticmethod
     @hookspec(firstresult=True)
@@ -155,6 +162,14 @@ class KindHooks:
         types is generated.
         """
 
+    @staticmethod
+    @hookspec(firstresult=True)
+    def agl_environment() -> EnvironmentSpec | Sequence[EnvironmentSpec]:  # pyright: ignore[reportReturnType]
+        """Describe the environments of a library.
+
+        Called when the agent of a run is given as a reference that starts with the plugin's name.
+        """
+
 
 class LifecycleEvents:
     """The events that listeners may implement; every listener is called."""
@@ -197,11 +212,23 @@ class LifecycleEvents:
         """A rollout reached a final status with the runner's attempt; called by the runner.
 
         Not called for an attempt that will be retried, nor for a rollout that the watchdog or a
-        cancellation ended; the store's events report those.
+        cancellation ended; ``rollout_ended`` reports those.
 
         Args:
             rollout: The rollout as stored, with its final status.
             worker_id: The runner's id in the store, if it has one.
+        """
+
+    @staticmethod
+    @hookspec
+    def rollout_ended(rollout: Rollout) -> None:
+        """A rollout got its final status, for whatever reason; called by the store's engine.
+
+        Called in the process that changes the store's data, while the store makes the change: a
+        listener must return at once and must not call the store.
+
+        Args:
+            rollout: The rollout with its final status; listeners must not change it.
         """
 
     @staticmethod

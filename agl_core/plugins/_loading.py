@@ -26,6 +26,7 @@ from agl_core.plugins._spec import (
     CommandSpec,
     ComponentSpec,
     DialectSpec,
+    EnvironmentSpec,
     HookSpec,
     ProviderSpec,
     ResourceSpec,
@@ -41,6 +42,7 @@ _SPEC_TYPES: dict[str, type[Spec]] = {
     "provider": ProviderSpec,
     "check": CheckSpec,
     "resource": ResourceSpec,
+    "environment": EnvironmentSpec,
 }
 
 

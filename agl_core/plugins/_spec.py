@@ -28,9 +28,11 @@ PLUGIN_API_VERSION: Final = 1
 """Increased by changes that break plugins for older cores; see :class:`Spec`."""
 
 ComponentKind = Literal[
-    "store", "tracer", "adapter", "algorithm", "proxy", "execution", "llm_server"
+    "store", "tracer", "adapter", "algorithm", "proxy", "execution", "llm_server", "metrics"
 ]
-ExtensionKind = Literal["command", "app", "hook", "dialect", "provider", "check", "resource"]
+ExtensionKind = Literal[
+    "command", "app", "hook", "dialect", "provider", "check", "resource", "environment"
+]
 Kind = Literal[ComponentKind, ExtensionKind]
 COMPONENT_KINDS: Final[tuple[str, ...]] = get_args(ComponentKind)
 KINDS: Final[tuple[str, ...]] = (*COMPONENT_KINDS, *get_args(ExtensionKind))
@@ -176,3 +178,17 @@ class ResourceSpec(Spec):
     """
 
     resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec(Spec):
+    """The environments of a library: agents with their tasks, named ``plugin:environment``.
+
+    Attributes:
+        load: ``"package.module:function"``, called as ``load(name, options, path=…)`` with the name
+            of an environment, a dict of its options, and the key of the reference in a
+            configuration; returns an :class:`agl_core.agent.Environment`, and raises
+            :class:`~agl_core.errors.ConfigError` for a wrong name or option.
+    """
+
+    load: str

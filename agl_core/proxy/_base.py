@@ -15,8 +15,19 @@ class LLMProxy(ABC):
     """Serves models under URLs that name the calling attempt.
 
     A call to ``/rollout/<id>/attempt/<id>/v1/…`` becomes one span of that attempt, with the prompt,
-    the answer, token ids and log-probabilities. When an agent has received a complete answer, the
-    span of the call is in the store, so no span arrives after the end of its attempt.
+    the answer, token ids and log-probabilities, also if it fails or is cut. When an agent has
+    received a complete answer, the span of the call is in the store, so no span arrives after the
+    end of its attempt. A rollout whose spans the store cannot take holds up no other.
+
+    The span lasts as long as the call and continues the trace of a ``traceparent`` header. Spans of
+    an attempt are numbered in the order in which its calls began. Their attributes are those of
+    OpenTelemetry (``gen_ai.*``, ``http.response.status_code``, ``error.type``).
+
+    Backends are described in LiteLLM's form: ``model_name``, and ``litellm_params`` with ``model``,
+    ``api_base``, ``api_key`` (``os.environ/NAME`` reads a variable), ``timeout``, ``extra_headers``
+    and defaults for requests. An error reaches the agent in its own protocol and in bounded time.
+    A backend does not see the agent's credentials for the proxy, nor does the agent, or a span, see
+    the backend's.
 
     Methods may be called from any loop and thread, but :meth:`start` and :meth:`stop` not
     concurrently. A proxy can be pickled; the copy has the same settings and is stopped.
@@ -162,7 +173,10 @@ class LLMProxy(ABC):
 
     @abstractmethod
     async def pause(self) -> None:
-        """Hold new calls until :meth:`resume`; calls in flight continue."""
+        """Hold new calls until :meth:`resume`; calls in flight continue.
+
+        This and the other methods of control raise a LaunchError if the proxy does not run.
+        """
 
     @abstractmethod
     async def drain(self, deadline: float = 60.0, *, abort: bool = False) -> int:

@@ -1,14 +1,14 @@
 """Runners: they claim rollouts, run the agent, and write the results."""
 
+from agl_core._known_errors import ERROR_TABLE, KnownErrors
 from agl_core.runner._agent_runner import LitAgentRunner
 from agl_core.runner._base import Runner, worker_name
 from agl_core.runner._hooks import Hook
-from agl_core.runner._known_errors import ERROR_KINDS, KnownErrors
 from agl_core.runner._snapshot import system_snapshot
 from agl_core.runner._sync_calls import SyncCalls
 
 __all__ = [
-    "ERROR_KINDS",
+    "ERROR_TABLE",
     "Hook",
     "KnownErrors",
     "LitAgentRunner",

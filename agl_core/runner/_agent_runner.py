@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import anyio
 
+from agl_core._known_errors import KnownErrors
 from agl_core.errors import AgentCancelledError, InvalidArgumentError
+from agl_core.lazy import service
 from agl_core.runner._attempt import AttemptRun, Workplace
 from agl_core.runner._base import Runner, worker_name
 from agl_core.runner._claims import Claims
 from agl_core.runner._final_status import CANCELLED_TIMEOUT
 from agl_core.runner._heartbeat import Heartbeat, HeartbeatMode
 from agl_core.runner._hooks import Hooks
-from agl_core.runner._known_errors import KnownErrors
 from agl_core.runner._oversight import Oversight
 from agl_core.runner._reporting import Progress, report_end, report_start
+from agl_core.runner._slots import LoopWatch, Slots, default_concurrency
+from agl_core.runner._snapshots import Snapshots
 from agl_core.runner._sync_calls import SyncCalls
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         ExecutionEvent,
         NamedResources,
         Rollout,
+        RolloutConfig,
         RolloutMode,
         TaskInput,
     )
@@ -43,11 +47,12 @@ _GRACE_PERIODS: Final = 2
 
 
 class LitAgentRunner(Runner[T]):
-    """Runs rollouts one after another; each is traced, supervised, and its result stored.
+    """Runs rollouts, several at a time; each is traced, supervised, and its result stored.
 
-    Async agents run on the event loop, sync agents in a worker thread that sees the same context
-    variables. A stopped sync agent is abandoned in its thread, since Python cannot end a thread;
-    it delays neither the next rollout nor the interpreter's exit.
+    Async agents run on the event loop, sync agents in worker threads that see the same context
+    variables. The log names an agent that blocks the shared event loop. A stopped sync agent is
+    abandoned in its thread, since Python cannot end a thread; it delays neither the next rollout
+    nor the interpreter's exit.
 
     An agent is stopped when its rollout is cancelled or its attempt superseded (the heartbeat's
     reply shows this, so within ``heartbeat_interval``), when it exceeds the rollout's
@@ -55,7 +60,8 @@ class LitAgentRunner(Runner[T]):
     store's watchdog would), and when the runner itself is cancelled.
 
     Concurrency: :meth:`step` may be called several times at once on one event loop; :meth:`iter`
-    runs one rollout at a time.
+    runs up to ``concurrency`` rollouts at a time, which share one worker of the store, its
+    heartbeats and the thread that exports spans.
 
     Args:
         tracer: Records the agents' traces; shared by all workers of the process.
@@ -69,12 +75,14 @@ class LitAgentRunner(Runner[T]):
         heartbeat_include_gpu: Whether heartbeats list the machine's GPUs.
         cancel_grace: Seconds that a stopped async agent gets to end before it is abandoned.
         finish_timeout: Seconds during which writing an attempt's final status is retried.
+        concurrency: Largest number of rollouts that :meth:`iter` runs at a time. None: 8 per core,
+            at most 64, of an async agent; 1 of a sync agent, whose code may not be thread-safe.
 
     Raises:
         InvalidArgumentError: A value is outside its domain.
     """
 
-    injects: ClassVar[frozenset[str]] = frozenset({"tracer", "max_rollouts"})
+    injects: ClassVar[frozenset[str]] = frozenset({"tracer", "max_rollouts", "concurrency"})
 
     def __init__(
         self,
@@ -87,7 +95,12 @@ class LitAgentRunner(Runner[T]):
         heartbeat_include_gpu: bool = False,
         cancel_grace: float = 2.0,
         finish_timeout: float = 60.0,
+        concurrency: int | None = None,
     ) -> None:
+        if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+            raise InvalidArgumentError(
+                f"concurrency is {concurrency!r}; it takes an integer of at least 1"
+            )
         if max_rollouts is not None and (type(max_rollouts) is not int or max_rollouts < 0):
             raise InvalidArgumentError(
                 f"max_rollouts is {max_rollouts!r}; it takes an integer that is not negative"
@@ -115,6 +128,7 @@ class LitAgentRunner(Runner[T]):
         self.heartbeat_include_gpu = heartbeat_include_gpu
         self.cancel_grace = cancel_grace
         self.finish_timeout = finish_timeout
+        self.concurrency = concurrency
         self._agent: LitAgent[T] | None = None
         self._hooks = Hooks()
         self._errors = KnownErrors()
@@ -158,6 +172,7 @@ class LitAgentRunner(Runner[T]):
             llm_proxy=self._llm_proxy,
         )
         oversight = Oversight(store)
+        concurrency = self.concurrency or default_concurrency(is_async=self._agent.is_async())
         heartbeat = Heartbeat(
             store,
             place.worker_id,
@@ -166,8 +181,9 @@ class LitAgentRunner(Runner[T]):
             jitter=self.interval_jitter,
             mode=self.heartbeat_launch_mode,
             include_gpu=self.heartbeat_include_gpu,
+            attempts=oversight.running if concurrency > 1 else None,
         )
-        self._parts = _WorkerParts(place, oversight, heartbeat)
+        self._parts = _WorkerParts(place, oversight, heartbeat, concurrency)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
         parts, self._parts = self._parts, None
@@ -231,18 +247,57 @@ class LitAgentRunner(Runner[T]):
                 jitter=self.interval_jitter,
                 until_idle=until_idle,
             )
+            slots = Slots(parts.concurrency, stopped)
             try:
-                while not stopped.done() and not progress.at_limit:
-                    rollout = await claims.next()
-                    if rollout is None:
-                        return
-                    run = await self._run(parts, rollout)
-                    await report_end(run)
-                    if isinstance(run.error, KeyboardInterrupt):
-                        raise run.error
-                    progress.count(run)
+                with _watched(parts):
+                    await self._fill(slots, claims, stopped, parts, progress)
+                    if slots.error is None:
+                        await slots.drain()
             finally:
+                slots.cancel()
+                await slots.drain()
                 progress.tell()
+        if slots.error is not None:
+            raise slots.error
+
+    async def _fill(
+        self,
+        slots: Slots,
+        claims: Claims,
+        stopped: asyncio.Future[None],
+        parts: _WorkerParts,
+        progress: Progress,
+    ) -> None:
+        """Run rollouts in the slots until the runner must end or there is no more work."""
+        if parts.concurrency > 1:
+            await parts.heartbeat.announce()
+        started = 0
+        while not stopped.done():
+            free = await slots.free()
+            if self.max_rollouts is not None:
+                free = min(free, self.max_rollouts - started)
+            if free <= 0 or stopped.done():
+                return
+            rollouts = await claims.next(free)
+            if not rollouts:
+                return
+            started += len(rollouts)
+            snapshots = Snapshots(parts.workplace.store)
+            for rollout in rollouts:
+                slots.start(self._run_claimed(parts, rollout, snapshots, progress))
+
+    async def _run_claimed(
+        self,
+        parts: _WorkerParts,
+        rollout: AttemptedRollout,
+        snapshots: Snapshots,
+        progress: Progress,
+    ) -> None:
+        run = await self._run(parts, AttemptRun(parts.workplace, rollout, snapshots))
+        await report_end(run)
+        if isinstance(run.error, KeyboardInterrupt):
+            raise run.error
+        progress.count(run)
 
     async def step(
         self,
@@ -251,19 +306,24 @@ class LitAgentRunner(Runner[T]):
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
         event: ExecutionEvent | None = None,
+        config: RolloutConfig | None = None,
+        resources_id: str | None = None,
     ) -> Rollout:
-        """See :meth:`Runner.step`."""
+        """See :meth:`Runner.step`; ``resources_id`` names a snapshot instead of ``resources``."""
         parts = self._worker()
         store = parts.workplace.store
-        resources_id = None
         if resources is not None:
             resources_id = (await store.add_resources(resources)).resources_id
         rollout = await store.start_rollout(
-            input, mode=mode, resources_id=resources_id, worker_id=parts.workplace.worker_id
+            input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            worker_id=parts.workplace.worker_id,
         )
         # A step shorter than a heartbeat's period sends no heartbeat.
         async with _held(parts.heartbeat, after=self.heartbeat_interval):
-            run = await self._run(parts, rollout, event)
+            run = await self._run(parts, AttemptRun(parts.workplace, rollout), event)
         await report_end(run, raised=True)
         if run.error is not None:
             raise run.error
@@ -271,6 +331,11 @@ class LitAgentRunner(Runner[T]):
         if finished is None:
             raise RuntimeError(f"rollout {rollout.rollout_id} is gone from the store")
         return finished
+
+    async def replay(self, rollout_id: str, **options: Any) -> Any:
+        """Run the agent on a recorded rollout of the store (``agl_replay.replay``)."""
+        replay = service("replay")
+        return await replay(self.get_agent(), rollout_id, self.get_store(), **options)
 
     def _worker(self) -> _WorkerParts:
         if self._parts is None:
@@ -280,10 +345,9 @@ class LitAgentRunner(Runner[T]):
         return self._parts
 
     async def _run(
-        self, parts: _WorkerParts, rollout: AttemptedRollout, event: ExecutionEvent | None = None
+        self, parts: _WorkerParts, run: AttemptRun, event: ExecutionEvent | None = None
     ) -> AttemptRun:
         """Run one attempt in its own task, so that it ends properly if the caller is cancelled."""
-        run = AttemptRun(parts.workplace, rollout)
         report_start(run)
         task = asyncio.create_task(run.run())
         with parts.oversight.over(run):
@@ -315,6 +379,20 @@ class _WorkerParts(NamedTuple):
     workplace: Workplace
     oversight: Oversight
     heartbeat: Heartbeat
+    concurrency: int
+
+
+@contextmanager
+def _watched(parts: _WorkerParts) -> Generator[None]:
+    """Watch the event loop if several attempts of an async agent share it."""
+    if parts.concurrency == 1 or not parts.workplace.agent.is_async():
+        yield
+        return
+    watch = LoopWatch(parts.workplace.worker_id, parts.concurrency)
+    try:
+        yield
+    finally:
+        watch.stop()
 
 
 @asynccontextmanager
@@ -329,11 +407,13 @@ async def _held(heartbeat: Heartbeat, *, after: float = 0.0) -> AsyncGenerator[N
 @asynccontextmanager
 async def _stopper(event: ExecutionEvent | None) -> AsyncGenerator[asyncio.Future[None]]:
     """Yield a future that is done when the event is set; without an event, never."""
+    stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if event is None:
-        yield asyncio.get_running_loop().create_future()
+        yield stopped
         return
     waiting = asyncio.ensure_future(event.wait_async())
+    waiting.add_done_callback(lambda _: stopped.done() or stopped.set_result(None))
     try:
-        yield waiting
+        yield stopped
     finally:
         waiting.cancel()

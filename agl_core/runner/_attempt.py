@@ -17,20 +17,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from agl_core._known_errors import KnownErrors
 from agl_core.errors import (
     AgentCancelledError,
     AgentError,
     AgentTimeoutError,
     ResourceMissingError,
 )
+from agl_core.lazy import service
 from agl_core.runner._final_status import write_final_status
 from agl_core.runner._keys import with_keys
-from agl_core.runner._known_errors import KnownErrors
 from agl_core.runner._results import store_result
+from agl_core.runner._snapshots import Snapshots
 from agl_core.runner._sync_calls import Outcome, SyncCalls
 
 if TYPE_CHECKING:
@@ -80,6 +83,11 @@ class Workplace:
 class AttemptRun:
     """Runs the agent on one claimed attempt, once.
 
+    Args:
+        place: The worker's shared parts.
+        rollout: The claimed rollout with its attempt.
+        snapshots: Reads the resources; shared with the attempts that were claimed with this one.
+
     Attributes:
         place: The worker's shared parts.
         rollout: The claimed rollout with its attempt.
@@ -90,8 +98,11 @@ class AttemptRun:
         duration: Seconds from the start to the end of the agent.
     """
 
-    def __init__(self, place: Workplace, rollout: AttemptedRollout) -> None:
+    def __init__(
+        self, place: Workplace, rollout: AttemptedRollout, snapshots: Snapshots | None = None
+    ) -> None:
         self.rollout = rollout
+        self._snapshots = snapshots or Snapshots(place.store)
         self.spans: list[Span] = []
         self.status: AttemptStatus | None = None
         self.error: BaseException | None = None
@@ -111,7 +122,9 @@ class AttemptRun:
             await place.hooks.call(
                 "on_rollout_start", agent=place.agent, runner=place.runner, rollout=self.rollout
             )
-            result = await self._trace(await self._resources())
+            resources = await self._resources()
+            async with self._agent() as agent:
+                result = await self._trace(agent, resources)
             self.spans += await store_result(result, self.rollout, place.store)
         except BaseException as error:  # a cancellation too: the status must be written
             self.error = error
@@ -133,22 +146,25 @@ class AttemptRun:
             logger.exception("%s: the final status is not written", self.rollout.rollout_id)
             self.error = self.error or error
 
+    def _agent(self) -> AbstractAsyncContextManager[LitAgent[Any]]:
+        agent = self.place.agent
+        if self.rollout.config.replay is None:
+            return nullcontext(agent)
+        return service("replayed agent")(agent, self.rollout, self.place.store)
+
     async def _resources(self) -> NamedResources:
-        resources_id, store = self.rollout.resources_id, self.place.store
-        if resources_id is None:
-            update = await store.get_latest_resources()
-        else:
-            update = await store.get_resources_by_id(resources_id)
-        if update is None:
+        resources_id = self.rollout.resources_id
+        resources = await self._snapshots.get(resources_id)
+        if resources is None:
             raise ResourceMissingError(
                 "the store has no resources; add some (store.add_resources, Trainer("
                 "initial_resources=…) or step(resources=…)), an empty mapping if none are needed"
                 if resources_id is None
                 else f"the store has no resources {resources_id!r}, which the rollout names"
             )
-        return with_keys(update.resources, self.rollout, store, self.place.llm_proxy)
+        return with_keys(resources, self.rollout, self.place.store, self.place.llm_proxy)
 
-    async def _trace(self, resources: NamedResources) -> Any:
+    async def _trace(self, agent: LitAgent[Any], resources: NamedResources) -> Any:
         place, rollout = self.place, self.rollout
         opened = False
         try:
@@ -166,7 +182,7 @@ class AttemptRun:
                 }
                 await place.hooks.call("on_trace_start", **about)
                 started = time.monotonic()
-                value, error = await self._run_agent(resources)
+                value, error = await self._run_agent(agent, resources)
                 self.duration = time.monotonic() - started
                 await place.hooks.call("on_trace_end", **about, error=error)
                 if error is not None:
@@ -176,11 +192,11 @@ class AttemptRun:
             if opened:  # otherwise the last trace is that of another attempt
                 self.spans += place.tracer.get_last_trace()
 
-    async def _run_agent(self, resources: NamedResources) -> Outcome:
+    async def _run_agent(self, agent: LitAgent[Any], resources: NamedResources) -> Outcome:
         """Run the agent until it returns, is stopped, or exceeds its timeout."""
         if self._stop.done():
             return Outcome(error=self._stop.result())
-        call = self._call_agent(resources)
+        call = self._call_agent(agent, resources)
         seconds = self.rollout.config.timeout_seconds
         try:
             await asyncio.wait(
@@ -201,8 +217,10 @@ class AttemptRun:
                 await self._give_up(call)
         return Outcome(error=reason)
 
-    def _call_agent(self, resources: NamedResources) -> asyncio.Future[Outcome]:
-        agent, rollout = self.place.agent, self.rollout
+    def _call_agent(
+        self, agent: LitAgent[Any], resources: NamedResources
+    ) -> asyncio.Future[Outcome]:
+        rollout = self.rollout
         train = rollout.mode == "train"
         if agent.is_async():
             method = agent.training_rollout_async if train else agent.validation_rollout_async

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -22,6 +23,8 @@ _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
 _UNFINISHED: Final[list[RolloutStatus]] = ["queuing", "requeuing", *_RUNNING]
 _HAND_BACK_TIMEOUT: Final = 5.0
 _MIN_WAIT: Final = 0.01
+_MOST_PER_CLAIM: Final = 64
+"""Leaves work for other runners, which would be idle if one claimed the whole queue."""
 
 
 class Claims:
@@ -53,8 +56,11 @@ class Claims:
         self._jitter = jitter
         self._until_idle = until_idle
 
-    async def next(self) -> AttemptedRollout | None:
-        """Wait for the next rollout and claim it; None means that the worker must end.
+    async def next(self, limit: int = 1) -> Sequence[AttemptedRollout]:
+        """Wait for work and claim it; nothing means that the worker must end.
+
+        Args:
+            limit: Largest number of rollouts to claim.
 
         Raises:
             PermissionDeniedError: The store does not let this worker claim. Other errors are
@@ -64,41 +70,48 @@ class Claims:
         while not self._stopped.done():
             try:
                 if at_once:
-                    claimed = await self._store.dequeue_rollout(self._worker_id)
+                    claimed = await self._claim(limit, 0.0)
                 else:
-                    claimed = await self._claim_waiting()
-                if claimed is not None:
+                    claimed = await self._claim_waiting(limit)
+                if claimed:
                     return claimed
                 if self._until_idle and not await self._work_left():
-                    return None
+                    return ()
             except PermissionDeniedError:
                 raise
             except Exception as error:
                 logger.warning("%s: no work could be claimed: %r", self._worker_id, error)
                 await asyncio.wait((self._stopped,), timeout=jittered(self._wait, self._jitter))
             at_once = False
-        return None
+        return ()
 
-    async def _claim_waiting(self) -> AttemptedRollout | None:
+    async def _claim(self, limit: int, wait: float) -> Sequence[AttemptedRollout]:
+        if limit > 1:
+            return await self._store.dequeue_many_rollouts(
+                limit=min(limit, _MOST_PER_CLAIM), worker_id=self._worker_id, wait=wait
+            )
+        claimed = await self._store.dequeue_rollout(self._worker_id, wait=wait)
+        return () if claimed is None else (claimed,)
+
+    async def _claim_waiting(self, limit: int) -> Sequence[AttemptedRollout]:
         """Claim until the wait is over, the worker must end, or the running rollouts have ended."""
         deadline = asyncio.get_running_loop().time() + self._wait
-        claim = asyncio.ensure_future(self._store.dequeue_rollout(self._worker_id, wait=self._wait))
+        claim = asyncio.ensure_future(self._claim(limit, self._wait))
         reasons: list[asyncio.Future[Any]] = [self._stopped]
         if self._until_idle:
             reasons.append(asyncio.ensure_future(self._running_ended()))
         try:
             await asyncio.wait((claim, *reasons), return_when=asyncio.FIRST_COMPLETED)
             claimed = await _withdraw(claim)
-            if claimed is None:
+            if not claimed:
                 # The call returned early: the worker must end, or the store ignores ``wait``.
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
                 await asyncio.wait(reasons, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             return claimed
         except asyncio.CancelledError:
-            # The store may have handed out a rollout already, which no other worker would run.
+            # The store may have handed out rollouts already, which no other worker would run.
             with anyio.CancelScope(shield=True):
-                claimed = await _withdraw(claim)
-                if claimed is not None:
+                for claimed in await _withdraw(claim):
                     await self._hand_back(claimed)
             raise
         finally:
@@ -120,8 +133,10 @@ class Claims:
         await self._store.wait_for_rollouts(rollout_ids=ids, timeout=self._wait)
 
 
-async def _withdraw(claim: asyncio.Future[AttemptedRollout | None]) -> AttemptedRollout | None:
-    """Cancel a claim; return the attempt if the claim had already succeeded."""
+async def _withdraw(
+    claim: asyncio.Future[Sequence[AttemptedRollout]],
+) -> Sequence[AttemptedRollout]:
+    """Cancel a claim; return the attempts if the claim had already succeeded."""
     claim.cancel()
     await asyncio.wait((claim,))
-    return None if claim.cancelled() else claim.result()
+    return () if claim.cancelled() else claim.result()

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
+from agl_core.lifecycle import RUNNING_ATTEMPTS
 from agl_core.runner._snapshot import system_snapshot
 from agl_core.runner._sync_calls import Outcome, SyncCalls
 from agl_core.store import UNSET
@@ -49,6 +50,8 @@ class Heartbeat:
         jitter: Largest random change of a period, in seconds.
         mode: ``"thread"`` or ``"asyncio"``; see above.
         include_gpu: Whether snapshots list GPUs.
+        attempts: Returns the ids of the attempts that the worker runs, which each beat lists; None
+            if it runs one at a time, which the store's record of the worker names.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Heartbeat:
         jitter: float,
         mode: HeartbeatMode,
         include_gpu: bool,
+        attempts: Callable[[], list[str]] | None = None,
     ) -> None:
         self._store = store
         self._worker_id = worker_id
@@ -69,6 +73,7 @@ class Heartbeat:
         self._jitter = jitter
         self._in_thread = mode == "thread" and bool(store.capabilities.get("thread_safe"))
         self._include_gpu = include_gpu
+        self._attempts = attempts
         self._snapshots = SyncCalls(f"agl-snapshot-{worker_id}")
         self._pending: asyncio.Future[Outcome] | None = None
         self._holders = 0
@@ -95,6 +100,13 @@ class Heartbeat:
             ended = beating if isinstance(beating, asyncio.Task) else beating.ended
             await asyncio.wait((ended,), timeout=_STOP_PATIENCE)
 
+    async def announce(self) -> None:
+        """Record in the store, before the first claim, that beats will list the attempts."""
+        try:
+            await self._store.update_worker(self._worker_id, heartbeat_stats={RUNNING_ATTEMPTS: []})
+        except Exception as error:
+            logger.warning("%s: a heartbeat failed: %r", self._worker_id, error)
+
     def close(self) -> None:
         """End the snapshot thread."""
         self._snapshots.close()
@@ -120,6 +132,8 @@ class Heartbeat:
 
     async def _beat(self, reply: Callable[[Worker], None]) -> None:
         stats = await self._snapshot()
+        if self._attempts is not None:
+            stats = {**(stats or {}), RUNNING_ATTEMPTS: self._attempts()}
         try:
             async with asyncio.timeout(self._interval):
                 worker = await self._store.update_worker(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from agl_core.errors import error_text
 from agl_core.plugins._events import has_listeners, notify
-from agl_core.runner._known_errors import without_own_frames
 from agl_core.types import FINISHED_STATUSES
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES: Final = 10.0
+_OWN: Final = str(Path(__file__).parents[1])
 
 
 class Progress:
@@ -36,10 +38,6 @@ class Progress:
         self._rewards = 0.0
         self._told = 0
         self._next_line = 0.0
-
-    @property
-    def at_limit(self) -> bool:
-        return self._limit is not None and self._done >= self._limit
 
     def count(self, run: AttemptRun) -> None:
         """Count one finished attempt."""
@@ -111,7 +109,9 @@ async def report_end(run: AttemptRun, *, raised: bool = False) -> None:
 
 def _log_end(run: AttemptRun) -> None:
     if run.error is not None:
-        first = run.place.errors.add(run.error)
+        begin = _first_foreign_frame(run.error)
+        # The frames before it differ: an attempt may be the first of several in a runner.
+        first = run.place.errors.count(run.error, begin) == 1
         logger.log(
             logging.ERROR if first else logging.DEBUG,
             "%s: rollout %s failed after %.2f s: %s",
@@ -119,7 +119,7 @@ def _log_end(run: AttemptRun) -> None:
             run.rollout.rollout_id,
             run.duration,
             error_text(run.error),
-            exc_info=without_own_frames(run.error) if first else None,
+            exc_info=(type(run.error), run.error, begin) if first else None,
         )
     elif logger.isEnabledFor(logging.DEBUG):
         logger.debug(
@@ -136,3 +136,11 @@ def _final_reward(run: AttemptRun) -> float | None:
     from agl_core.emitter import find_final_reward
 
     return find_final_reward(run.spans)
+
+
+def _first_foreign_frame(error: BaseException) -> TracebackType | None:
+    """Return the traceback from where it enters the agent's code; all of it if it never does."""
+    begin = error.__traceback__
+    while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_OWN):
+        begin = begin.tb_next
+    return begin or error.__traceback__

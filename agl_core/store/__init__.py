@@ -3,6 +3,8 @@
 * :class:`LightningStore` - the contract, for all users of a store.
 * :class:`EngineStore` and :class:`StorageBackend` - bases of a new store: the engine implements
   the contract once, a backend keeps the data. The other names are for backends.
+* :class:`OwnLoop`, :class:`NoticeFeed` - for backends of databases: their client's event loop, and
+  notices between processes.
 * :class:`DelegatingStore`, :class:`BatchingStore` - bases of stores that keep no data themselves.
 
 The stores themselves are imported at first use.
@@ -34,9 +36,24 @@ from agl_core.store._backend import (
 from agl_core.store._base import LightningStore
 from agl_core.store._batching import BatchingStore
 from agl_core.store._delegating import DelegatingStore
-from agl_core.store._encoded import EncodedSpan, decode_spans, encode_span
+from agl_core.store._encoded import (
+    MAX_SPAN_ATTRIBUTES,
+    MAX_SPAN_BYTES,
+    EncodedSpan,
+    SpanParts,
+    decode_spans,
+    encode_span,
+)
 from agl_core.store._engine import EngineStore
+from agl_core.store._feed import NoticeFeed
+from agl_core.store._figures import (
+    changed_figures,
+    duration_of,
+    last_rewards,
+    reward_of,
+)
 from agl_core.store._filters import filter_options, sort_key, sortable_fields
+from agl_core.store._own_loop import OwnLoop
 from agl_core.store._queries import (
     AttemptQuery,
     Query,
@@ -64,6 +81,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HIGHEST_COUNTED_SEQUENCE_ID",
+    "MAX_SPAN_ATTRIBUTES",
+    "MAX_SPAN_BYTES",
     "UNSET",
     "AttemptQuery",
     "BackendListener",
@@ -82,6 +101,8 @@ __all__ = [
     "LightningStoreStatistics",
     "LightningStoreThreaded",
     "Notice",
+    "NoticeFeed",
+    "OwnLoop",
     "Query",
     "Record",
     "RecordKind",
@@ -90,6 +111,7 @@ __all__ = [
     "RolloutQuery",
     "RolloutRecord",
     "RolloutState",
+    "SpanParts",
     "SpanQuery",
     "StorageBackend",
     "StoreEvent",
@@ -97,12 +119,16 @@ __all__ = [
     "WorkerQuery",
     "attempt_changes",
     "attempt_not_found",
+    "changed_figures",
     "current_request_key",
     "decode_spans",
     "default_store",
+    "duration_of",
     "encode_span",
     "filter_options",
+    "last_rewards",
     "notices_of",
+    "reward_of",
     "rollout_changes",
     "rollout_not_found",
     "rollout_notice",

@@ -23,6 +23,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.lifecycle import Change
+from agl_core.plugins._events import notify
 from agl_core.store._encoded import EncodedSpan
 from agl_core.store._queries import (
     AttemptQuery,
@@ -33,6 +34,7 @@ from agl_core.store._queries import (
 )
 from agl_core.store._values import LightningStoreCapabilities, LightningStoreStatistics
 from agl_core.types import (
+    FINISHED_STATUSES,
     RUNNING_STATUSES,
     Attempt,
     ResourcesUpdate,
@@ -361,7 +363,10 @@ class StorageBackend(ABC):
 
     @abstractmethod
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
-        """Return a page of rollouts with their latest attempts, and the number of all matches."""
+        """Return a page of rollouts with their latest attempts, and the number of all matches.
+
+        They are also sorted by what :func:`agl_core.store.changed_figures` returns for each change.
+        """
 
     @abstractmethod
     async def find_attempts(self, query: AttemptQuery) -> tuple[Sequence[Attempt], int]:
@@ -451,29 +456,24 @@ def attempt_not_found(rollout_id: str, attempt_id: str) -> AttemptNotFoundError:
 def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
     """Return the notices of a change: of its attempt, its rollout and its worker.
 
+    Listeners to ``rollout_ended`` are called here, as every backend passes here once per change.
+
     Args:
         state: The state that the change was decided upon.
         change: The change.
         now: The time, in epoch seconds.
     """
-    rollout, attempt, worker, _ = change
+    rollout, attempt, worker, _, _ = change
     notices: list[Notice] = []
     if attempt is not None:
         before = state.attempt
         if before is None or before.status != attempt.status:
-            notices.append(
-                Notice(
-                    "attempt",
-                    now,
-                    attempt.rollout_id,
-                    attempt.attempt_id,
-                    attempt.worker_id,
-                    None,
-                    attempt.status,
-                )
-            )
+            ids = attempt.rollout_id, attempt.attempt_id, attempt.worker_id
+            notices.append(Notice("attempt", now, *ids, None, attempt.status))
     if rollout is not None:
         notices.append(rollout_notice(rollout, now))
+        if rollout.status in FINISHED_STATUSES and state.rollout.status not in FINISHED_STATUSES:
+            notify("rollout_ended", rollout=rollout)
     if worker is not None:
         notices += worker_notice(state.worker, worker, now)
     return notices
@@ -494,14 +494,5 @@ def worker_notice(before: Worker | None, worker: Worker, now: float) -> list[Not
         == (worker.status, worker.current_attempt_id, worker.last_heartbeat_time)
     ):
         return []
-    return [
-        Notice(
-            "worker",
-            now,
-            worker.current_rollout_id,
-            worker.current_attempt_id,
-            worker.worker_id,
-            None,
-            worker.status,
-        )
-    ]
+    ids = worker.current_rollout_id, worker.current_attempt_id, worker.worker_id
+    return [Notice("worker", now, *ids, None, worker.status)]

@@ -238,6 +238,7 @@ class LightningStore(ABC):
         self,
         *,
         status_in: Sequence[RolloutStatus] | None = None,
+        mode_in: Sequence[RolloutMode] | None = None,
         rollout_id_in: Sequence[str] | None = None,
         rollout_id_contains: str | None = None,
         filter_logic: FilterLogic = "and",
@@ -252,10 +253,13 @@ class LightningStore(ABC):
 
         Args:
             status_in: Keep these statuses; ``[]`` keeps none.
+            mode_in: Keep these modes; ``[]`` keeps none.
             rollout_id_in: Keep these ids.
             rollout_id_contains: Keep ids with this substring (case-sensitive).
             filter_logic: How the given filters combine; without filters every rollout matches.
-            sort_by: A field of :class:`Rollout`.
+            sort_by: A field of :class:`Rollout`; ``reward``, the primary reward that the latest
+                attempt got last; or ``duration``, the seconds that the latest attempt took. A
+                missing reward or duration sorts as the smallest.
             sort_order: Direction.
             limit: Page size.
             offset: Matches to skip.
@@ -409,6 +413,8 @@ class LightningStore(ABC):
         Raises:
             RolloutNotFoundError: The span names an unknown rollout.
             AttemptNotFoundError: The span names an unknown attempt.
+            InvalidArgumentError: The span has more than ``MAX_SPAN_ATTRIBUTES`` attributes, or
+                takes more than ``MAX_SPAN_BYTES``.
         """
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
@@ -422,6 +428,7 @@ class LightningStore(ABC):
         Raises:
             RolloutNotFoundError: A span names an unknown rollout; nothing is stored.
             AttemptNotFoundError: A span names an unknown attempt; nothing is stored.
+            InvalidArgumentError: A span is too large; nothing is stored.
         """
         return [span for span in spans if await self.add_span(span) is not None]
 

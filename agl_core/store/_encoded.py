@@ -8,13 +8,19 @@ stores index and sort by are attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic import TypeAdapter
 
+from agl_core.errors import InvalidArgumentError
 from agl_core.types import OtelResource, Span, SpanContext, StatusCode, TraceStatus
-from agl_core.types._copying import construct, construct_open
+from agl_core.types._copying import construct, construct_open, copy_value
+
+MAX_SPAN_ATTRIBUTES: Final = 65_536
+"""Most attributes of a span and its resource together."""
+MAX_SPAN_BYTES: Final = 64 * 2**20
+"""Most bytes of a span as JSON."""
 
 _span_list: Final[TypeAdapter[list[Span]]] = TypeAdapter(list[Span])
 _to_json = Span.__pydantic_serializer__.to_json
@@ -38,6 +44,8 @@ class SpanParts(NamedTuple):
     schema_url: str
     has_lists: bool
     """Whether an attribute is a list, which a copy must not share."""
+    extra: Mapping[str, Any] | None = None
+    """Keys of the span that are not fields: text, or mappings of text."""
 
 
 class EncodedSpan:
@@ -105,7 +113,9 @@ class EncodedSpan:
         parts = self._parts
         if parts is None:
             return Span.model_validate_json(self.payload)
-        code, description, attributes, context, parent, resource, schema_url, has_lists = parts
+        code, description, attributes, context, parent, resource, schema_url, has_lists, extra = (
+            parts
+        )
         copy = _copy_lists if has_lists else dict[str, Any].copy
         values: dict[str, Any] = {
             "rollout_id": self.rollout_id,
@@ -129,7 +139,7 @@ class EncodedSpan:
                 OtelResource, {"attributes": copy(resource), "schema_url": schema_url}
             ),
         }
-        return construct_open(Span, values)
+        return construct_open(Span, values, copy_value(extra) if extra else None)
 
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, EncodedSpan):
@@ -169,6 +179,7 @@ def encode_span(span: Span) -> EncodedSpan:
     """Encode a span; the result shares no mutable state with it.
 
     Raises:
+        InvalidArgumentError: The span has too many attributes or is too large.
         pydantic_core.PydanticSerializationError: An attribute has no JSON form.
     """
     return _wrap(span, _to_json(span), None)
@@ -178,9 +189,10 @@ def hold_span(span: Span) -> EncodedSpan:
     """Copy a span, to be encoded when its bytes are needed; the result shares no mutable state.
 
     Costs less than :func:`encode_span`, and reading the span back costs a copy. A span with events,
-    links, extra keys or nested values is encoded at once.
+    links, nested values, or extra keys other than those of OpenTelemetry's SDK is encoded at once.
 
     Raises:
+        InvalidArgumentError: The span has too many attributes.
         pydantic_core.PydanticSerializationError: An attribute has no JSON form.
     """
     if (
@@ -189,8 +201,9 @@ def hold_span(span: Span) -> EncodedSpan:
         or span.links
         or any(
             model is not None and model.__pydantic_extra__
-            for model in (span, span.status, span.context, span.parent, span.resource)
+            for model in (span.status, span.context, span.parent, span.resource)
         )
+        or not _is_text(span.__pydantic_extra__)
     ):
         return encode_span(span)
     kinds = {*map(type, span.attributes.values()), *map(type, span.resource.attributes.values())}
@@ -198,6 +211,18 @@ def hold_span(span: Span) -> EncodedSpan:
     if not kinds <= _KINDS or (has_lists and not _lists_are_flat(span)):
         return encode_span(span)
     return _wrap(span, None, _parts_of(span, has_lists))
+
+
+def _is_text(extra: dict[str, Any] | None) -> bool:
+    """Return whether extra keys hold text or mappings of text, as those of SDK spans do."""
+    for value in (extra or {}).values():
+        parts = {value: ""} if type(value) is str else value
+        if type(parts) is not dict:
+            return False
+        pairs = cast("dict[Any, Any]", parts)
+        if not {*map(type, pairs), *map(type, pairs.values())} <= {str}:
+            return False
+    return True
 
 
 def _lists_are_flat(span: Span) -> bool:
@@ -218,6 +243,7 @@ def _parts_of(span: Span, has_lists: bool) -> SpanParts:
         copy(resource.attributes),
         resource.schema_url,
         has_lists,
+        copy_value(span.__pydantic_extra__) or None,
     )
 
 
@@ -228,7 +254,23 @@ def _context_values(context: SpanContext | None) -> tuple[Any, ...] | None:
     return (context.trace_id, context.span_id, context.is_remote, state)
 
 
+def check_size(span_id: str, size: int) -> None:
+    """Raise InvalidArgumentError if a span of ``size`` bytes is too large."""
+    if size > MAX_SPAN_BYTES:
+        raise InvalidArgumentError(
+            f"span {span_id:.100} takes {size} bytes; a span may take {MAX_SPAN_BYTES}"
+        )
+
+
 def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> EncodedSpan:
+    count = len(span.attributes) + len(span.resource.attributes)
+    if count > MAX_SPAN_ATTRIBUTES:
+        raise InvalidArgumentError(
+            f"span {span.span_id:.100} has {count} attributes; a span may have "
+            f"{MAX_SPAN_ATTRIBUTES}. One attribute may hold many values, as JSON text"
+        )
+    if payload is not None:
+        check_size(span.span_id, len(payload))
     return EncodedSpan(
         span.rollout_id,
         span.attempt_id,

@@ -34,6 +34,7 @@ from agl_core.store._backend import (
 )
 from agl_core.store._batching import BatchingStore
 from agl_core.store._encoded import EncodedSpan, encode_span, hold_span
+from agl_core.store._figures import last_rewards
 from agl_core.store._filters import renamed_filter
 from agl_core.store._queries import (
     AttemptQuery,
@@ -131,6 +132,7 @@ class EngineStore(BatchingStore):
         return {
             "name": type(self).__name__,
             "uptime": time.monotonic() - self._started,
+            "time": time.time(),
             **await self._backend.statistics(),
         }
 
@@ -344,13 +346,16 @@ class EngineStore(BatchingStore):
             if span.attempt_id == "latest" or not -_MAX_INTEGER <= span.sequence_id <= _MAX_INTEGER:
                 raise _refused(span)
         now = time.time()
+        rewards = last_rewards(spans)
 
         def arrived(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
             assert attempt is not None
-            return lifecycle.span_arrived(
+            change = lifecycle.span_arrived(
                 rollout, attempt, is_latest=state.is_latest, worker=worker, now=now
             )
+            reward = rewards.get((attempt.rollout_id, attempt.attempt_id))
+            return change if reward is None else change._replace(reward=reward)
 
         stored = await self._backend.append_spans(spans, arrived)
         if len(stored) < len(spans):

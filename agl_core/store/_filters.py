@@ -8,6 +8,7 @@ with :func:`agl_core.store._queries.run_query`; databases translate them and are
 * ``contains`` is a case-sensitive substring; a missing value contains nothing.
 * Sorting is stable in both directions: equal keys keep insertion order. A missing time sorts as
   +infinity, a missing string as ``""``, a missing number as 0. No sort field: insertion order.
+* Rollouts are also sorted by ``reward`` and ``duration`` (:mod:`agl_core.store._figures`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_orig
 from pydantic import BaseModel
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import FilterOptions, Span
+from agl_core.types import FilterOptions, Rollout, Span
 
 T = TypeVar("T")
 Predicate = Callable[[Any], bool]
@@ -42,6 +43,9 @@ SPAN_SORT_FIELDS: Final[Mapping[str, Any]] = types.MappingProxyType(
     }
 )
 """Fields that spans can be sorted by, and the sort value of a missing field."""
+
+FIGURES: Final = ("reward", "duration")
+"""Figures that rollouts can also be sorted by (:mod:`agl_core.store._figures`)."""
 
 _OPERATORS: Final = ("exact", "within", "contains")
 
@@ -228,6 +232,8 @@ def sortable_fields(model: type[BaseModel]) -> Mapping[str, Any]:
             fields[name] = 0
         elif kinds == {float}:
             fields[name] = 0.0
+    if model is Rollout:
+        fields |= dict.fromkeys(FIGURES, -math.inf)
     return types.MappingProxyType(fields)
 
 
@@ -242,8 +248,10 @@ def _scalar_kinds(annotation: Any) -> Iterable[Any]:
     return [annotation]
 
 
-def sort_key(model: type[BaseModel], field: str) -> Callable[[Any], Any]:
-    """Return the function that maps a record to its sort key.
+def sort_key(
+    model: type[BaseModel], field: str, get: Callable[[Any], Any] | None = None
+) -> Callable[[Any], Any]:
+    """Return the function that maps a record to its sort key; ``get`` reads the field of a record.
 
     Raises:
         InvalidArgumentError: The model cannot be sorted by this field; the message names the
@@ -254,7 +262,7 @@ def sort_key(model: type[BaseModel], field: str) -> Callable[[Any], Any]:
         allowed = ", ".join(fields)
         raise InvalidArgumentError(f"cannot sort by {field!r}; sort by one of: {allowed}")
     missing = fields[field]
-    get = attrgetter(field)
+    get = get or attrgetter(field)
 
     def key(record: Any) -> Any:
         value = get(record)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from types import TracebackType
 
 from agl_core.store._wakeup import Wakeup
 
@@ -38,12 +37,7 @@ class CrossLoopLock:
                     self._hand_over()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with self._guard:
             self._hand_over()
 

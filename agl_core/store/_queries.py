@@ -6,13 +6,15 @@ field and the filter logic are valid. :mod:`agl_core.store._filters` defines fil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
 from agl_core.store._filters import (
+    FIGURES,
     check_logic,
     check_page,
     compile_filter,
@@ -80,9 +82,15 @@ class RolloutQuery(Query):
     """Rollouts; see :meth:`LightningStore.query_rollouts`."""
 
     model: ClassVar[type[BaseModel]] = Rollout
-    filters: ClassVar[tuple[str, ...]] = ("status_in", "rollout_id_in", "rollout_id_contains")
+    filters: ClassVar[tuple[str, ...]] = (
+        "status_in",
+        "mode_in",
+        "rollout_id_in",
+        "rollout_id_contains",
+    )
 
     status_in: Sequence[str] | None = None
+    mode_in: Sequence[str] | None = None
     rollout_id_in: Sequence[str] | None = None
     rollout_id_contains: str | None = None
 
@@ -152,19 +160,30 @@ class SpanQuery(Query):
     name_contains: str | None = None
 
 
-def run_query(records: Iterable[T], query: Query) -> tuple[Sequence[T], int]:
+def _figure(figures: Callable[[T], Mapping[str, Any]], name: str, record: T) -> Any:
+    return figures(record).get(name)
+
+
+def run_query(
+    records: Iterable[T],
+    query: Query,
+    figures: Callable[[T], Mapping[str, Any]] | None = None,
+) -> tuple[Sequence[T], int]:
     """Filter, sort and page records given in insertion order; the reference for all stores.
 
     Args:
         records: Records in the scope of the query, in insertion order.
         query: The query.
+        figures: Returns what :func:`agl_core.store.changed_figures` found for a rollout so far, by
+            name. Rollouts are sorted by their reward or duration with it.
 
     Returns:
         The page, and the number of matches before paging.
     """
     matches = compile_filter(query.filter_options())
     found = list(records) if matches is None else [item for item in records if matches(item)]
-    if query.sort_by is not None:
-        key = sort_key(query.model, query.sort_by)
+    if (by := query.sort_by) is not None:
+        figure = partial(_figure, figures, by) if figures and by in FIGURES else None
+        key = sort_key(query.model, by, figure)
         found.sort(key=key, reverse=query.sort_order == "desc")
     return cut(found, query.limit, query.offset), len(found)

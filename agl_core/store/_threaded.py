@@ -19,7 +19,9 @@ _LOOK_AGAIN: Final = 1.0
 """Seconds after which a waiting call checks again although no other call was made: the inner
 store's watchdog may have changed a rollout."""
 _READS: Final = ("query_", "get_rollout", "get_latest", "get_resources", "get_worker", "statistics")
-_LOOKS: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts")
+"""Begins of the names of methods that change nothing."""
+_REPEATED: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts")
+"""Methods that a waiting call repeats until it is satisfied."""
 
 
 class LightningStoreThreaded(DelegatingStore):
@@ -54,9 +56,8 @@ class LightningStoreThreaded(DelegatingStore):
             return await getattr(self.store, name)(*args, **kwargs)
         async with self._lock:
             result = await getattr(self.store, name)(*args, **kwargs)
-        # The check of a waiting call wakes no other; otherwise two waiting calls wake each other
-        # without end.
-        if not name.startswith(_READS) and name not in _LOOKS:
+        # The check of a waiting call wakes no other: two of them would wake each other for ever.
+        if not name.startswith(_READS) and name not in _REPEATED:
             with self._guard:
                 for wakeup in self._waiting:
                     wakeup.set()

@@ -48,8 +48,8 @@ def clear_active_tracer() -> None:
 
 
 @contextmanager
-def activate(tracer: Tracer) -> Generator[None]:
-    """Make ``tracer`` the active one within a ``with`` block; restore the previous one after it."""
+def activate(tracer: Tracer | None) -> Generator[None]:
+    """Make a tracer, or none, the active one of a ``with`` block, and restore the previous one."""
     previous = _active.get()
     _active.set(tracer)
     try:

@@ -23,10 +23,14 @@ class CallWriter:
 
     Args:
         clients: Names of the client libraries whose calls are recorded.
+
+    Attributes:
+        proxied: Whether calls that a proxy of this framework records are recorded as well.
     """
 
     def __init__(self, clients: Collection[str] = RECORDED_CLIENTS) -> None:
         self.clients = frozenset(clients)
+        self.proxied = True
 
     def request_attributes(self, protocol: Protocol, request: Json) -> Json:
         """Return the attributes of a request. Called in the exporter's thread."""

@@ -13,10 +13,9 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
@@ -31,6 +30,7 @@ from agl_core.tracer._active import get_active_tracer
 from agl_core.tracer._call_writer import RECORDED_CLIENTS, CallWriter, read_body
 from agl_core.tracer._current import live_context
 from agl_core.tracer._imports import on_import
+from agl_core.tracer._overlapping import Overlapping
 from agl_core.tracer._patches import PatchRecord
 from agl_core.tracer._payload import to_jsonable
 from agl_core.tracer._processor import current_recording
@@ -55,30 +55,18 @@ _ERROR_IN_STREAM: Final = re.compile(rb'"error"(?:\s*:\s*[{"]|\s*[,}])')
 
 # -- patching ------------------------------------------------------------------------------------
 
-_lock = threading.RLock()
-_users = 0
 _patches = PatchRecord()
-_waiting = ExitStack()
 
 
 @contextmanager
-def record_model_calls() -> Generator[None]:
-    """Record the calls made in traces that want it, for a ``with`` block; blocks may overlap."""
-    global _users
-    with _lock:
-        _users += 1
-        if _users == 1:
-            _waiting.enter_context(
-                on_import((f"{name}._base_client" for name in RECORDED_CLIENTS), _patch)
-            )
-    try:
+def _patched() -> Generator[None]:
+    with on_import((f"{name}._base_client" for name in RECORDED_CLIENTS), _patch):
         yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _waiting.close()
-                _patches.restore()
+    _patches.restore()
+
+
+record_model_calls = Overlapping(_patched)
+"""Records the calls made in traces that want it, for a ``with`` block; blocks may overlap."""
 
 
 def _patch(module: str) -> None:
@@ -94,8 +82,8 @@ def _patch(module: str) -> None:
     except AttributeError as error:
         _logger.warning("calls of this version of %r cannot be recorded: %s", library, error)
         return
-    with _lock:
-        for owner, name, replacement in methods if _users else ():
+    with record_model_calls.lock:
+        for owner, name, replacement in methods if record_model_calls.active else ():
             _patches.add(owner, name, replacement)
             setattr(owner, name, replacement)
 
@@ -138,7 +126,7 @@ def _process_response(original: Callable[..., Any], library: str) -> Callable[..
 # -- one call ------------------------------------------------------------------------------------
 
 
-def _start(client: Any, options: Any, library: str) -> _Call | None:
+def _start(client: Any, options: Any, library: str) -> AbstractContextManager[None] | None:
     """Start the span of a request, if it is a model call in a trace that records it."""
     recording = current_recording()
     writer = recording and recording.call_writer
@@ -152,13 +140,40 @@ def _start(client: Any, options: Any, library: str) -> _Call | None:
         protocol = parse_path(urlsplit(str(options.url)).path).protocol
         if protocol not in _NAMES or options.method.lower() != "post":
             return None
+        if not writer.proxied and _is_proxied(client):
+            _add_traceparent(options, trace.get_current_span(live_context()))
+            return _left_to_the_proxy()
         return _Call(recording, writer, protocol, library, client, options)
     except Exception:  # recording a call must not fail the agent
         _logger.exception("a call of %r could not be recorded", library)
         return None
 
 
-class _Call:
+@contextmanager
+def _left_to_the_proxy() -> Generator[None]:
+    outer = otel_context.get_current()
+    otel_context.attach(without_spans_of(_OWN_SCOPES, outer))
+    try:
+        yield
+    finally:
+        otel_context.attach(outer)
+
+
+def _is_proxied(client: Any) -> bool:
+    """Return whether a client's URL is that of an attempt at a proxy of this framework."""
+    return parse_path(client.base_url.path).rollout_id is not None
+
+
+def _add_traceparent(options: Any, parent: trace.Span) -> None:
+    """Make a span the parent of the one that the proxy records."""
+    context = parent.get_span_context()
+    if context.is_valid:
+        value = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+        # The client's placeholder for no headers is false.
+        options.headers = {"traceparent": value, **(options.headers or {})}
+
+
+class _Call(AbstractContextManager[None]):
     """The span of one call: current while the client works, open until the response ends."""
 
     def __init__(
@@ -187,12 +202,8 @@ class _Call:
             kind=trace.SpanKind.CLIENT,
             attributes={"gen_ai.operation.name": operation, "gen_ai.provider.name": library},
         )
-        if parse_path(client.base_url.path).rollout_id is not None:
-            # A proxy of this framework records the call too: as a child, it counts once.
-            context = self._span.get_span_context()
-            parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
-            # The client's placeholder for no headers is false.
-            options.headers = {"traceparent": parent, **(options.headers or {})}
+        if _is_proxied(client):  # as a child, the proxy's span counts once with this one
+            _add_traceparent(options, self._span)
 
     def __enter__(self) -> None:
         inner = otel_context.set_value(_CALL, self, trace.set_span_in_context(self._span))

@@ -78,6 +78,8 @@ class OtelTracer(Tracer):
         self._config = config
         self.instrumentation = InstrumentationReport()
         self._calls = self._call_writer() if config.model_calls else None
+        if self._calls is not None:
+            self._calls.proxied = config.model_calls != "direct"
         self._workers: list[ExitStack] = []  # resources of each worker, released at its teardown
         self._otel_tracer: otel_trace.Tracer | None = None
         self._export_loop: ExportLoop | None = None

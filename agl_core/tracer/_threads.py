@@ -18,32 +18,15 @@ from typing import Any
 from opentelemetry import context as otel_context
 
 from agl_core.tracer._active import activate, get_active_tracer
+from agl_core.tracer._overlapping import Overlapping
 from agl_core.tracer._processor import current_recording
 
-_lock = threading.Lock()
-_users = 0
 _start = threading.Thread.start
 _submit = ThreadPoolExecutor.submit
 
 
 @contextmanager
-def traces_follow_threads() -> Generator[None]:
-    """Patch threads and thread pools of this process for a ``with`` block; blocks may overlap."""
-    global _users
-    with _lock:
-        _users += 1
-        if _users == 1:
-            _patch()
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _unpatch()
-
-
-def _patch() -> None:
+def _patched() -> Generator[None]:
     global _start, _submit
     if threading.Thread.start is not _start_in_trace:
         _start = threading.Thread.start
@@ -51,9 +34,7 @@ def _patch() -> None:
     if ThreadPoolExecutor.submit is not _submit_in_trace:
         _submit = ThreadPoolExecutor.submit
         ThreadPoolExecutor.submit = _submit_in_trace
-
-
-def _unpatch() -> None:
+    yield
     # If other code has patched on top of us, our patch stays below it and only passes calls on.
     if threading.Thread.start is _start_in_trace:
         threading.Thread.start = _start
@@ -61,8 +42,12 @@ def _unpatch() -> None:
         ThreadPoolExecutor.submit = _submit
 
 
+traces_follow_threads = Overlapping(_patched)
+"""Patches threads and thread pools of this process for a ``with`` block; blocks may overlap."""
+
+
 def _start_in_trace(self: threading.Thread) -> None:
-    if _users and current_recording() is not None:
+    if traces_follow_threads.active and current_recording() is not None:
         run = _in_this_trace(self.run)
 
         def run_once() -> None:
@@ -76,7 +61,7 @@ def _start_in_trace(self: threading.Thread) -> None:
 def _submit_in_trace(
     self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Future[Any]:
-    if not _users or current_recording() is None:
+    if not traces_follow_threads.active or current_recording() is None:
         return _submit(self, fn, *args, **kwargs)
     work = _in_this_trace(fn)
     # The pool may start a thread now, which outlives this trace and must not inherit it.
@@ -96,8 +81,6 @@ def _in_this_trace(function: Callable[..., Any]) -> Callable[..., Any]:
         outer = otel_context.get_current()
         otel_context.attach(context)
         try:
-            if tracer is None:
-                return function(*args, **kwargs)
             with activate(tracer):
                 return function(*args, **kwargs)
         finally:

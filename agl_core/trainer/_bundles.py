@@ -9,15 +9,17 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.algorithm import Run, RunContext
 from agl_core.algorithm._announce import AnnouncingStore
+from agl_core.algorithm._history import RunHistory
 from agl_core.llm_server import serving_behind
+from agl_core.metrics import recording, sampled
 from agl_core.plugins._events import has_listeners
 from agl_core.runner._sync_calls import SyncCalls
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from agl_core.agent import LitAgent
     from agl_core.algorithm import Algorithm
     from agl_core.llm_server import LLMServer
+    from agl_core.metrics import Metrics
     from agl_core.proxy import LLMProxy
     from agl_core.runner import Hook, Runner
     from agl_core.store import LightningStore
@@ -41,15 +44,23 @@ class AlgorithmSide:
 
     trainer: Trainer
     algorithm: Algorithm | None
-    adapter: Adapter[Any, Any]
+    adapter: Adapter[Any, Any] | None
     llm_proxy: LLMProxy | None
     initial_resources: NamedResources | None
     train_dataset: Dataset[Any] | None
     val_dataset: Dataset[Any] | None
     llm_server: LLMServer | None = None
     run: str = ""
+    trackers: Sequence[Metrics] = ()
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Parts of the run, for its history."""
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        with recording(*self.trackers):
+            async with sampled(store):
+                await self._run(store, event)
+
+    async def _run(self, store: LightningStore, event: ExecutionEvent) -> None:
         if not hasattr(self.trainer, "store"):
             self.trainer.store = store  # the trainer was pickled without its store
         if self.llm_proxy is not None:
@@ -65,29 +76,46 @@ class AlgorithmSide:
         if run.finished:
             logger.info("The run %r is finished; nothing to do", run.name)
             return
+        history = RunHistory(store, run.name, self.about) if run.name else None
         if has_listeners():
             store = AnnouncingStore(store, algorithm.display_name)
         resources = self.initial_resources
+        if resources is None:
+            resources = algorithm.get_initial_resources()
         algorithm.set_context(
             RunContext(
                 store=store,
                 adapter=self.adapter,
                 llm_proxy=self.llm_proxy,
                 llm_server=self.llm_server,
-                initial_resources=algorithm.get_initial_resources()
-                if resources is None
-                else resources,
+                initial_resources=resources,
                 run=run,
                 trainer=self.trainer,
             )
         )
         datasets = {"train_dataset": self.train_dataset, "val_dataset": self.val_dataset}
-        async with serving_behind(self.llm_proxy, self.llm_server):
-            if algorithm.is_async():
-                await algorithm.run(**datasets)  # pyright: ignore[reportGeneralTypeIssues]
-            else:
-                await _run_sync(partial(algorithm.run, **datasets))
+        async with AsyncExitStack() as stack:
+            if history is not None:
+                await stack.enter_async_context(history.recording())
+            await stack.enter_async_context(serving_behind(self.llm_proxy, self.llm_server))
+            try:
+                if algorithm.is_async():
+                    await algorithm.run(**datasets)  # pyright: ignore[reportGeneralTypeIssues]
+                else:
+                    await _run_sync(partial(algorithm.run, **datasets))
+            except ExceptionGroup as group:  # of a task group in the algorithm
+                raise _first_failure(group) from None
         await run.finish()
+
+
+def _first_failure(group: ExceptionGroup[Any]) -> Exception:
+    """Return the first failure of a group, which says what to do; log the others."""
+    failures: list[Exception] = [group]
+    while isinstance(first := failures[0], ExceptionGroup):
+        failures[:1] = cast("ExceptionGroup[Exception]", first).exceptions
+    for other in failures[1:]:
+        logger.error("Another failure", exc_info=other)
+    return first
 
 
 async def _run_sync(call: Callable[[], Any]) -> None:
@@ -101,6 +129,7 @@ async def _run_sync(call: Callable[[], Any]) -> None:
         raise outcome.error
 
 
+@dataclass(eq=False)
 class RunnerSide:
     """Runs workers: each has a copy of the runner, from its first rollout to the stop event.
 
@@ -111,19 +140,17 @@ class RunnerSide:
         agent: The agent that runs the tasks.
         hooks: Callbacks around each rollout.
         llm_proxy: The proxy that issues the agents' keys; in another process, a stopped copy.
+        trackers: Where the metrics of the runners go.
     """
 
-    def __init__(
-        self,
-        runner: Runner[Any],
-        agent: LitAgent[Any],
-        hooks: Sequence[Hook],
-        llm_proxy: LLMProxy | None = None,
-    ) -> None:
-        self._runner = runner
-        self._agent = agent
-        self._hooks = hooks
-        self._llm_proxy = llm_proxy
+    runner: Runner[Any]
+    agent: LitAgent[Any]
+    hooks: Sequence[Hook]
+    llm_proxy: LLMProxy | None = None
+    trackers: Sequence[Metrics] = ()
+
+    def __post_init__(self) -> None:
+        self._recording = ExitStack()
         self._workers = 0
         self._lock = threading.Lock()
 
@@ -139,24 +166,18 @@ class RunnerSide:
     def _shared_runner(self) -> Generator[Runner[Any]]:
         with self._lock:
             if self._workers == 0:
-                more: dict[str, Any] = {"llm_proxy": self._llm_proxy} if self._llm_proxy else {}
-                self._runner.init(self._agent, hooks=self._hooks, **more)
+                self._recording.enter_context(recording(*self.trackers))
+                more: dict[str, Any] = {"llm_proxy": self.llm_proxy} if self.llm_proxy else {}
+                self.runner.init(self.agent, hooks=self.hooks, **more)
             self._workers += 1
         try:
-            yield copy.copy(self._runner)
+            yield copy.copy(self.runner)
         finally:
             with self._lock:
                 self._workers -= 1
                 if self._workers == 0:
-                    self._runner.teardown()
+                    with self._recording:  # closed even if the runner fails
+                        self.runner.teardown()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "runner": self._runner,
-            "agent": self._agent,
-            "hooks": self._hooks,
-            "llm_proxy": self._llm_proxy,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.runner, self.agent, self.hooks, self.llm_proxy, self.trackers)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
 from agl_core.errors import ConfigError
+from agl_core.genai import without_secrets
 from agl_core.plugins import get_registry
+from agl_core.plugins._config import config_model_of
 from agl_core.runner import Hook
 from agl_core.types import Dataset, NamedResources, Resource
 
@@ -33,6 +39,12 @@ def default_strategy() -> DefaultStrategy:
         return DefaultStrategy("cs", "cs, runners as processes")
     why = f"cs is {found[0].status}" if found else "pip install agl-exec-cs for processes"
     return DefaultStrategy("shm", f"shm, runners as threads ({why})")
+
+
+def default_adapter() -> str | None:
+    """Return ``triplet`` if agl-adapters is installed and usable; else the run has no adapter."""
+    usable = any(record.name == "triplet" for record in get_registry().usable("adapter"))
+    return "triplet" if usable else None
 
 
 def hooks_of(hooks: Hook | Sequence[Hook] | None) -> tuple[Hook, ...]:
@@ -115,10 +127,32 @@ def check_resources(resources: object) -> NamedResources | None:
             )
         if not isinstance(resource, Resource):
             kind = type(resource).__qualname__
-            raise ConfigError(
-                f"a {kind} is not a resource, such as PromptTemplate or LLM", path=path
-            )
+            said = f"a {kind} is not a resource, such as PromptTemplate or LLM"
+            raise ConfigError(said, path=path)
     return cast("NamedResources", resources)
+
+
+def describe_parts(parts: Mapping[str, object]) -> dict[str, Any]:
+    """Return the class and the options of each part of a run, without secrets, as JSON values."""
+    return {name: {"type": type(p).__qualname__, **_options_of(p)} for name, p in parts.items()}
+
+
+def _options_of(part: object) -> dict[str, Any]:
+    held = getattr(part, "__dict__", {})
+    options = held.get("config", held.get("_config"))
+    if not isinstance(options, BaseModel):  # a class may keep its options as attributes
+        model = config_model_of(type(part))
+        names = model.model_fields if model else ()
+        options = {name: held[name] for name in names if name in held}
+    text = to_json(
+        options,
+        fallback=lambda it: type(it).__name__,
+        bytes_mode="base64",
+        inf_nan_mode="constants",
+    )
+    # The user and the password in a URL.
+    shown = without_secrets(from_json(re.sub(rb"//[^/@\s\"]+@", b"//***@", text)))
+    return {"config": shown} if shown else {}
 
 
 def deprecated(old: str, value: T | None, new: str, current: T | None) -> T | None:

@@ -10,18 +10,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+import agl_core
 from agl_core.adapter import Adapter
-from agl_core.agent import LitAgent
-from agl_core.algorithm import Algorithm, Baseline, FastAlgorithm
+from agl_core.agent import LitAgent, load_environment
+from agl_core.algorithm import Algorithm, Baseline, BatchOutcome, Evaluation, FastAlgorithm
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
 from agl_core.ids import generate_id
 from agl_core.llm_server import LLMServer
+from agl_core.metrics import MeasuredStore, Metrics, build_tracker, recording
 from agl_core.plugins import ComponentLike, build_component, notify
 from agl_core.proxy import LLMProxy
 from agl_core.runner import Hook, LitAgentRunner, Runner
@@ -33,14 +37,14 @@ from agl_core.trainer._components import (
     check_integer,
     check_resources,
     check_text,
+    default_adapter,
     default_strategy,
     deprecated,
+    describe_parts,
     hooks_of,
 )
+from agl_core.trainer._verdict import check_outcome, check_success
 from agl_core.types import Dataset, NamedResources
-
-if TYPE_CHECKING:
-    from agl_core.algorithm import BatchOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +56,15 @@ class Trainer:
     ``{"type": name, **config}``, a dotted path, a class, or a TOML or YAML file.
 
     Args:
-        n_runners: Number of runners that work concurrently; a strategy given as an instance keeps
-            its own number.
+        n_runners: Number of runners (processes of ``cs``, threads of ``shm``); a strategy given as
+            an instance keeps its own number.
         max_rollouts: Largest number of rollouts per runner.
+        concurrency: Number of rollouts that each runner runs at a time: async agents share its
+            event loop, sync agents get a thread each. None: 8 per core, at most 64, of an async
+            agent; 1 of a sync agent, whose code may not be thread-safe.
         initial_resources: The resources the algorithm starts from.
         tracer: Records what agents do as spans; ``otel`` by default.
-        adapter: Turns spans into data for the algorithm; ``triplet`` by default.
+        adapter: Turns spans into data for the algorithm; by default ``triplet``, of agl-adapters.
         store: Keeps tasks, spans and resources; ``memory`` by default.
         runner: Runs the agent; :class:`~agl_core.runner.LitAgentRunner` by default.
         strategy: Where the algorithm and the runners run. By default ``cs`` (processes around a
@@ -69,6 +76,7 @@ class Trainer:
         llm_server: Serves the model that is trained, behind the proxy (``direct``, unless
             ``llm_proxy`` names another); it runs while the algorithm does.
         hooks: Callbacks around each rollout.
+        tracker: Where the metrics of the run go: one backend, or a list of them; none by default.
         proxy: Alias of ``llm_proxy``.
         run: Name of the run, for :meth:`fit` and :meth:`dev`. A run of this name in the store is
             resumed; a finished one does nothing. Without a name every call is a new run.
@@ -80,6 +88,7 @@ class Trainer:
 
     Attributes:
         interrupted: Whether Ctrl+C ended the last run.
+        resume_command: A command that resumes the run, for its history; empty if there is none.
 
     Raises:
         ConfigError: An argument is wrong; the message starts with its name.
@@ -91,6 +100,7 @@ class Trainer:
         *,
         n_runners: int | None = None,
         max_rollouts: int | None = None,
+        concurrency: int | None = None,
         initial_resources: NamedResources | None = None,
         tracer: ComponentLike[Tracer] = None,
         adapter: ComponentLike[Adapter[Any, Any]] = None,
@@ -104,6 +114,7 @@ class Trainer:
         hooks: Hook | Sequence[Hook] | None = None,
         proxy: ComponentLike[LLMProxy] = None,
         run: str | None = None,
+        tracker: ComponentLike[Metrics] | Sequence[ComponentLike[Metrics]] = None,
         dev: bool | None = None,
         n_workers: int | None = None,
         max_tasks: int | None = None,
@@ -117,6 +128,7 @@ class Trainer:
         adapter = deprecated("triplet_exporter", triplet_exporter, "adapter", adapter)
         check_integer("n_runners", n_runners, least=1)
         check_integer("max_rollouts", max_rollouts, least=0)
+        check_integer("concurrency", concurrency, least=1)
         check_integer("port", port, least=0, most=65535)
         check_text("run", run)
         if llm_proxy is not None and proxy is not None:
@@ -126,7 +138,9 @@ class Trainer:
         self.initial_resources = check_resources(initial_resources)
         self.run = run or ""
         self.hooks = hooks_of(hooks)
+        self.trackers = build_tracker(tracker)
         self.interrupted = False
+        self.resume_command = ""
         supplies: dict[str, Any] = {"n_runners": n_runners or 1}
         ports = {} if port is None else {"server_port": port, "port": port}
         default = default_strategy()
@@ -139,32 +153,31 @@ class Trainer:
             setattr(self.strategy, "server_port", port)  # noqa: B010 - also of a given instance
         self.n_runners = self.strategy.n_runners
         build = partial(build_component, inject=supplies)
+
+        def optional(kind: str, spec: Any, **more: Any) -> Any:
+            return None if spec is None else build(kind, spec, **more)
+
         self.store: LightningStore = build("store", store, default="memory")
         supplies |= {"n_runners": self.n_runners, "store": self.store}
         self.tracer: Tracer = build("tracer", tracer, default="otel")
         supplies["tracer"] = self.tracer
-        self.adapter: Adapter[Any, Any] = build("adapter", adapter, default="triplet")
-        self.algorithm: Algorithm | None = (
-            None if algorithm is None else build("algorithm", algorithm)
-        )
-        self.llm_server: LLMServer | None = (
-            None if llm_server is None else build("llm_server", llm_server)
-        )
+        used = default_adapter() if adapter is None else adapter
+        self.adapter: Adapter[Any, Any] | None = optional("adapter", used, default="triplet")
+        self.algorithm: Algorithm | None = optional("algorithm", algorithm)
+        self.llm_server: LLMServer | None = optional("llm_server", llm_server)
         spec = llm_proxy if proxy is None else proxy
         if spec is None and self.llm_server is not None:
             spec = "direct"
-        self.llm_proxy: LLMProxy | None = (
-            None if spec is None else build("proxy", spec, default="direct")
-        )
-        if max_rollouts is not None:
-            supplies["max_rollouts"] = max_rollouts
+        self.llm_proxy: LLMProxy | None = optional("proxy", spec, default="direct")
+        limits = {"max_rollouts": max_rollouts, "concurrency": concurrency}
+        supplies |= {name: value for name, value in limits.items() if value is not None}
         self.runner: Runner[Any] = build("runner", runner, default=LitAgentRunner, expected=Runner)
 
     # -- running ---------------------------------------------------------------------------------
 
     def fit(
         self,
-        agent: LitAgent[Any],
+        agent: LitAgent[Any] | str,
         train_dataset: Dataset[Any] | None = None,
         *,
         val_dataset: Dataset[Any] | None = None,
@@ -175,19 +188,24 @@ class Trainer:
         content. Results are in :attr:`store` and in the algorithm.
 
         Args:
-            agent: The agent to train.
+            agent: The agent to train, or the reference of an environment, such as
+                ``"gymnasium:FrozenLake-v1"``, which also has the tasks that are not given.
             train_dataset: Tasks to learn from.
             val_dataset: Tasks to measure on.
 
         Raises:
             ConfigError: ``agent`` is not an agent, or a dataset is not a dataset.
+            RunFailedError: Rollouts failed and none succeeded.
             Exception: The error of the algorithm, a runner or the store.
         """
+        start = time.time()
         self._execute("fit", agent, self.algorithm, train_dataset, val_dataset)
+        if not self.interrupted:
+            asyncio.run(check_success(self.store, start))
 
     def dev(
         self,
-        agent: LitAgent[Any],
+        agent: LitAgent[Any] | str,
         train_dataset: Dataset[Any] | None = None,
         *,
         val_dataset: Dataset[Any] | None = None,
@@ -207,7 +225,7 @@ class Trainer:
 
     def evaluate(
         self,
-        agent: LitAgent[Any],
+        agent: LitAgent[Any] | str,
         dataset: Dataset[Any],
         *,
         resources: NamedResources | str | None = None,
@@ -216,10 +234,10 @@ class Trainer:
         """Run the agent over a dataset once, updating nothing.
 
         Args:
-            agent: The agent to measure.
+            agent: The agent to measure; see :meth:`fit`.
             dataset: The tasks; each becomes a rollout of mode ``test``.
             resources: The resources to run with, or the id of a stored snapshot; by default the
-                initial resources, else the latest in the store.
+                latest in the store, else the initial resources.
             timeout: Longest time for the whole dataset, in seconds; the rest is cancelled.
 
         Returns:
@@ -227,27 +245,33 @@ class Trainer:
 
         Raises:
             KeyboardInterrupt: Ctrl+C ended the evaluation without a result.
+            RunFailedError: Rollouts failed and none succeeded; it has the ``outcome``.
         """
-        from agl_core.algorithm._evaluation import Evaluation
-
         evaluation = Evaluation(resources=resources, timeout=timeout)
         self._execute("eval", agent, evaluation, None, dataset)
         if evaluation.outcome is None:
             raise KeyboardInterrupt
+        asyncio.run(check_outcome(self.store, evaluation.outcome))
         return evaluation.outcome
 
     def _execute(
         self,
         mode: str,
-        agent: LitAgent[Any],
+        agent: LitAgent[Any] | str,
         algorithm: Algorithm | None,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
-        if not isinstance(cast("object", agent), LitAgent):
+        if isinstance(agent, str) and (environment := load_environment(agent)):
+            agent = environment.agent
+            if train_dataset is None and mode != "eval":
+                train_dataset = environment.train_dataset
+            if val_dataset is None:
+                val_dataset = environment.val_dataset
+        if not isinstance(agent, LitAgent):
             raise ConfigError(
                 f"{agent!r} is not an agent; decorate a function with @rollout or derive from "
-                "LitAgent",
+                "LitAgent, or name an environment",
                 path="agent",
             )
         agent.check_signature()
@@ -261,35 +285,42 @@ class Trainer:
             train_dataset=check_dataset("train_dataset", train_dataset),
             val_dataset=check_dataset("val_dataset", val_dataset),
             run="" if mode == "eval" else self.run,
+            trackers=self.trackers,
+            about={
+                "mode": mode,
+                "began": time.time(),
+                "version": agl_core.__version__,
+                "command": self.resume_command,
+                "n_runners": self.n_runners,
+                "parts": describe_parts(self._parts(algorithm)),
+            },
         )
         agent.set_trainer(self)
-        worker = RunnerSide(self.runner, agent, self.hooks, self.llm_proxy)
+        worker = RunnerSide(self.runner, agent, self.hooks, self.llm_proxy, self.trackers)
+        store = MeasuredStore(self.store) if self.trackers else self.store
         run_id = f"run-{generate_id(8)}"
         logger.info("Execution strategy: %s", self._strategy_note)
-        notify("run_started", run_id=run_id, mode=mode, config=self._describe(algorithm))
-        error: BaseException | None = None
-        try:
-            self.strategy.execute(lead, worker, self.store)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self.interrupted = self.strategy.interrupted
-            notify("run_finished", run_id=run_id, mode=mode, error=error)
+        with recording(*self.trackers):
+            notify("run_started", run_id=run_id, mode=mode, config=self._describe(algorithm))
+            error: BaseException | None = None
+            try:
+                self.strategy.execute(lead, worker, store)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                self.interrupted = self.strategy.interrupted
+                notify("run_finished", run_id=run_id, mode=mode, error=error)
 
     def __getstate__(self) -> dict[str, Any]:
         # In another process, the run sets the store that is used there.
         return {name: value for name, value in self.__dict__.items() if name != "store"}
 
+    def _parts(self, algorithm: Algorithm | None) -> dict[str, Any]:
+        names = ("store", "strategy", "tracer", "adapter", "llm_proxy", "llm_server")
+        parts = {"algorithm": algorithm, **{name: getattr(self, name) for name in names}}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def _describe(self, algorithm: Algorithm | None) -> dict[str, Any]:
-        parts = {
-            "algorithm": algorithm,
-            "store": self.store,
-            "strategy": self.strategy,
-            "tracer": self.tracer,
-            "adapter": self.adapter,
-            "llm_proxy": self.llm_proxy,
-            "llm_server": self.llm_server,
-        }
-        names = {k: type(v).__qualname__ for k, v in parts.items() if v is not None}
+        names = {k: type(v).__qualname__ for k, v in self._parts(algorithm).items()}
         return {**names, "n_runners": self.n_runners}

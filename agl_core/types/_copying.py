@@ -122,13 +122,14 @@ def copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
     return evolve(snapshot, {"resources": copy_resources(snapshot.resources)})
 
 
-def construct_open(cls: type[M], values: dict[str, Any]) -> M:
-    """Like :func:`construct`, for a model with ``extra="allow"``; the record has no extra key."""
+def construct_open(cls: type[M], values: dict[str, Any], extra: dict[str, Any] | None = None) -> M:
+    """Like :func:`construct`, for a model with ``extra="allow"``; takes ownership of ``extra``."""
     # Repeats construct() instead of calling it: reading spans is a hot path.
     record = _new(cls)
     _set(record, "__dict__", values)
-    _set(record, "__pydantic_fields_set__", _field_names.get(cls) or _names_of(cls))
-    _set(record, "__pydantic_extra__", {})
+    names = _field_names.get(cls) or _names_of(cls)
+    _set(record, "__pydantic_fields_set__", {*names, *extra} if extra else names)
+    _set(record, "__pydantic_extra__", extra or {})
     _set(record, "__pydantic_private__", None)
     return record
 

@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 from agl_core import lazy
 from agl_core.errors import MissingDependencyError
 from agl_core.types._rollout import AttemptedRollout
-from agl_core.types._templates import fill_fields, fill_jinja
+from agl_core.types._templates import fill_fields
 
 logger = logging.getLogger(__name__)
 
@@ -166,9 +166,9 @@ class PromptTemplate(Resource):
     def format(self, **kwargs: Any) -> str:
         """Fill the placeholders.
 
-        ``f-string`` is :meth:`str.format` without access to attributes; ``jinja`` runs in Jinja's
-        sandbox with bounded work, where an undefined name is an error; ``poml`` needs the ``poml``
-        package and joins the text of its messages.
+        ``f-string`` is :meth:`str.format` without access to attributes; ``jinja`` needs
+        agl-jinja, which bounds memory and time, and where an undefined name is an error; ``poml``
+        needs the ``poml`` package and joins the text of its messages.
 
         Raises:
             KeyError: An f-string placeholder has no value.
@@ -179,15 +179,19 @@ class PromptTemplate(Resource):
         if self.engine == "f-string":
             return fill_fields(self.template, kwargs)
         if self.engine == "jinja":
-            return fill_jinja(self.template, kwargs)
-        try:
-            poml: Any = importlib.import_module("poml")
-        except ImportError as error:
-            raise MissingDependencyError("the poml prompt engine", pip="poml") from error
+            return self._engine("agl_jinja").fill_jinja(self.template, kwargs)
+        poml = self._engine("poml")
         messages: str | list[dict[str, Any]] = poml.poml(self.template, context=kwargs, chat=False)
         if isinstance(messages, str):
             return messages
         return "\n".join(str(message["content"]) for message in messages)
+
+    def _engine(self, module: str) -> Any:
+        try:
+            return importlib.import_module(module)
+        except ImportError as error:
+            dist = module.replace("_", "-")
+            raise MissingDependencyError(f"the {self.engine} prompt engine", pip=dist) from error
 
 
 @register_resource_type

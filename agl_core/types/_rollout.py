@@ -19,16 +19,31 @@ RolloutStatus = Literal[
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
 WorkerStatus = Literal["idle", "busy", "unknown"]
 
-QUEUING_STATUSES: Final = frozenset({"queuing", "requeuing"})
+QUEUING_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
 """Statuses of rollouts in the queue."""
-RUNNING_STATUSES: Final = frozenset({"preparing", "running"})
+RUNNING_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"preparing", "running"})
 """Statuses of rollouts and attempts that a worker holds."""
-FINISHED_STATUSES: Final = frozenset({"failed", "succeeded", "cancelled"})
+FINISHED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"failed", "succeeded", "cancelled"})
 """Terminal statuses of rollouts."""
 
 
+class ReplayConfig(BaseModel, frozen=True):
+    """A rollout whose model calls are answered from the recording of another; needs agl-replay."""
+
+    rollout_id: str
+    """The recorded rollout."""
+    attempt_id: str | None = None
+    """Its recorded attempt; None: the latest."""
+    until: int | None = Field(default=None, ge=0)
+    """Number of calls that are answered from the recording. None: all."""
+    then: Literal["stop", "live"] = "stop"
+    """What happens to calls after ``until``: refused, or sent to the rollout's models (a fork)."""
+    on_divergence: Literal["stop", "live", "ignore"] = "stop"
+    """The same from the first call that is not the recorded one; ``ignore`` answers it by place."""
+
+
 class RolloutConfig(BaseModel):
-    """Time limits and retries of a rollout's attempts."""
+    """Time limits and retries of a rollout's attempts, and what they repeat."""
 
     timeout_seconds: float | None = None
     """Wall-clock cap of one attempt, from its ``start_time``. None: no cap."""
@@ -38,6 +53,8 @@ class RolloutConfig(BaseModel):
     """Maximum number of attempts of a rollout, including the first."""
     retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
     """Attempt statuses after which the rollout goes back to the queue."""
+    replay: ReplayConfig | None = None
+    """The recording that answers model calls. None: the models do."""
 
 
 class Rollout(BaseModel):

@@ -53,11 +53,11 @@ def test_a_name_of_a_plugin_says_what_to_install(name, tmp_path):
     module, distribution = PLUGIN_HOMES[name]
     code = (
         f"import sys; sys.modules[{module!r}] = None  # as if it were not installed\n"
-        f"import agl_core\ntry:\n    agl_core.{name}\n"
-        "except AttributeError as error:\n    print(error)\n"
+        f"try:\n    from agl_core import {name}\n"
+        "except ImportError as error:\n    print(error)\n"
     )
     done = run("-c", code)
-    assert done.stdout.strip().endswith(f"pip install {distribution}"), done.stderr
+    assert done.stdout.strip().endswith(f"pip install '{distribution}'"), done.stderr
     (tmp_path / f"{module}.py").write_text(f"{name} = 'found'\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
     code += f"import agl_core; print(agl_core.{name})"

@@ -6,33 +6,24 @@ once (chat: on the first chunk; completions: on the choice), ``token_ids`` on ea
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import cast
 
 from agl_core.genai._wire import Json
 from agl_core.genai.streams._base import Assembler, error_of
 
 
+@dataclass(slots=True)
 class _Choice:
     """One choice, as received so far."""
 
-    __slots__ = (
-        "finish_reason",
-        "logprobs",
-        "other",
-        "text",
-        "thinking_blocks",
-        "token_ids",
-        "tool_calls",
-    )
-
-    def __init__(self) -> None:
-        self.text: dict[str, list[str]] = {}
-        self.tool_calls: dict[int, Json] = {}
-        self.thinking_blocks: list[Json] = []
-        self.token_ids: list[int] | None = None
-        self.logprobs: Json | None = None
-        self.finish_reason: str | None = None
-        self.other: Json = {}
+    text: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    tool_calls: dict[int, Json] = field(default_factory=dict[int, Json])
+    thinking_blocks: list[Json] = field(default_factory=list[Json])
+    token_ids: list[int] | None = None
+    logprobs: Json | None = None
+    finish_reason: str | None = None
+    other: Json = field(default_factory=Json)
 
     def add_shared(self, choice: Json) -> None:
         """Add the fields that chat and completions share."""

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from agl_core import lifecycle
 from agl_core.errors import SpansEvictedError
@@ -29,8 +29,9 @@ from agl_core.store._backend import (
     rollout_notice,
     worker_notice,
 )
-from agl_core.store._encoded import EncodedSpan
-from agl_core.store._filters import compile_filter, cut, sort_key
+from agl_core.store._encoded import EncodedSpan, check_size
+from agl_core.store._figures import changed_figures
+from agl_core.store._filters import FIGURES, compile_filter, cut, sort_key
 from agl_core.store._memory.eviction import MemoryBudget
 from agl_core.store._memory.index import RolloutIndexes
 from agl_core.store._memory.spans import SpanLog
@@ -59,11 +60,12 @@ logger = logging.getLogger(__name__)
 class _Entry:
     """One rollout with its attempts and spans. Records are never changed, only replaced."""
 
-    __slots__ = ("attempts", "evicted", "latest", "ordinal", "rollout", "spans")
+    __slots__ = ("attempts", "evicted", "figures", "latest", "ordinal", "rollout", "spans")
 
     def __init__(self, ordinal: int, rollout: Rollout) -> None:
         self.ordinal = ordinal
         self.rollout = rollout
+        self.figures: dict[str, float | None] = {}
         self.attempts: dict[str, Attempt] = {}
         self.latest: Attempt | None = None
         self.spans: SpanLog | None = None
@@ -196,7 +198,8 @@ class MemoryBackend(StorageBackend):
     def _apply(self, entry: _Entry, state: RolloutState, change: Change | None) -> None:
         if change is None:
             return
-        rollout, attempt, worker, queue = change
+        rollout, attempt, worker, queue, _ = change
+        entry.figures |= changed_figures(state, change)
         if attempt is not None:
             if state.attempt is None:
                 self._attempt_count += 1
@@ -265,6 +268,8 @@ class MemoryBackend(StorageBackend):
                     raise attempt_not_found(span.rollout_id, span.attempt_id)
             # Before the first change: a user's estimator may raise.
             sizes = [self.budget.size_of(span) for span in spans]
+            for span, size in zip(spans, sizes, strict=True):
+                check_size(span.span_id, size)
             stored: list[EncodedSpan] = []
             alive: dict[tuple[str, str], _Entry] = {}
             for span, size in zip(spans, sizes, strict=True):
@@ -355,7 +360,7 @@ class MemoryBackend(StorageBackend):
 
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
         with self._lock:
-            if query.rollout_id_in is None and query.rollout_id_contains is None:
+            if query.conditions.keys() <= {"status_in"} and query.sort_by not in FIGURES:
                 statuses = None if query.status_in is None else frozenset(query.status_in)
                 entries, total = self._indexes.page(
                     self._entries.values(),
@@ -370,9 +375,9 @@ class MemoryBackend(StorageBackend):
             return [(entry.rollout, entry.latest) for entry in entries], total
 
     def _scan(self, query: RolloutQuery) -> tuple[Sequence[_Entry], int]:
-        """Answer a query that filters by id."""
+        """Answer a query that filters by more than the status, or sorts by a figure."""
         entries = self._entries
-        together = query.filter_logic == "and" or len(query.conditions) == 1
+        together = query.filter_logic == "and" or len(query.conditions) <= 1
         ids, part = query.rollout_id_in, query.rollout_id_contains
         found: Sequence[_Entry]
         if not together:
@@ -385,16 +390,20 @@ class MemoryBackend(StorageBackend):
             if part is not None:
                 found = [entry for entry in found if part in entry.rollout.rollout_id]
         else:
-            assert part is not None
-            found = [entry for name, entry in entries.items() if part in name]
+            found = [entry for name, entry in entries.items() if part is None or part in name]
+        if together and query.mode_in is not None:
+            found = [entry for entry in found if entry.rollout.mode in query.mode_in]
         if together and query.status_in is not None:
             statuses = frozenset(query.status_in)
             found = [entry for entry in found if entry.rollout.status in statuses]
         if query.sort_by is not None:
-            key = sort_key(Rollout, query.sort_by)
-            found = sorted(
-                found, key=lambda entry: key(entry.rollout), reverse=query.sort_order == "desc"
-            )
+            by = query.sort_by
+
+            def value(entry: _Entry) -> Any:
+                return entry.figures.get(by) if by in FIGURES else getattr(entry.rollout, by)
+
+            key = sort_key(Rollout, by, value)
+            found = sorted(found, key=key, reverse=query.sort_order == "desc")
         return cut(found, query.limit, query.offset), len(found)
 
     async def find_attempts(self, query: AttemptQuery) -> tuple[Sequence[Attempt], int]:

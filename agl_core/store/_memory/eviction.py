@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.store._encoded import EncodedSpan
@@ -22,6 +22,8 @@ _PARTS_OVERHEAD: Final = 1000
 """Bytes of a span held as an object, besides its attributes."""
 _ATTRIBUTE_OVERHEAD: Final = 110
 """Bytes of an attribute besides its text: its dict entry, the headers of two objects."""
+_NUMBER_BYTES: Final = 20
+"""Bytes of a number in a list, between those of its JSON and those of its object."""
 
 
 def memory_capacity() -> int:
@@ -46,8 +48,10 @@ def span_bytes(span: EncodedSpan) -> int:
     for value in attributes.values():
         if type(value) is str:
             size += len(value)
-        elif parts.has_lists:
-            size += len(repr(value))
+        elif type(value) is list:
+            items = cast("list[Any]", value)
+            is_text = bool(items) and type(items[0]) is str
+            size += sum(map(len, items)) if is_text else _NUMBER_BYTES * len(items)
     return size
 
 

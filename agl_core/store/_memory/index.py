@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -77,9 +78,14 @@ class RolloutIndexes:
 
     def __init__(self) -> None:
         self._indexes: dict[tuple[str | None, str], _Index] = {}
+        self._counts: Counter[str] = Counter()
 
     def replace(self, entry: _Entry, old: Rollout | None, new: Rollout) -> None:
         """Update the indexes after an entry's rollout changed; ``old`` is None for a new entry."""
+        if old is None or old.status != new.status:
+            self._counts[new.status] += 1
+            if old is not None:
+                self._counts[old.status] -= 1
         for index in self._indexes.values():
             index.replace(entry, old, new)
 
@@ -104,6 +110,9 @@ class RolloutIndexes:
             offset: Entries to skip.
         """
         name = (sort_by, "asc" if sort_by is None else sort_order)
+        if limit == 0:  # a count; an index would cost every later change
+            counts = self._counts.items()
+            return [], sum(n for status, n in counts if statuses is None or status in statuses)
         # Removed and added again, so that the least recently used index is evicted first.
         index = self._indexes.pop(name, None)
         if index is None:

@@ -53,7 +53,7 @@ class Proxy:
         self.running = False
         self.diary.append("stop")
 
-    def as_resource(self) -> LLM:
+    def as_resource(self, *, model: str | None = None) -> LLM:
         assert self.running
         return LLM(endpoint="http://127.0.0.1:9/v1", model="proxied")
 

@@ -86,6 +86,27 @@ async def test_outcomes_come_in_the_order_of_the_tasks() -> None:
     assert claims[0].metadata == {"round": 7}
 
 
+async def test_outcomes_are_read_while_other_rollouts_run() -> None:
+    store = InMemoryLightningStore()
+    adapted = asyncio.Event()
+
+    class Noted(Names):
+        def adapt(self, source: Any) -> list[str]:
+            adapted.set()
+            return super().adapt(source)
+
+    batch = asyncio.create_task(run_batch(store, ["a", "b"], adapter=Noted(), timeout=10))
+    first = await store.dequeue_rollout("Worker-0", wait=5)
+    assert first is not None
+    await finish(store, first, 1.0)
+    async with asyncio.timeout(5):
+        await adapted.wait()
+    second = await store.dequeue_rollout("Worker-0", wait=5)
+    assert second is not None
+    await finish(store, second, 0.5)
+    assert (await batch).rewards() == [1.0, 0.5]
+
+
 async def test_resources_become_a_snapshot() -> None:
     store = InMemoryLightningStore()
     prompt = PromptTemplate(template="{task}", engine="f-string")

@@ -12,6 +12,7 @@ import pytest
 from agl_core.algorithm import Algorithm, Baseline, Run, algo, run_batch, stored_runs
 from agl_core.algorithm import _run as run_module
 from agl_core.errors import InvalidArgumentError
+from agl_core.lifecycle import RUNNING_ATTEMPTS
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import (
@@ -221,6 +222,42 @@ async def test_an_attempt_of_a_living_worker_is_adopted(quick_look):
     (done,) = await asyncio.wait_for(waiting, 10)
     assert done.status == "succeeded"
     assert len((await store.query_attempts(rollout.rollout_id)).items) == 1
+
+
+@pytest.mark.parametrize("ahead", [7200.0, -7200.0])
+async def test_the_clock_of_the_store_may_differ(quick_look, agl_clock, ahead):
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    (rollout,) = await run.enqueue(requests(1), batch="a")
+    await store.dequeue_rollout("Worker-0")
+    await store.update_worker("Worker-0", {})
+    agl_clock.advance(ahead)  # what the store wrote is from another clock
+    assert await run.wait_for_rollouts([rollout.rollout_id], timeout=0.2) == []
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    assert attempt is not None
+    assert attempt.status == "preparing"
+
+
+async def test_attempts_of_a_living_worker_with_several_are_adopted(quick_look):
+    """The worker's record names the last of them alone; its heartbeats list all."""
+    store = InMemoryLightningStore()
+    run = await Run.open(store, "night")
+    enqueued = await run.enqueue(requests(3), batch="a")
+    names = [rollout.rollout_id for rollout in enqueued]
+    await store.update_worker("Worker-0", {RUNNING_ATTEMPTS: []})
+    claimed = await store.dequeue_many_rollouts(limit=3, worker_id="Worker-0")
+    again = await Run.open(store, "night")
+    await again.enqueue(requests(3), batch="a")
+    assert await again.wait_for_rollouts(names, timeout=0.5) == []
+    running = [rollout.attempt.attempt_id for rollout in claimed]
+    await store.update_worker("Worker-0", {RUNNING_ATTEMPTS: running})
+    assert await again.wait_for_rollouts(names, timeout=0.5) == []
+    for name in names:
+        await store.update_attempt(name, "latest", status="succeeded")
+    done = await asyncio.wait_for(again.wait_for_rollouts(names), 10)
+    assert [rollout.status for rollout in done] == ["succeeded"] * 3
+    attempts = [await store.query_attempts(name) for name in names]
+    assert [len(each) for each in attempts] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,10 @@ def test_json_that_the_fast_parser_rejects():
         ("/rollout/r/attempt/a", ("/", None, "r", "a")),
         ("/v1/audio/speech", ("/audio/speech", None, None, None)),
         ("/v1", ("/", None, None, None)),
+        ("/rollout/r/attempt/a/v1/v1/messages", ("/messages", "messages", "r", "a")),
+        ("/v1/v1/chat/completions", ("/chat/completions", "chat", None, None)),
+        ("/v1beta/models", ("/v1beta/models", None, None, None)),
+        ("/audio/v1/speech", ("/audio/v1/speech", None, None, None)),
     ],
 )
 def test_paths(path: str, expected: tuple[str, str | None, str | None, str | None]):

@@ -125,6 +125,29 @@ class TestCreatingAndClaiming:
         assert after == worker("idle", None, last_idle_time=1.0, last_dequeue_time=NOW)
 
 
+class TestAbandonedAttempts:
+    @pytest.mark.parametrize(
+        ("on", "listed", "beat", "abandoned"),
+        [
+            ("at-1", None, None, False),  # assigned to it
+            ("at-2", None, NOW, True),  # a runner of one attempt at a time has another
+            (None, None, NOW, True),
+            ("at-2", ["at-1", "at-2"], NOW, False),
+            ("at-2", ["at-2"], NOW + 3, True),  # a later heartbeat does not list it
+            ("at-2", ["at-2"], NOW + 1, False),  # the claim may not have reached the runner
+            ("at-2", [], None, False),
+        ],
+    )
+    def test_a_heartbeat_lists_what_runs(
+        self, on: str | None, listed: list[str] | None, beat: float | None, abandoned: bool
+    ):
+        who = worker("busy" if on else "idle", on, last_heartbeat_time=beat)
+        if listed is not None:
+            who.heartbeat_stats = {lifecycle.RUNNING_ATTEMPTS: listed}
+        claimed = attempt().model_copy(update={"start_time": NOW})
+        assert lifecycle.is_abandoned(who, claimed) is abandoned
+
+
 class TestSpans:
     def arrive(self, of: Rollout, at: Attempt, who: Worker | None = None, latest: bool = True):
         return lifecycle.span_arrived(of, at, is_latest=latest, worker=who, now=NOW)

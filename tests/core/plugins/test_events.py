@@ -52,6 +52,27 @@ class TestAddedListeners:
         step(2)
         assert steps.heard == [("apo", 0), ("apo", 1)]
 
+    def test_a_listener_may_wrap_its_own_function(self):
+        heard: list[object] = []
+
+        class Wrapped(Steps):
+            @hookimpl(wrapper=True, specname="algorithm_step")
+            def around(self, step):
+                heard.append(("before", step, list(self.heard)))
+                yield
+                heard.append(("after", step, list(self.heard)))
+
+        class Alone:
+            @hookimpl(wrapper=True)
+            def algorithm_step(self, step):
+                heard.append(("alone", step))
+                yield
+
+        add_listener(Wrapped())
+        add_listener(Alone())
+        step(3)
+        assert heard == [("before", 3, []), ("after", 3, [("apo", 3)]), ("alone", 3)]
+
     @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(3)])
     def test_one_that_raises_is_reported_and_the_others_are_called(self, caplog, error):
         before, after = Steps(), Steps()

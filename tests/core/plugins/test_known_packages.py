@@ -58,5 +58,5 @@ def test_the_core_names_no_other_package():
 def test_what_to_install():
     assert package_of("store", "sqlite") == "agl-store-sqlite"
     assert package_of("dialect", "litellm") == "agl-proxy-litellm"
-    assert package_of("store", "postgres") == ""
+    assert package_of("store", "redis") == ""
     assert known_names("proxy") == ("direct", "litellm")

@@ -6,8 +6,8 @@ import pytest
 
 from agl_core.errors import PluginBrokenError
 from agl_core.plugins import get_registry
-from agl_core.plugins._doctor import examine
-from agl_core.plugins._probe import main, probe
+from agl_doctor.examine import examine
+from agl_doctor.probe import main, probe
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class AcmeWeights(Resource):
 
 READ_SPANS = """
 import json
-from agl_core.adapter import TracerTraceToTriplet
+from agl_adapters import TracerTraceToTriplet
 from agl_core.types import Span
 
 reply = json.dumps({"id": "r-1", "prompt": [1, 2], "tokens": [3]})

@@ -48,6 +48,8 @@ class Bench:
         worker_id: int = 0,
         **options: Any,
     ) -> LitAgentRunner[Any]:
+        """Return a runner that runs one rollout at a time unless ``concurrency`` is given."""
+        options = {"concurrency": 1, **options}
         if await self.store.get_latest_resources() is None:
             await self.store.add_resources({})
         agent = (AsyncAgent if inspect.iscoroutinefunction(run) else SyncAgent)(run)

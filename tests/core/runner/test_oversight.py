@@ -156,8 +156,9 @@ async def test_a_rollout_that_is_gone_stops_its_agent(bench: Any, hang: Any, unt
     class Wiped(InMemoryLightningStore):
         wiped = False
 
-        async def get_rollout_by_id(self, rollout_id: str) -> Any:
-            return None if self.wiped else await super().get_rollout_by_id(rollout_id)
+        async def query_rollouts(self, **filters: Any) -> Any:
+            filters |= {"rollout_id_in": []} if self.wiped else {}
+            return await super().query_rollouts(**filters)
 
         async def update_worker(self, worker_id: str, heartbeat_stats: Any = None) -> Any:
             worker = await super().update_worker(worker_id, heartbeat_stats)
@@ -178,10 +179,10 @@ async def test_a_failed_check_does_not_stop_the_agent(
     class Away(InMemoryLightningStore):
         away = False
 
-        async def get_rollout_by_id(self, rollout_id: str) -> Any:
+        async def query_rollouts(self, **filters: Any) -> Any:
             if self.away:
                 raise OSError("away for now")
-            return await super().get_rollout_by_id(rollout_id)
+            return await super().query_rollouts(**filters)
 
     bench.store = store = Away()
     proceed = asyncio.Event()

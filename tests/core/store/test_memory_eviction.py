@@ -154,3 +154,19 @@ async def test_an_estimator_that_fails_stores_nothing():
         await add(store, rollout)
     assert (await store.statistics()).get("total_spans") == 0
     assert await store.get_next_span_sequence_id(rollout.rollout_id, "x") == 1
+
+
+async def test_the_numbers_of_lists_count():
+    store = InMemoryLightningStore()
+    made = await store.start_rollout("x")
+    sizes: list[int] = []
+    for number in range(2):
+        span = Span.from_attributes(
+            attributes={"logprobs": [-0.5 - i for i in range(1000 * number)]},
+            rollout_id=made.rollout_id,
+            attempt_id=made.attempt.attempt_id,
+        )
+        await store.add_span(span)
+        sizes.append((await store.statistics()).get("total_span_bytes", 0))
+    objects = 1000 * ((-0.5).__sizeof__() + 8)
+    assert 0.5 * objects <= sizes[1] - 2 * sizes[0] <= objects

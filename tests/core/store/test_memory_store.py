@@ -287,6 +287,7 @@ async def test_capabilities_and_statistics():
         store.otlp_traces_endpoint()
     statistics = await store.statistics()
     assert statistics.pop("uptime") >= 0  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    assert abs(statistics.pop("time") - time.time()) < 60  # pyright: ignore[reportTypedDictNotRequiredAccess]
     assert statistics.pop("memory_capacity_bytes") > 1e8  # pyright: ignore[reportTypedDictNotRequiredAccess]
     zero = ("rollouts", "attempts", "spans", "resources", "workers", "span_bytes")
     assert statistics == {
@@ -349,13 +350,16 @@ _PLAIN = {
         {"parent_id": "0b" * 8},
         {"resource": OtelResource(attributes={"service": ["a"]}, schema_url="s")},
         {"status": TraceStatus(status_code="ERROR", description="no")},
+        {"extra": {"kind": "CLIENT", "instrumentation_scope": {"name": "n", "version": "1"}}},
     ],
-    ids=["plain", "parent", "resource", "status"],
+    ids=["plain", "parent", "resource", "status", "keys of the SDK"],
 )
 async def test_a_plain_span_is_copied_and_not_encoded(
     store: InMemoryLightningStore, fields: dict[str, Any]
 ):
     made = await store.start_rollout("x")
+    fields = dict(fields)
+    extra = fields.pop("extra", {})
     span = Span.from_attributes(
         attributes=dict(_PLAIN),
         rollout_id=made.rollout_id,
@@ -363,6 +367,7 @@ async def test_a_plain_span_is_copied_and_not_encoded(
         sequence_id=1,
         **fields,
     )
+    span = Span.model_validate({**span.model_dump(), **extra})
     await store.add_span(span)
     (held,) = await store.query_encoded_spans(made.rollout_id)
     assert held.parts is not None
@@ -370,10 +375,13 @@ async def test_a_plain_span_is_copied_and_not_encoded(
     cast("Any", span.attributes["texts"]).append("c")
     span.resource.attributes["more"] = 1
     span.status.description = "changed"
+    cast("Any", span.model_extra).get("instrumentation_scope", {})["name"] = "changed"
     for _ in range(2):
         (read,) = await store.query_spans(made.rollout_id)
         assert read == expected
         assert read.model_dump_json() == expected.model_dump_json()
+        assert read.model_dump(exclude_unset=True) == expected.model_dump()
+        cast("Any", read.model_extra).get("instrumentation_scope", {})["name"] = "changed"
         cast("Any", read.attributes["texts"]).append("d")
         read.events.append(Event(name="e", attributes={}))
         read.resource.attributes.clear()

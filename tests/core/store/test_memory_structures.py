@@ -116,6 +116,15 @@ def test_only_so_many_orders_are_kept():
     assert ("status", "desc") in indexes._indexes
 
 
+def test_a_count_builds_no_index():
+    indexes = RolloutIndexes()
+    rollout = Rollout(rollout_id="ro-1", input=None, start_time=0.0)
+    entry: Any = SimpleNamespace(ordinal=0, rollout=rollout)
+    indexes.replace(entry, None, rollout)
+    found = indexes.page((), [rollout.status], sort_by=None, sort_order="asc", limit=0, offset=0)
+    assert (found, indexes._indexes) == (([], 1), {})
+
+
 def span(attempt_id: str, sequence_id: int, span_id: str) -> EncodedSpan:
     return EncodedSpan("r", attempt_id, sequence_id, "t", span_id, None, "n", None, None, b"{}")
 

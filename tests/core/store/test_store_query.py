@@ -119,6 +119,8 @@ def test_sortable_fields():
         "mode": "",
         "resources_id": "",
         "status": "",
+        "reward": -math.inf,
+        "duration": -math.inf,
     }
     assert dict(sortable_fields(Attempt)) == {
         "rollout_id": "",

@@ -25,6 +25,8 @@ LOOK_INTO_THE_STORE = [
     "test_threads_do_not_mix",
     "test_a_cancelled_agent_keeps_its_spans",
     "test_a_refused_span_is_reported",
+    "test_a_number_that_is_drawn_later_is_higher",
+    "test_a_span_outside_of_all_contexts_is_not_recorded",
     "test_a_status_is_kept",
     "test_a_task_that_outlives_its_context_records_nothing",
     "test_a_store_that_fails_once_gets_the_spans_later",

@@ -15,8 +15,9 @@ import anthropic
 import openai
 import pytest
 
+from agl_adapter_trajectory import TraceToTrajectory
+from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
-from agl_core.adapter import TracerTraceToTriplet, TraceToMessages, TraceToTrajectory
 from agl_core.emitter import emit_message
 from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import DummyTracer, OtelTracer, set_active_tracer

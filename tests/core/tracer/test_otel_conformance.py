@@ -11,4 +11,4 @@ class TestOtelTracer(TracerSuite):
 
     @pytest.fixture
     def tracer(self):
-        return OtelTracer(flush_timeout=0.5)
+        return OtelTracer(flush_timeout=2.0)

@@ -14,7 +14,8 @@ from agl_core.algorithm import algo
 from agl_core.errors import ConfigError, PluginNotFoundError
 from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.plugins import Registry, build_component, reset_registry
-from agl_core.trainer import Trainer, read_train_file
+from agl_core.trainer import Trainer
+from agl_train import read_train_file
 
 
 @pytest.fixture
@@ -107,12 +108,18 @@ MISSING = [
     ("execution", "cs", "agl-exec-cs"),
     ("store", "http", "agl-store-http"),
     ("store", "sqlite", "agl-store-sqlite"),
+    ("adapter", "trajectory", "agl-adapter-trajectory"),
+    ("adapter", "triplet", "agl-adapters"),
     ("proxy", {"port": 0}, "agl-proxy-direct"),
     ("command", "store", "agl-store-http"),
+    ("command", "doctor", "agl-doctor"),
+    ("command", "train", "agl-train"),
+    ("command", "eval", "agl-train"),
     ("command", "runner", "agl-exec-cs"),
     ("command", "algorithm", "agl-exec-cs"),
     ("command", "proxy", "agl-proxy-direct"),
     ("command", "export", "agl-export"),
+    ("command", "replay", "agl-replay"),
     ("command", "trace", "agl-trace"),
 ]
 
@@ -141,6 +148,14 @@ class TestMissingPackages:
             said = str(caught.value)
         assert f"pip install {package}" in said
         assert "\n" not in said.strip()
+
+    def test_without_adapters_an_algorithm_that_reads_spans_says_what_to_install(self):
+        @algo
+        def search(train_dataset: Any, adapter: Any) -> None: ...
+
+        with pytest.raises(PluginNotFoundError, match=r"pip install agl-adapters$"):
+            Trainer(algorithm=search, strategy="shm").fit(agent, [1])
+        Trainer(strategy="shm").dev(agent, [1])
 
     def test_the_trainer_says_the_same(self):
         cases: tuple[tuple[dict[str, Any], str], ...] = (

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.processes import is_running
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
 SCRIPT = """
@@ -157,10 +159,3 @@ def test_no_runner_outlives_a_trainer_that_was_killed(
         time.sleep(0.02)
     assert [child for child in children if is_running(child)] == []
     run.process.communicate()
-
-
-def is_running(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from agl_core.adapter import Adapter, TracerTraceToTriplet
+from agl_adapters import TracerTraceToTriplet
+from agl_core.adapter import Adapter
 from agl_core.agent import LitAgent, rollout
 from agl_core.algorithm import Algorithm, Baseline, FastAlgorithm, algo, run_batch
 from agl_core.errors import (
@@ -20,6 +21,7 @@ from agl_core.errors import (
     ConfigError,
     InvalidArgumentError,
     PluginNotFoundError,
+    RunFailedError,
 )
 from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.plugins import add_listener, hookimpl, remove_listener
@@ -101,7 +103,7 @@ def test_runners_work_at_the_same_time() -> None:
     assert scores.rewards == [1.0] * 4
 
 
-def test_a_blocking_agent_does_not_stop_its_siblings() -> None:
+def test_a_blocking_agent_does_not_stop_other_runners() -> None:
     release = threading.Event()
 
     @rollout
@@ -118,7 +120,7 @@ def test_a_blocking_agent_does_not_stop_its_siblings() -> None:
         assert others.statuses() == {"succeeded": 20}
         release.set()
 
-    trainer(algorithm=watch, n_runners=2).fit(sometimes_blocks)
+    trainer(algorithm=watch, n_runners=2, concurrency=1).fit(sometimes_blocks)
     assert release.is_set()
 
 
@@ -142,6 +144,59 @@ def test_crashing_agents_fail_their_attempts_only() -> None:
 
     trainer(algorithm=watch, n_runners=2).fit(flaky)
     assert seen == [{"failed": 2, "succeeded": 2}]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([0, 0, 0], "3 of 3 failed: ZeroDivisionError division by zero"),
+        ([0, 0, "x"], "3 of 3 failed: 2 times ZeroDivisionError .*, and 1 other cause"),
+    ],
+)
+def test_a_run_in_which_nothing_succeeded_is_a_failure(tasks: list[Any], message: str) -> None:
+    @rollout
+    def divide(task: Any, prompt_template: PromptTemplate) -> float:
+        return 1 / task
+
+    @algo
+    async def once(store: LightningStore, initial_resources: Any) -> None:
+        await run_batch(store, tasks, resources=initial_resources, timeout=20)
+
+    run = trainer(algorithm=once)
+    with pytest.raises(RunFailedError, match=f"^{message}$"):
+        run.fit(divide)
+    tasks[:] = [0, 1]  # one success; the failures of earlier runs do not count
+    run.fit(divide)
+    tasks[:] = []
+    run.fit(divide)
+
+
+def test_the_first_failure_of_a_task_group_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(error: Exception) -> None:
+        raise error
+
+    @algo
+    async def search(store: LightningStore) -> None:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            outer.create_task(fail(ConnectionError("the model is away")))
+            inner.create_task(fail(PermissionError("no budget")))
+
+    with pytest.raises(ConnectionError, match="the model is away"):
+        trainer(algorithm=search).fit(parrot)
+    assert "PermissionError: no budget" in caplog.text
+
+
+def test_an_evaluation_in_which_nothing_succeeded_is_a_failure_with_its_outcome() -> None:
+    @rollout
+    def divide(task: Any, prompt_template: PromptTemplate) -> float:
+        return 1 / task
+
+    run = trainer()
+    with pytest.raises(RunFailedError, match=r"^2 of 2 failed: ZeroDivisionError") as failed:
+        run.evaluate(divide, [0, 0])
+    assert failed.value.outcome.statuses() == {"failed": 2}
+    # One success is enough; the failures of earlier evaluations do not count.
+    assert run.evaluate(divide, [0, 2]).statuses() == {"failed": 1, "succeeded": 1}
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "blocked loop"])
@@ -362,9 +417,10 @@ def test_the_strategys_own_number_of_runners_wins() -> None:
 
 
 def test_the_runner_gets_its_limit_and_tracer() -> None:
-    run = Trainer(strategy="shm", max_rollouts=7, tracer=OtelTracer())
+    run = Trainer(strategy="shm", max_rollouts=7, concurrency=3, tracer=OtelTracer())
     assert isinstance(run.runner, LitAgentRunner)
     assert run.runner.max_rollouts == 7
+    assert run.runner.concurrency == 3
     assert run.runner.tracer is run.tracer
 
 
@@ -448,6 +504,7 @@ def test_custom_components_are_used_unchanged() -> None:
         ({"n_runners": "4"}, "n_runners: must be an integer, not '4'"),
         ({"n_runners": 1.5}, "n_runners: must be an integer, not 1.5"),
         ({"n_runners": 0}, "n_runners: must be at least 1, not 0"),
+        ({"concurrency": 0}, "concurrency: must be at least 1, not 0"),
         ({"max_rollouts": "x"}, "max_rollouts: must be an integer, not 'x'"),
         ({"max_rollouts": -1}, "max_rollouts: must be at least 0, not -1"),
         ({"port": 99999}, "port: must be at most 65535, not 99999"),

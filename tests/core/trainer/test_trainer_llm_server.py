@@ -12,9 +12,9 @@ from openai import AsyncOpenAI
 import agl_core as agl
 from agl_core.errors import ConfigError, LLMServerError, PluginNotFoundError
 from agl_core.llm_server import put_behind
-from agl_core.trainer._file import read_train_file
 from agl_proxy_direct import DirectProxy
 from agl_testing.models import Reply, ScriptedModels
+from agl_train import read_train_file
 
 
 class Phrases(agl.LLMServer):

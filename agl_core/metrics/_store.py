@@ -1,0 +1,105 @@
+"""Measures a store: its calls, its queue and its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import Any, Final, TypeAlias
+
+from agl_core.metrics._active import Recorder, is_recording, record
+from agl_core.metrics._base import Metric
+from agl_core.store import DelegatingStore, LightningStore
+
+logger = logging.getLogger(__name__)
+
+# Two names of the method, as in version 0.3, whose stores have inner steps.
+_CALL: Final = ("method", "store_pubmeth", "status")
+CALL_SECONDS: Final = Metric(
+    "histogram", "agl.store.latency", "Time of calls.", _CALL, "s", count="agl.store.total"
+)
+QUEUE: Final = Metric("gauge", "agl.queue.length", "Rollouts that wait for a runner.")
+WORKERS: Final = Metric("gauge", "agl.workers", "Workers that the store knows.", ("status",))
+SAMPLE_SECONDS: Final = 10.0
+_Method: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class MeasuredStore(DelegatingStore):
+    """Records the number and the duration of calls of another store.
+
+    Args:
+        store: The store that keeps everything.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        for name in _CALLS:
+            # On the instance, not through `delegate`: that would be two more coroutines per call.
+            setattr(self, name, _measured(name, getattr(store, name)))
+
+    def target(self) -> LightningStore:
+        return self._store
+
+    def __reduce__(self) -> tuple[type[MeasuredStore], tuple[LightningStore]]:
+        return MeasuredStore, (self._store,)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_store":  # not set yet, while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+
+_CALLS: Final = tuple(
+    name
+    for name, method in vars(DelegatingStore).items()
+    if inspect.iscoroutinefunction(method) and name != "delegate"
+)
+
+
+def _measured(name: str, method: _Method) -> _Method:
+    succeeded = Recorder(CALL_SECONDS, name, name, "OK")
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        started = perf_counter()
+        try:
+            result = await method(*args, **kwargs)
+        except BaseException as error:
+            record(CALL_SECONDS, perf_counter() - started, name, name, type(error).__name__)
+            raise
+        if (note := succeeded.record) is not None:
+            note(perf_counter() - started)
+        return result
+
+    return call
+
+
+@asynccontextmanager
+async def sampled(store: LightningStore) -> AsyncGenerator[None]:
+    """Record the length of the queue and the workers every 10 s, if a backend is active."""
+    if not is_recording():
+        yield
+        return
+    task = asyncio.create_task(_sample(store), name="agl-metrics")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _sample(store: LightningStore) -> None:
+    while True:
+        try:
+            queued = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=0)
+            workers = Counter(worker.status for worker in (await store.query_workers()).items)
+        except Exception as error:
+            logger.warning("the queue could not be measured: %r", error)
+        else:
+            record(QUEUE, queued.total)
+            for status in ("idle", "busy", "unknown"):
+                record(WORKERS, workers[status], status)
+        await asyncio.sleep(SAMPLE_SECONDS)

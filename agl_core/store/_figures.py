@@ -1,0 +1,56 @@
+"""Figures of a rollout's latest attempt, which stores keep beside the records to sort by them.
+
+``reward`` is the primary reward that arrived last, ``duration`` the seconds that the attempt took.
+A missing one sorts as the smallest. No record has them; they are fields of queries only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.lifecycle import Change
+from agl_core.store._backend import RolloutState
+from agl_core.store._encoded import EncodedSpan
+from agl_core.types import Attempt
+
+_REWARD: Final = f"{semconv.REWARD}.0.value"
+
+
+def reward_of(span: EncodedSpan) -> float | None:
+    """Return the finite primary reward that a span carries, or None."""
+    parts = span.parts
+    # Few spans carry a reward, and decoding one costs more than storing it.
+    if parts is None and _REWARD.encode() not in span.payload:
+        return None
+    value: Any = (span.decode() if parts is None else parts).attributes.get(_REWARD)
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if known else None
+
+
+def last_rewards(spans: Iterable[EncodedSpan]) -> dict[tuple[str, str], float]:
+    """Return the reward with the highest sequence id, by rollout id and attempt id."""
+    rewards = [(each, value) for each in spans if (value := reward_of(each)) is not None]
+    rewards.sort(key=lambda item: item[0].sequence_id)
+    return {(span.rollout_id, span.attempt_id): value for span, value in rewards}
+
+
+def duration_of(attempt: Attempt) -> float | None:
+    """Return the seconds that an attempt took, or None while it runs."""
+    return None if attempt.end_time is None else attempt.end_time - attempt.start_time
+
+
+def changed_figures(state: RolloutState, change: Change) -> dict[str, float | None]:
+    """Return the figures that a change sets, by name; ``state`` is what it was decided upon."""
+    figures: dict[str, float | None] = {}
+    attempt = change.attempt
+    if attempt is not None and attempt.sequence_id > state.attempt_count:
+        return {"reward": None, "duration": duration_of(attempt)}
+    if state.attempt is not None and state.is_latest:
+        if attempt is not None and attempt.end_time != state.attempt.end_time:
+            figures["duration"] = duration_of(attempt)
+        if change.reward is not None:
+            figures["reward"] = change.reward
+    return figures

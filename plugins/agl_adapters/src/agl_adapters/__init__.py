@@ -1,0 +1,31 @@
+"""The adapters ``triplet``, ``proxy-triplet`` and ``messages``, and what other adapters read with.
+
+:class:`TraceTree` arranges the spans of an attempt and finds its model calls, :class:`ModelCall`
+reads one in any dialect, :func:`match_rewards` assigns rewards to calls.
+"""
+
+from agl_adapters.chat import to_messages
+from agl_adapters.config import CallConfig
+from agl_adapters.messages import TraceToMessages
+from agl_adapters.model_call import ModelCall
+from agl_adapters.proxy_triplet import LlmProxyTraceToTriplet
+from agl_adapters.rewards import match_rewards
+from agl_adapters.tree import VIRTUAL_ROOT, CallRules, MatchedCall, TraceTree, by_start
+from agl_adapters.triplet import TracerTraceToTriplet
+from agl_adapters.vocabulary import is_model_call
+
+__all__ = [
+    "VIRTUAL_ROOT",
+    "CallConfig",
+    "CallRules",
+    "LlmProxyTraceToTriplet",
+    "MatchedCall",
+    "ModelCall",
+    "TraceToMessages",
+    "TraceTree",
+    "TracerTraceToTriplet",
+    "by_start",
+    "is_model_call",
+    "match_rewards",
+    "to_messages",
+]

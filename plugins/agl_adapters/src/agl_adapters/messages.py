@@ -1,0 +1,193 @@
+"""Converts spans to conversations in OpenAI's chat format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from agl_adapters.chat import as_text, check_message, to_messages, to_tools
+from agl_adapters.dialects import GEN_AI_PARTS
+from agl_adapters.model_call import ModelCall, at
+from agl_adapters.otel_spans import as_spans
+from agl_adapters.vocabulary import count_unread, is_model_call
+from agl_core.adapter import AdapterReport, Reason, TraceAdapter
+from agl_core.errors import InvalidArgumentError
+from agl_core.otel import filter_and_unflatten_attributes, unflatten_attributes
+from agl_core.types import OpenAIMessages, Span, SpanLike
+
+_LEGACY_LISTS: Final = ("gen_ai.prompt", "gen_ai.completion")
+_LEGACY_MAPPINGS: Final = ("gen_ai.request", "gen_ai.response")
+_LEGACY_BELOW: Final = tuple(f"{prefix}." for prefix in (*_LEGACY_LISTS, *_LEGACY_MAPPINGS))
+
+
+class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
+    """Converts each model call to the messages sent and received, in the order of the spans.
+
+    ``messages`` holds the messages of the request and then the assistant's answers, validated
+    against OpenAI's chat format. An answer has the tool calls that its child spans describe
+    (attributes ``tool.*``), or else its own. ``tools`` holds the definitions offered, or None.
+
+    Calls whose messages were not captured are left out and counted, and so are repetitions. Of
+    several calls with one response id the first is kept. Of a call nested in a call the inner one
+    is kept, unless only the outer one has a response id.
+    """
+
+    def adapt_with_report(
+        self, source: Sequence[SpanLike], /
+    ) -> tuple[list[OpenAIMessages], AdapterReport]:
+        """Convert the spans of one attempt.
+
+        Raises:
+            InvalidArgumentError: A span's messages do not form a list, or one of them is not a
+                message of OpenAI's chat format.
+        """
+        spans = as_spans(source)
+        report = AdapterReport(spans=len(spans))
+        count_unread(spans, report)
+        tools_below = _tool_spans(spans)
+        parents = {span.span_id: span.parent_id for span in spans}
+        calls: list[tuple[Span, ModelCall]] = []
+        ids: dict[str, str | None] = {}  # of the responses
+        seen: set[str] = set()
+        for span in spans:
+            if not (is_model_call(span.attributes) or _is_legacy_call(span)):
+                continue
+            _check_legacy(span)
+            call = ModelCall(span.attributes)
+            response_id = call.response_id
+            if not any(call.find(field)[1] for field in ("system", "prompt", "completion")):
+                report.leave_out("call", Reason.NO_MESSAGES)
+                continue
+            ids[span.span_id] = response_id
+            if response_id is not None and response_id in seen:
+                report.leave_out("call", Reason.DUPLICATE_RESPONSE)
+                continue
+            calls.append((span, call))
+            if response_id is not None:
+                seen.add(response_id)
+        repetitions = _repetitions(ids, parents)
+        conversations: list[OpenAIMessages] = []
+        for span, call in calls:
+            if span.span_id in repetitions:
+                report.leave_out("call", Reason.NESTED_CALL)
+                continue
+            conversation = _conversation(span, call, tools_below.get(span.span_id, []), report)
+            if conversation is None:
+                report.leave_out("call", Reason.NO_MESSAGES)
+            else:
+                conversations.append(conversation)
+        report.produce("conversations", len(conversations))
+        return conversations, report
+
+
+def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None]) -> set[str]:
+    """Return the calls that repeat a call nested in them, or around them.
+
+    Args:
+        ids: Response id by span id, of all calls.
+        parents: Parent's span id by span id, of all spans.
+    """
+    repetitions: set[str] = set()
+    for inner in ids:
+        outer, passed = parents.get(inner), {inner}
+        while outer is not None and outer not in ids and outer not in passed:
+            passed.add(outer)
+            outer = parents.get(outer)
+        if outer is None or outer not in ids:
+            continue
+        if ids[outer] is None:
+            repetitions.add(outer)
+        elif ids[inner] is None:
+            repetitions.add(inner)
+    return repetitions
+
+
+def _conversation(
+    span: Span, call: ModelCall, called: Sequence[Mapping[str, Any]], report: AdapterReport
+) -> OpenAIMessages | None:
+    system, _ = call.structure("system")
+    raw_prompt, prompt_row = call.structure("prompt")
+    raw_completion, completion_row = call.structure("completion")
+    where = f"span {span.span_id} ({span.name})"
+    messages: list[dict[str, Any]] = []
+    if isinstance(system, list):
+        parts = cast("list[Any]", system)
+        messages += to_messages([{"role": "system", "parts": parts}], GEN_AI_PARTS)
+    if prompt_row is not None:
+        messages += to_messages(_sequence(raw_prompt, where), prompt_row.prompt_shape)
+    for message in messages:
+        if message.get("role") == "assistant" and message.get("tool_calls"):
+            message["content"] = None  # OpenAI's format requires the key
+        else:
+            message.setdefault("content", "")
+    if completion_row is not None:
+        answers = to_messages(_sequence(raw_completion, where), completion_row.completion_shape)
+        for answer in answers:
+            if answer.get("role") != "assistant":
+                report.leave_out("message", Reason.NOT_ASSISTANT)
+                continue
+            answer.setdefault("content", None)
+            if called:
+                answer["tool_calls"] = [_tool_call(tool) for tool in called]
+            messages.append(answer)
+    if not messages:
+        return None
+    raw_tools, tools_row = call.structure("tools")
+    return OpenAIMessages(
+        messages=[
+            check_message(message, f"{where}, message {index}")
+            for index, message in enumerate(messages)
+        ],
+        tools=to_tools(raw_tools, tools_row),
+    )
+
+
+def _is_legacy_call(span: Span) -> bool:
+    kind = span.attributes.get("gen_ai.operation.name")
+    return kind is None and any(key.startswith(_LEGACY_BELOW) for key in span.attributes)
+
+
+def _check_legacy(span: Span) -> None:
+    """Check the shape of attributes of the GenAI conventions before 1.37.
+
+    Those conventions number messages from 0 (``gen_ai.prompt.0.role``), so the keys below a list
+    must form a list, except those that are not numbers (Azure's ``prompt_filter_results``).
+    """
+    for prefixes, kind in ((_LEGACY_LISTS, list), (_LEGACY_MAPPINGS, dict)):
+        for prefix in prefixes:
+            if prefix in span.attributes:
+                continue  # one attribute holds the whole list or mapping as JSON
+            found = filter_and_unflatten_attributes(span.attributes, prefix)
+            if kind is list and isinstance(found, dict):
+                messages = {key: value for key, value in found.items() if key.isdecimal()}
+                found = unflatten_attributes(messages) or found
+            if found and type(found) is not kind:
+                raise InvalidArgumentError(
+                    f"span {span.span_id} ({span.name}): attributes {prefix}.* must form a "
+                    f"{'list' if kind is list else 'mapping'}"
+                )
+
+
+def _sequence(value: Any, where: str) -> Sequence[Any]:
+    if isinstance(value, (list, tuple)):
+        return cast("Sequence[Any]", value)
+    raise InvalidArgumentError(f"{where}: messages must form a list, not {value!r:.80}")
+
+
+def _tool_spans(spans: Sequence[Span]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the ``tool`` attributes of spans with a tool call id, by the span id of the parent."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for span in spans:
+        if span.parent_id and any(key.startswith("tool.") for key in span.attributes):
+            tool = filter_and_unflatten_attributes(span.attributes, "tool")
+            if isinstance(tool, dict) and at(tool, ("call", "id")) is not None:
+                found.setdefault(span.parent_id, []).append(tool)
+    return found
+
+
+def _tool_call(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": at(tool, ("call", "id")),
+        "type": at(tool, ("call", "type")) or "function",
+        "function": {"name": tool.get("name"), "arguments": as_text(tool.get("parameters"))},
+    }

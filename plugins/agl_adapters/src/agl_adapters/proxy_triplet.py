@@ -1,0 +1,93 @@
+"""Converts the spans of an LLM proxy to triplets, ordered by the store's sequence ids."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from agl_adapters.model_call import ModelCall
+from agl_adapters.otel_spans import as_spans
+from agl_adapters.vocabulary import count_unread, vocabulary
+from agl_core import semconv
+from agl_core.adapter import AdapterReport, Reason, TraceToTripletBase, read_reward
+from agl_core.types import Span, SpanLike, Triplet
+
+_logger = logging.getLogger(__name__)
+
+
+class LlmProxyTraceToTriplet(TraceToTripletBase):
+    """Converts a proxy's spans to triplets of token ids, in order of their sequence ids.
+
+    A call is a span that has the name of a dialect's proxy spans and token ids of both prompt and
+    response. Of several calls with one response id the first is kept. A reward is assigned to the
+    latest call with a smaller sequence id and no reward yet. Times are not compared, because the
+    clocks of the proxy's machine and the agent's may differ.
+
+    ``prompt`` and ``response`` are ``{"token_ids": list[int]}``, ``metadata`` is
+    ``{"response_id": str | None}``.
+    """
+
+    def adapt_with_report(
+        self, source: Sequence[SpanLike], /
+    ) -> tuple[list[Triplet], AdapterReport]:
+        """Convert the spans of one attempt; no spans give no triplets."""
+        spans = sorted(as_spans(source), key=_order)
+        report = AdapterReport(spans=len(spans))
+        triplets: list[Triplet] = []
+        seen: set[str] = set()
+        kept: set[int] = set()  # sequence ids
+        empty: list[tuple[str | None, int]] = []
+        waiting: list[tuple[int, Triplet]] = []  # calls without a reward
+        pending: list[tuple[int, Triplet]] = []  # calls of the sequence id being read
+        tables = vocabulary().proxy_tables
+        count_unread(spans, report)
+        for span in spans:
+            # A reward must not match a call with the same sequence id.
+            if pending and pending[0][0] < span.sequence_id:
+                waiting += pending
+                pending.clear()
+            table = tables.get(span.name)
+            if table is not None and semconv.REPLAYED_CALL in span.attributes:
+                report.leave_out("call", Reason.REPLAYED)
+            elif table is not None:
+                call = ModelCall(span.attributes, table)
+                prompt_ids, response_ids = call.prompt_ids, call.response_ids
+                response_id = call.response_id
+                for problem in call.problems:
+                    _logger.warning("span %s (%s): %s", span.span_id, span.name, problem)
+                    report.repair("call", problem)
+                if not prompt_ids or not response_ids:
+                    empty.append((response_id, span.sequence_id))
+                elif response_id is not None and response_id in seen:
+                    report.leave_out("call", Reason.DUPLICATE_RESPONSE)
+                else:
+                    triplet = Triplet(
+                        prompt={"token_ids": prompt_ids},
+                        response={"token_ids": response_ids},
+                        metadata={"response_id": response_id},
+                    )
+                    triplets.append(triplet)
+                    pending.append((span.sequence_id, triplet))
+                    kept.add(span.sequence_id)
+                    if response_id is not None:
+                        seen.add(response_id)
+            reward = read_reward(span)
+            if reward is not None:
+                if math.isnan(reward):
+                    report.leave_out("reward", Reason.NOT_A_NUMBER)
+                elif waiting:
+                    waiting.pop()[1].reward = reward
+                else:
+                    report.leave_out("reward", Reason.NO_CALL)
+        # A proxy writes several spans per call under one sequence id; only one has the token ids.
+        for response_id, sequence_id in empty:
+            twin = response_id in seen or sequence_id in kept
+            report.leave_out("call", Reason.DUPLICATE_RESPONSE if twin else Reason.NO_TOKEN_IDS)
+        report.produce("triplets", len(triplets))
+        return triplets, report
+
+
+def _order(span: Span) -> tuple[int, bool, float]:
+    start = span.start_time
+    return (span.sequence_id, start is None, 0.0 if start is None else start)

@@ -1,0 +1,82 @@
+"""Checks of the machine: Python, package versions, the GPU."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, requires
+from typing import Final
+
+from agl_core.doctor import Finding, find_bad_versions, installed_version
+from agl_core.plugins import CORE_DISTRIBUTION, get_registry
+
+_GPU_SECONDS: Final = 10.0
+
+
+def check_environment() -> list[Finding]:
+    """Check the machine and the installed distributions."""
+    core = installed_version(CORE_DISTRIBUTION)
+    python = f"Python {platform.python_version()} on {platform.platform()}, agl-core {core}"
+    return [
+        Finding("ok", "python", python),
+        *_unmet_requirements(),
+        *find_bad_versions(
+            {"protobuf": "<5", "opentelemetry-proto": ">=1.28"},
+            "the messages of opentelemetry-proto are generated for protobuf 5 and do not load",
+            "pip install --upgrade protobuf",
+        ),
+        _gpu(),
+    ]
+
+
+def _unmet_requirements() -> Iterator[Finding]:
+    """Yield the requirements of the core and of plugins that are not met."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for distribution in sorted({record.dist for record in get_registry().records}):
+        for text in _requirements(distribution):
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                continue  # the registry reports it with the plugin
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+                continue
+            found = installed_version(requirement.name)
+            if found is not None and requirement.specifier.contains(found, prereleases=True):
+                continue
+            there = f"{found} is installed" if found else "it is not installed"
+            yield Finding(
+                "error",
+                "requirement",
+                f"{distribution} needs {requirement.name}{requirement.specifier}, and {there}",
+                f"pip install '{requirement.name}{requirement.specifier}'",
+                (distribution, requirement.name),
+            )
+
+
+def _requirements(distribution: str) -> Iterable[str]:
+    try:
+        return requires(distribution) or ()
+    except PackageNotFoundError:
+        return ()  # its metadata cannot be read; the registry reports that
+
+
+def _gpu() -> Finding:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding(
+            "info", "gpu", "no NVIDIA GPU (no nvidia-smi); only training weights needs one"
+        )
+    query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(  # noqa: S603 -- a program found on the PATH, with fixed arguments
+            query, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("warning", "gpu", f"nvidia-smi does not answer: {error}", "check the driver")
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())
+        return Finding("warning", "gpu", f"nvidia-smi fails: {said}", "check the driver")
+    return Finding("ok", "gpu", "; ".join(done.stdout.split("\n")).strip("; "))

@@ -1,0 +1,42 @@
+"""The command ``agl plugins doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from agl_core.cli import print_json, print_table
+from agl_core.plugins import KINDS, get_registry
+
+
+@click.command("doctor", epilog="Example: agl plugins doctor --strict")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only plugins of this kind.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for conflicts and old plugins, too.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds each plugin may take.",
+)
+@click.option("--no-build", is_flag=True, help="Import the components without building them.")
+def plugins_doctor(
+    as_json: bool, kind: str | None, strict: bool, timeout: float, no_build: bool
+) -> int:
+    """Load each plugin in a separate process and report its problems; exit with 1 if one is broken.
+
+    Components that need no options are also built, in an empty directory.
+    """
+    from agl_doctor.examine import examine
+
+    records = [record for record in get_registry().records if kind in (None, record.kind)]
+    examined = examine(records, timeout=timeout, build=not no_build)
+    if as_json:
+        print_json([asdict(one) for one in examined])
+    else:
+        rows = [[f.key, f.status, f.dist, f.version, f"{f.seconds:.2f}", f.note] for f in examined]
+        print_table(["plugin", "status", "distribution", "version", "seconds", "note"], rows)
+    harmless = ("ok", "disabled") if strict else ("ok", "disabled", "conflict", "incompatible")
+    return int(any(one.status not in harmless for one in examined))

@@ -1,0 +1,224 @@
+"""The public names of agent-lightning 0.3: where each one is in agl, or what to read about it.
+
+``docs/migration.md`` holds the same tables for readers; a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["HERE", "NOT_HERE", "PACKAGE", "PAGE", "VERSION", "section_of"]
+
+PACKAGE: Final = "agentlightning"
+VERSION: Final = "0.3.0"
+"""The version whose interface is served."""
+PAGE: Final = "docs/migration.md"
+
+_ADAPTER = "Adapter OtelTraceAdapter TraceAdapter"
+_PROXY_TRIPLET = "LlmProxyTraceToTriplet TraceToTripletBase TracerTraceToTriplet"
+_DECORATORS = "llm_rollout prompt_rollout rollout"
+_ANNOTATION = "emit_annotation operation"
+_REWARD = (
+    "emit_reward find_final_reward find_reward_spans get_reward_value get_rewards_from_span"
+    " is_reward_span reward"
+)
+_EMITTER = (
+    f"{_ANNOTATION} {_REWARD} emit_exception emit_message emit_object get_message_value"
+    " get_object_value"
+)
+_ENV = "LightningEnvVar resolve_bool_env_var resolve_int_env_var resolve_str_env_var"
+_EVENTS = "ExecutionEvent MultiprocessingEvent ThreadingEvent"
+_EXECUTION = (
+    f"{_EVENTS} ClientServerExecutionStrategy ExecutionStrategy SharedMemoryExecutionStrategy"
+)
+_LOGGING = "configure_logger setup_logging setup_module_logging"
+_STORE = "LightningStore LightningStoreCapabilities LightningStoreStatistics"
+_STORES = (
+    f"{_STORE} InMemoryLightningStore LightningStoreClient LightningStoreServer"
+    " LightningStoreThreaded"
+)
+_ACTIVE_TRACER = "clear_active_tracer get_active_tracer set_active_tracer"
+_TRACER = f"Tracer {_ACTIVE_TRACER}"
+_TRACERS = f"{_TRACER} AgentOpsTracer DummyTracer OtelTracer"
+_TYPES_CORE = (
+    "Attempt AttemptStatus AttemptedRollout Dataset EnqueueRolloutRequest FilterField"
+    " FilterOptions Hook PaginatedResult ParallelWorkerBase Rollout RolloutConfig"
+    " RolloutMode RolloutRawResult RolloutStatus SortOptions"
+    " TaskInput Triplet Worker WorkerStatus"
+)
+_TYPES_RESOURCES = (
+    "LLM NamedResources PromptTemplate ProxyLLM Resource ResourceUnion ResourcesUpdate"
+)
+_TYPES_TRACER = (
+    "AttributeValue Attributes Event Link OtelResource Span SpanContext"
+    " SpanCoreFields SpanLike SpanRecordingContext StatusCode TraceState TraceStatus"
+)
+_TYPES = f"{_TYPES_CORE} {_TYPES_RESOURCES} {_TYPES_TRACER}"
+_TASKS = "GenericResponse RolloutLegacy RolloutRawResultLegacy Task TaskIfAny"
+_SPAN_ENUMS = "SpanAttributeNames SpanNames"
+_SEMCONV = (
+    "AGL_ANNOTATION AGL_EXCEPTION AGL_MESSAGE AGL_OBJECT AGL_OPERATION AGL_REWARD AGL_VIRTUAL"
+    " LightningResourceAttributes LightningSpanAttributes LinkAttributes LinkPydanticModel"
+    " RewardAttributes RewardPydanticModel"
+)
+_OTEL = (
+    "check_attributes_sanity extract_links_from_attributes extract_tags_from_attributes"
+    " filter_and_unflatten_attributes filter_attributes flatten_attributes"
+    " format_exception_attributes full_qualified_name get_tracer get_tracer_provider"
+    " make_link_attributes make_tag_attributes query_linked_spans sanitize_attribute_value"
+    " sanitize_attributes unflatten_attributes"
+)
+_CLIENT = "AgentLightningClient DevTaskLoader"
+_AGL = "agl_core"
+_HERE: Final[dict[str, dict[str, str]]] = {
+    "agentlightning": {
+        _AGL: (
+            f"{_ADAPTER} {_PROXY_TRIPLET} TraceToMessages APO Algorithm Baseline FastAlgorithm"
+            f" VERL algo LLMProxy LitAgent {_DECORATORS} LitAgentRunner Runner"
+            f" lightning_cli {_EMITTER} {_ENV} {_EXECUTION} {_LOGGING} {_STORES}"
+            f" {_TRACERS} {_TYPES}"
+        ),
+        "agl_legacy": (
+            f"{_CLIENT} AgentLightningServer LegacyAgentRunner Trainer build_component {_TASKS}"
+            f" {_SPAN_ENUMS}"
+        ),
+    },
+    "agentlightning.adapter": {_AGL: f"{_ADAPTER} {_PROXY_TRIPLET} TraceToMessages"},
+    "agentlightning.adapter.base": {_AGL: _ADAPTER},
+    "agentlightning.adapter.messages": {
+        _AGL: "TraceToMessages",
+        "agl_core.types": "OpenAIMessages",
+    },
+    "agentlightning.adapter.triplet": {
+        _AGL: _PROXY_TRIPLET,
+        "agl_adapters": "TraceTree",
+        "agl_core.types": "RewardMatchPolicy",
+    },
+    "agentlightning.algorithm": {_AGL: "APO Algorithm Baseline FastAlgorithm VERL algo"},
+    "agentlightning.algorithm.apo": {"agl_algo_apo": "APO"},
+    "agentlightning.algorithm.base": {_AGL: "Algorithm"},
+    "agentlightning.algorithm.decorator": {_AGL: "FunctionalAlgorithm algo"},
+    "agentlightning.algorithm.fast": {_AGL: "Baseline FastAlgorithm"},
+    "agentlightning.algorithm.utils": {_AGL: "batch_iter_over_dataset with_llm_proxy with_store"},
+    "agentlightning.algorithm.verl": {"agl_algo_verl": "VERL"},
+    "agentlightning.client": {"agl_legacy": _CLIENT},
+    "agentlightning.config": {_AGL: "lightning_cli"},
+    "agentlightning.emitter": {_AGL: _EMITTER},
+    "agentlightning.emitter.annotation": {
+        _AGL: _ANNOTATION,
+        "agl_core.emitter": "OperationContext",
+    },
+    "agentlightning.emitter.exception": {_AGL: "emit_exception"},
+    "agentlightning.emitter.message": {_AGL: "emit_message get_message_value"},
+    "agentlightning.emitter.object": {_AGL: "emit_object get_object_value"},
+    "agentlightning.emitter.reward": {_AGL: _REWARD},
+    "agentlightning.env_var": {_AGL: _ENV},
+    "agentlightning.execution": {_AGL: _EXECUTION},
+    "agentlightning.execution.base": {
+        _AGL: "ExecutionStrategy",
+        "agl_core.execution": "AlgorithmBundle RunnerBundle",
+    },
+    "agentlightning.execution.client_server": {_AGL: "ClientServerExecutionStrategy"},
+    "agentlightning.execution.events": {_AGL: _EVENTS},
+    "agentlightning.execution.shared_memory": {_AGL: "SharedMemoryExecutionStrategy"},
+    "agentlightning.litagent": {_AGL: f"LitAgent {_DECORATORS}"},
+    "agentlightning.litagent.decorator": {_AGL: f"FunctionalLitAgent {_DECORATORS}"},
+    "agentlightning.litagent.litagent": {_AGL: "LitAgent"},
+    "agentlightning.llm_proxy": {_AGL: "LLMProxy", "agl_core.types": "ModelConfig"},
+    "agentlightning.logging": {_AGL: _LOGGING},
+    "agentlightning.reward": {_AGL: _REWARD},
+    "agentlightning.runner": {_AGL: "LitAgentRunner Runner", "agl_legacy": "LegacyAgentRunner"},
+    "agentlightning.runner.agent": {_AGL: "LitAgentRunner"},
+    "agentlightning.runner.base": {_AGL: "Runner"},
+    "agentlightning.runner.legacy": {"agl_legacy": "LegacyAgentRunner"},
+    "agentlightning.semconv": {"agl_core.semconv": _SEMCONV},
+    "agentlightning.server": {"agl_legacy": "AgentLightningServer"},
+    "agentlightning.store": {_AGL: _STORES},
+    "agentlightning.store.base": {_AGL: _STORE, "agl_core.store": "UNSET Unset"},
+    "agentlightning.store.client_server": {_AGL: "LightningStoreClient LightningStoreServer"},
+    "agentlightning.store.memory": {_AGL: "InMemoryLightningStore"},
+    "agentlightning.store.mongo": {"agl_store_mongo": "MongoLightningStore"},
+    "agentlightning.store.threading": {_AGL: "LightningStoreThreaded"},
+    "agentlightning.tracer": {_AGL: _TRACERS},
+    "agentlightning.tracer.agentops": {"agl_tracer_agentops": "AgentOpsTracer"},
+    "agentlightning.tracer.base": {_AGL: _TRACER},
+    "agentlightning.tracer.dummy": {_AGL: "DummyTracer"},
+    "agentlightning.tracer.otel": {_AGL: "OtelTracer"},
+    "agentlightning.tracer.weave": {"agl_tracer_weave": "WeaveTracer"},
+    "agentlightning.trainer": {"agl_legacy": "Trainer build_component"},
+    "agentlightning.trainer.init_utils": {"agl_legacy": "build_component"},
+    "agentlightning.trainer.trainer": {"agl_legacy": "Trainer"},
+    "agentlightning.types": {_AGL: _TYPES, "agl_legacy": f"{_TASKS} {_SPAN_ENUMS}"},
+    "agentlightning.types.core": {_AGL: _TYPES_CORE, "agl_legacy": _TASKS},
+    "agentlightning.types.resources": {_AGL: _TYPES_RESOURCES},
+    "agentlightning.types.tracer": {_AGL: _TYPES_TRACER, "agl_legacy": _SPAN_ENUMS},
+    "agentlightning.utils": {},
+    "agentlightning.utils.id": {"agl_core.ids": "generate_id"},
+    "agentlightning.utils.otel": {"agl_core.otel": _OTEL},
+    "agentlightning.utils.otlp": {"agl_trace.otlp": "LightningStoreOTLPExporter"},
+    "agentlightning.utils.server_launcher": {
+        "agl_serving": "PythonServerLauncher PythonServerLauncherArgs"
+    },
+    "agentlightning.utils.system_snapshot": {"agl_core.runner": "system_snapshot"},
+}
+
+HERE: Final[dict[str, dict[str, str]]] = {
+    module: {name: home for home, names in homes.items() for name in names.split()}
+    for module, homes in _HERE.items()
+}
+"""Modules of 0.3 that are served; of each, its names and the module of agl that has them."""
+
+NOT_HERE: Final[dict[str, dict[str, str]]] = {
+    "the-parts-of-the-llm-proxy": {
+        "agentlightning.llm_proxy": (
+            "AddLogprobs AddReturnTokenIds LightningOpenTelemetry LightningSpanExporter"
+            " MessageInspectionMiddleware RolloutAttemptMiddleware StreamConversionMiddleware"
+        ),
+    },
+    "the-collections-of-a-store": {
+        "agentlightning": "CollectionBasedLightningStore",
+        "agentlightning.store": "CollectionBasedLightningStore collection",
+        "agentlightning.store.collection_based": "CollectionBasedLightningStore",
+    },
+    "instrumentation": {
+        "agentlightning.instrumentation": (
+            "agentops agentops_langchain instrument_all litellm uninstrument_all vllm weave"
+        ),
+        "agentlightning.tracer.otel": "LightningSpanProcessor",
+    },
+    "metrics-backends": {
+        "agentlightning.utils.metrics": (
+            "ConsoleMetricsBackend MetricsBackend MultiMetricsBackend PrometheusMetricsBackend"
+            " setup_multiprocess_prometheus"
+        ),
+    },
+    "modules-of-commands-and-of-verl": {
+        "agentlightning": "cli verl",
+        "agentlightning.execution": "inter_process",
+        "agentlightning.trainer": "registry",
+        "agentlightning.trainer.init_utils": "instantiate_component load_class",
+    },
+}
+"""Names of 0.3 that are not served, by the section of the page that says what to use."""
+
+_SECTIONS: Final[dict[str, str]] = {
+    f"{module}.{name}": section
+    for section, modules in NOT_HERE.items()
+    for module, names in modules.items()
+    for name in names.split()
+} | {module: section for section, modules in NOT_HERE.items() for module in modules}
+
+_OTHER_NAMES: Final = "every-public-name"
+
+
+def section_of(name: str) -> str:
+    """Return the section of the page about a name that is not served.
+
+    Args:
+        name: A module of 0.3, or a name in one: ``"agentlightning.verl"``.
+    """
+    while name not in HERE:
+        if name in _SECTIONS:
+            return _SECTIONS[name]
+        name = name.rpartition(".")[0] or PACKAGE
+    return _OTHER_NAMES

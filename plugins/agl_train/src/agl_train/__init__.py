@@ -1,0 +1,43 @@
+"""Train files: runs described in TOML, YAML or JSON, for ``agl train`` and ``agl eval``.
+
+:class:`TrainPlan` and :func:`read_train_file` are for programs. The other names are for commands
+that read train files. Everything is imported on first use, since the commands' hooks are light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agl_core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from agl_train.constructors import lightning_cli
+    from agl_train.file import TrainFile, TrainPlan, read_train_file
+    from agl_train.runs import INTERRUPTED, blame, run_options, set_up_logging, stopped_by_signals
+    from agl_train.train_command import train
+
+__all__ = [
+    "INTERRUPTED",
+    "TrainFile",
+    "TrainPlan",
+    "blame",
+    "lightning_cli",
+    "read_train_file",
+    "run_options",
+    "set_up_logging",
+    "stopped_by_signals",
+    "train",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("TrainFile", "TrainPlan", "read_train_file"), "agl_train.file"),
+        **dict.fromkeys(
+            ("INTERRUPTED", "blame", "run_options", "set_up_logging", "stopped_by_signals"),
+            "agl_train.runs",
+        ),
+        "lightning_cli": "agl_train.constructors",
+        "train": "agl_train.train_command",
+    },
+)

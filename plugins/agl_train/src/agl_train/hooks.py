@@ -1,0 +1,19 @@
+"""Hooks of the train files: the commands ``agl train`` and ``agl eval``."""
+
+from agl_core.plugins import CommandSpec, hookimpl
+
+
+@hookimpl
+def agl_command() -> list[CommandSpec]:
+    return [
+        CommandSpec(
+            name="eval",
+            target="agl_train.eval_command:evaluate",
+            summary="Score the agent that a file describes, changing nothing",
+        ),
+        CommandSpec(
+            name="train",
+            target="agl_train.train_command:train",
+            summary="Train the agent that a file describes",
+        ),
+    ]

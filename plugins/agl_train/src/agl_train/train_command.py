@@ -1,0 +1,293 @@
+"""The command ``agl train``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from agl_core.cli import print_json, print_table
+from agl_core.errors import ConfigError, RunFailedError
+from agl_train.curves import curve
+from agl_train.failures import Failures, failed_rollouts, retried_attempts
+from agl_train.runs import (
+    INTERRUPTED,
+    RunRecord,
+    blame,
+    listening,
+    report_failure,
+    run_options,
+    say_store,
+    set_up_logging,
+    stopped_by_signals,
+)
+
+if TYPE_CHECKING:
+    from agl_core.trainer import Trainer
+    from agl_core.types import ResourcesUpdate
+    from agl_train.file import TrainPlan
+
+_SECRET: Final = re.compile(r"(?i)(key|password|secret|token|uri|url)$")
+
+
+@click.command(epilog="Example: agl train train.toml --set trainer.n_runners=8 --json")
+@run_options
+@click.option(
+    "--run",
+    "name",
+    metavar="NAME",
+    help="Name of the run; by default that of FILE, with a number if there is one already.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Resume the run of --run, or else the last run of FILE.",
+)
+@click.option("--check", is_flag=True, help="Check everything in FILE and run nothing.")
+def train(
+    file: Path,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    name: str | None,
+    resume: bool,
+    check: bool,
+) -> int:
+    """Train the agent that FILE (TOML, YAML or JSON) describes.
+
+    Ctrl+C, SIGTERM and SIGHUP stop the run cleanly. --resume continues a run that was stopped or
+    that crashed. The best resources are the latest in the store.
+    """
+    from agl_train.file import NO_ALGORITHM, read_train_file
+
+    record = RunRecord(str(file))
+    if check:
+        return _check(record, overrides, as_json)
+    with report_failure(record, as_json):
+        with blame(file):
+            plan = read_train_file(file, overrides)
+            record.parts = plan.describe()
+            if plan.content.algorithm is None:
+                raise ConfigError(NO_ALGORITHM, path="algorithm")
+            set_up_logging(plan)
+            trainer = plan.build_trainer()
+        say_store(trainer, plan, as_json)
+        counts, latest, failures, retried = _fit(trainer, plan, record, overrides, name, resume)
+    status = "failed" if failures.verdict else "succeeded"
+    if trainer.interrupted:
+        status = "interrupted"
+    if as_json:
+        print_json(
+            {
+                "run": record.as_json(),
+                "status": status,
+                "metrics": {**record.metrics, **counts, "steps": record.steps},
+                "failures": failures.as_json(),
+                "retried": retried,
+                "best_resources": _public(latest) if latest else None,
+            }
+        )
+    else:
+        _print_run(record, status, failures, retried, latest)
+        if plan.store_name != "memory":
+            _print_next(record, status, overrides, trainer, latest)
+    failures.tell()
+    if status == "failed":
+        raise click.ClickException(failures.verdict)
+    return INTERRUPTED if trainer.interrupted else 0
+
+
+def _fit(
+    trainer: Trainer,
+    plan: TrainPlan,
+    record: RunRecord,
+    overrides: Sequence[str],
+    name: str | None,
+    resume: bool,
+) -> tuple[dict[str, int], ResourcesUpdate | None, Failures, dict[str, int]]:
+    """Train; return rollouts by final status, the best resources, failures, and retries."""
+    from agl_core.algorithm import stored_runs
+
+    store = trainer.store
+
+    async def look() -> tuple[dict[str, int], ResourcesUpdate | None]:
+        return await record.count(store), await store.get_latest_resources()
+
+    async def look_at_run() -> tuple[dict[str, int], ResourcesUpdate | None]:
+        checkpoint = (await stored_runs(store))[trainer.run]
+        record.metrics = {**checkpoint.metrics, **record.metrics}
+        best = checkpoint.resources_id
+        return (
+            await record.count_run(store, trainer.run),
+            await (store.get_resources_by_id(best) if best else store.get_latest_resources()),
+        )
+
+    async def look_at_failures(counts: dict[str, int]) -> tuple[Failures, dict[str, int]]:
+        failed = await failed_rollouts(store, counts["failed"])
+        retried = await retried_attempts(store, counts["rollouts"])
+        return await Failures.read(store, counts, failed), retried
+
+    try:
+        trainer.run = record.name = _choose_run(
+            asyncio.run(stored_runs(store)), Path(record.file).stem, name, resume
+        )
+        trainer.resume_command = command_again(
+            "train", record, [_shown(each) for each in overrides], "--run", trainer.run, "--resume"
+        )
+        before, earlier = asyncio.run(look())
+        if earlier is None and trainer.initial_resources is None:
+            trainer.initial_resources = {}  # neither file nor store has any: none are needed
+        # Below, the run's failures are read for the summary.
+        with listening(record), stopped_by_signals(), suppress(RunFailedError):
+            trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
+        if resume:
+            counts, latest = asyncio.run(look_at_run())
+        else:
+            after, latest = asyncio.run(look())
+            # A durable store also holds the rollouts of earlier runs: subtract them.
+            counts = {key: after[key] - before[key] for key in after}
+        return counts, latest, *asyncio.run(look_at_failures(counts))
+    finally:
+        asyncio.run(store.close())
+
+
+def _shown(override: str) -> str:
+    """Return an override without the value of a secret, because the store keeps the command."""
+    key, _, _ = override.partition("=")
+    return f"{key}=***" if _SECRET.search(key) else override
+
+
+def _choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bool) -> str:
+    """Return the name of the run to start or resume."""
+    if name is None:
+        stem = re.sub(r"[^\w.-]", "-", stem)
+        of_file = [run for run in runs if re.fullmatch(rf"{re.escape(stem)}(-\d+)?", run)]
+        if resume and of_file:
+            return of_file[-1]
+        name, number = stem, 1
+        while name in runs:
+            number += 1
+            name = f"{stem}-{number}"
+    elif name in runs and not resume:
+        raise ConfigError(
+            f"the run {name!r} exists already: resume it with --resume, or give another name",
+            path="--run",
+        )
+    if resume and name not in runs:
+        known = f"the store has {', '.join(runs)}" if runs else "the store has none"
+        raise ConfigError(f"there is no run {name!r} to resume; {known}", path="--resume")
+    return name
+
+
+def _public(latest: ResourcesUpdate) -> dict[str, Any]:
+    """Return a snapshot without its API keys, because output ends up in logs."""
+    snapshot = latest.model_dump(mode="json")
+    for resource in snapshot["resources"].values():
+        resource.pop("api_key", None)
+    return snapshot
+
+
+def _check(record: RunRecord, overrides: Sequence[str], as_json: bool) -> int:
+    """Print the parts of a train file, or every problem in it; return the exit code."""
+    from agl_train.file import read_train_file
+    from agl_train.problems import Problems
+
+    problems = Problems()
+    with problems.collected():
+        plan = read_train_file(record.file, overrides, problems=problems)
+        record.parts = plan.describe()
+        plan.check_parts(problems)
+    said = [" ".join(str(problem).split()) for problem in problems.found]
+    status = "failed" if said else "ok"
+    if as_json:
+        result = {"file": record.file, "status": status, "parts": record.parts}
+        print_json({**result, "problems": said})
+    elif not said:
+        print_table(["part", "what"], [[key, value] for key, value in record.parts.items()])
+        click.echo(f"{record.file} is valid")
+    for one in said:
+        where = "" if one.startswith(record.file) else f"{record.file}: "
+        click.echo(f"agl: error: {where}{one}", err=True)
+    return 2 if said else 0
+
+
+def _print_run(
+    record: RunRecord,
+    status: str,
+    failures: Failures,
+    retried: Mapping[str, int],
+    latest: ResourcesUpdate | None,
+) -> None:
+    rows = [["run", record.name], ["status", status], ["seconds", f"{record.seconds:.1f}"]]
+    rows += failures.rows()
+    if retried:
+        rows.append(["attempts retried", _retries_in_short(retried)])
+    for name, value in record.metrics.items():
+        line = curve(record.curves.get(name, ()), sys.stdout.encoding)
+        rows.append([name, f"{value:.4g}  {line}".rstrip()])
+    if latest is not None:
+        rows.append(["best resources", f"{latest.resources_id} (version {latest.version})"])
+        rows += [[f"  {name}", _in_short(it)] for name, it in latest.resources.items()]
+    print_table(["", ""], rows)
+
+
+def _retries_in_short(retried: Mapping[str, int]) -> str:
+    """Return such as ``3 failed, 1 succeeded late``."""
+    return ", ".join(
+        f"{count} {status}{' late' * (status == 'succeeded')}"
+        for status, count in sorted(retried.items())
+    )
+
+
+def _print_next(
+    record: RunRecord,
+    status: str,
+    overrides: Sequence[str],
+    trainer: Trainer,
+    latest: ResourcesUpdate | None,
+) -> None:
+    """Print what to do next, as commands: resume, score the result, look at the rollouts."""
+    if status == "interrupted":
+        again = command_again("train", record, overrides, "--run", record.name, "--resume")
+        click.echo(f"resume it: {again}")
+        return
+    if status == "succeeded" and latest is not None:
+        scored = command_again("eval", record, overrides, "--resources", latest.resources_id)
+        click.echo(f"score it: {scored}")
+    path = getattr(trainer.store, "path", None)
+    looks = {
+        "agl-trace": ("look at its last rollout", ["agl", "trace", "latest", "--path", str(path)]),
+        "agl-dashboard": ("look at all of it", ["agl", "dashboard", str(path)]),
+    }
+    for package, (what, words) in looks.items():
+        if path and _installed(package):
+            click.echo(f"{what}: {shlex.join(words)}")
+
+
+def _installed(name: str) -> bool:
+    """Return whether a distribution is installed."""
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def command_again(name: str, record: RunRecord, overrides: Sequence[str], *options: str) -> str:
+    """Return a command on the file of a run, with the same overrides, as a shell takes it."""
+    words = ["agl", name, record.file]
+    for override in overrides:
+        words += ["--set", override]
+    return shlex.join([*words, *options])
+
+
+def _in_short(resource: Any) -> str:
+    fields = resource.model_dump(mode="json", exclude={"resource_type", "api_key"})
+    return str(fields.get("template") or fields)

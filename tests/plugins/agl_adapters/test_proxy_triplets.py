@@ -1,0 +1,117 @@
+"""Tests of LlmProxyTraceToTriplet: sequence ids alone determine order and rewards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agl_adapters import LlmProxyTraceToTriplet
+from agl_core import semconv
+from agl_core.adapter import Reason, Repair
+from agl_core.types import Span
+
+
+def span(sequence_id: int, name: str = "x", start: float | None = 0.0, **attributes: Any) -> Span:
+    return Span.from_attributes(
+        attributes={key.replace("__", "."): value for key, value in attributes.items()},
+        sequence_id=sequence_id,
+        name=name,
+        start_time=start,
+    )
+
+
+def call(sequence_id: int, response: int, start: float | None = 0.0, **more: Any) -> Span:
+    return span(
+        sequence_id,
+        semconv.SPAN_MODEL_CALL,
+        start,
+        prompt_token_ids=[1],
+        response_token_ids=[response],
+        **more,
+    )
+
+
+def reward(sequence_id: int, value: float) -> Span:
+    return span(sequence_id, start=-1.0, agentlightning__reward__0__value=value)
+
+
+def summary(spans: list[Span]) -> list[tuple[list[int], float | None]]:
+    return [(t.response["token_ids"], t.reward) for t in LlmProxyTraceToTriplet().adapt(spans)]
+
+
+def test_one_response_counts_once() -> None:
+    spans = [
+        call(4, 2, gen_ai__response__id="chat-1"),
+        call(5, 3, gen_ai__response__id="chat-1"),
+        span(6, semconv.SPAN_MODEL_CALL, gen_ai__response__id="chat-2"),
+        span(7, "openai.chat.completion", prompt_token_ids=[1], response_token_ids=[2]),
+    ]
+    adapter = LlmProxyTraceToTriplet()
+    assert [t.response["token_ids"] for t in adapter.adapt(spans)] == [[2]]
+    assert adapter.report.spans == 4
+    assert adapter.report.left_out == {
+        ("call", Reason.DUPLICATE_RESPONSE): 1,
+        ("call", Reason.NO_TOKEN_IDS): 1,
+    }
+
+
+def test_spans_of_a_dialect_whose_package_is_missing_name_the_package(agl_registry) -> None:
+    adapter = LlmProxyTraceToTriplet()
+    raw = span(1, "raw_gen_ai_request", llm__openai__id="chat-1")
+    assert adapter.adapt([raw]) == []
+    assert adapter.report.left_out == {
+        ("span", "written in the dialect 'litellm': pip install agl-proxy-litellm"): 1
+    }
+
+
+def test_two_rewards_after_two_calls_go_latest_first() -> None:
+    spans = [reward(5, 0.5), call(1, 1), reward(6, 0.25), call(2, 2)]
+    assert summary(spans) == [([1], 0.25), ([2], 0.5)]
+
+
+def test_a_reward_of_the_same_or_a_smaller_sequence_id_is_not_the_calls() -> None:
+    adapter = LlmProxyTraceToTriplet()
+    spans = [call(2, 1), reward(2, 1.0), reward(1, 1.0)]
+    assert [t.reward for t in adapter.adapt(spans)] == [None]
+    assert adapter.report.left_out == {("reward", Reason.NO_CALL): 2}
+
+
+def test_times_order_spans_of_one_sequence_id_only() -> None:
+    assert [ids for ids, _ in summary([call(2, 1, 0.0), call(1, 2, 9.0), call(1, 3, 1.0)])] == [
+        [3],
+        [2],
+        [1],
+    ]
+    assert [ids for ids, _ in summary([call(1, 1, None), call(1, 2, 5.0)])] == [[2], [1]]
+
+
+def test_what_cannot_be_read_is_counted() -> None:
+    adapter = LlmProxyTraceToTriplet()
+    bad = span(1, semconv.SPAN_MODEL_CALL, prompt_token_ids="[1, oops", response_token_ids=[1])
+    assert adapter.adapt([bad, reward(2, float("nan"))]) == []
+    assert adapter.report.left_out == {
+        ("call", Reason.NO_TOKEN_IDS): 1,
+        ("reward", Reason.NOT_A_NUMBER): 1,
+    }
+    assert adapter.report.repaired == {("call", Repair.BAD_TOKEN_IDS): 1}
+    assert adapter.adapt([]) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=20))
+def test_rewards_match_by_the_literal_rule(events: list[tuple[int, bool]]) -> None:
+    spans = [
+        call(sequence, index, float(index)) if is_call else reward(sequence, float(index))
+        for index, (sequence, is_call) in enumerate(events)
+    ]
+    calls = sorted((seq, i) for i, (seq, is_call) in enumerate(events) if is_call)
+    rewards = sorted((seq, i) for i, (seq, is_call) in enumerate(events) if not is_call)
+    expected: dict[int, float] = {}
+    # Rewards with one sequence id are ordered by time, which is equal for all of them here.
+    for sequence, index in rewards:
+        for call_sequence, call_index in reversed(calls):
+            if call_sequence < sequence and call_index not in expected:
+                expected[call_index] = float(index)
+                break
+    assert summary(spans) == [([index], expected.get(index)) for _, index in calls]

@@ -1,0 +1,133 @@
+"""Jinja templates from strangers: no access to Python, and bounded memory and time."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+import pytest
+from jinja2.exceptions import SecurityError, UndefinedError
+
+from agl_core.errors import InvalidArgumentError, MissingDependencyError
+from agl_core.types import PromptTemplate
+
+REFUSED = (InvalidArgumentError, SecurityError, UndefinedError)
+
+
+class Task:
+    """An argument of a template, in a module that imports ``os``."""
+
+
+def fill(template: str, **values: Any) -> str:
+    return PromptTemplate(template=template, engine="jinja").format(**values)
+
+
+BOMBS = {
+    "repetition": "{{ 'a' * 10**9 }}",
+    "repetition of a list": "{{ ([1] * 1000000000)|length }}",
+    "power": "{{ 2 ** 100000000 }}",
+    "powers": "{% set ns = namespace(x=9) %}{% for i in range(99) %}"
+    "{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
+    "width": "{{ 'a'.center(1000000000) }}",
+    "width of a filter": "{{ 'a'|center(1000000000) }}",
+    "width of a constant": "{% set a = 'a'|center(width=1000000000) %}",
+    "width in a format": "{{ '{:>1000000000}'.format(1) }}",
+    "width as an argument of format": "{{ '{:>{}}'.format(1, 1000000000) }}",
+    "width in a % format": "{{ '%1000000000d' % 1 }}",
+    "width as an argument of %": "{{ '%*d' % (1000000000, 1) }}",
+    "width in the filter format": "{{ '%1000000000d'|format(1) }}",
+    "indent": "{{ x|indent(1000000000) }}",
+    "indent of many lines": "{{ ('\n' * 9 ~ x)|replace('x', '\n')|indent(9999) }}",
+    "tabs": "{{ x|replace('x', '\t')|list|join('')|upper }}{{ x.expandtabs(1000000000) }}",
+    "many lorem ipsum": "{{ lipsum(n=100000) }}",
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "loops over text": "{% for i in x %}{% for j in x %}{% endfor %}{% endfor %}",
+    "a loop in a loop's else": "{% for i in range(99999) if i < 0 %}{% else %}"
+    "{% for i in range(99999) %}{{ range(99999)|list|length }}{% endfor %}{% endfor %}",
+    "a recursive loop": "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "a recursive macro": "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+    "a macro of two calls": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
+    "{% endmacro %}{{ f(40) }}",
+    "doubled text": "{% set ns = namespace(s=x) %}{% for i in range(40) %}"
+    "{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+    "added text": "{% set ns = namespace(s=x) %}{% for i in range(40) %}"
+    "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+    "doubled lists": "{% set ns = namespace(s=[1]) %}{% for i in range(40) %}"
+    "{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+    "doubled tuples": "{% set ns = namespace(s=[1]) %}{% for i in range(40) %}"
+    "{% set ns.s = (ns.s, ns.s) %}{% endfor %}{{ ns.s }}",
+    "doubled objects": "{% set ns = namespace(s=[1]) %}{% for i in range(40) %}"
+    "{% set ns.s = {'a': ns.s, 'b': ns.s} %}{% endfor %}{{ ns.s }}",
+    "doubled arguments": "{% set ns = namespace(s=[1]) %}{% for i in range(40) %}"
+    "{% set ns.s = dict(a=ns.s, b=ns.s) %}{% endfor %}{{ ns.s }}",
+    "replacement": "{{ x|replace('x', x) }}",
+    "replacement by a method": "{{ x.replace('', x) }}",
+    "join": "{{ x|join(x) }}",
+    "join by a method": "{{ x.join(x) }}",
+    "output": "{% for i in range(99999) %}{{ x }}{% endfor %}",
+    "map": "{{ range(99999)|map('string')|map('center', 9999)|list|length }}",
+    "deep brackets": "{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}",
+    "deep lists": "{{ " + "[" * 500 + "]" * 500 + " }}",
+    "deep blocks": "{% if x %}" * 200 + "{% endif %}" * 200,
+    "many tags": "{{ x }}" * 100_000,
+    "not Jinja": "{% oops",
+    "Python": "{{ ''.__class__.__mro__ }}",
+    "Python by a filter": "{{ ''|attr('__class__') }}",
+    "Python by a format": "{{ '{0.__class__}'.format(x) }}",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_jinja_templates_that_are_refused(name: str):
+    began, memory = time.process_time(), _peak()
+    with pytest.raises(REFUSED) as caught:
+        fill(BOMBS[name], x="x" * 20_000)
+    assert time.process_time() - began < 2
+    assert _peak() - memory < 50 * 2**20
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def _peak() -> int:
+    """Return the largest memory of this process so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def test_jinja_templates_that_are_filled():
+    runs = [{"reward": 0.5, "lines": ["a\n"] * 50, "log": "y" * 100_000} for _ in range(50)]
+    template = (
+        "{% macro row(run, sep=', ') %}{{ run.lines|join(sep) }}{% endmacro %}"
+        "{%- set ns = namespace(best=0) -%}"
+        "{% for number, run in [(1, runs[0]), (2, runs[1])] %}{{ number }}{% endfor %}"
+        "{% for run in runs %}{% set ns.best = ns.best + run.reward * 2 %}"
+        "{{ loop.index }}/{{ loop.length }} {{ '%.2f'|format(run.reward) }} "
+        "{{ row(run)|indent(4) }} {{ run|tojson|length }} {{ '{:>6}'.format('a') ~ 'b' }}"
+        "{{ run.log }}{{ {'a': [1, (2, 3)]}.a|string|replace('1', '9')|center(12) }}\n"
+        "{% else %}none{% endfor %}{{ ns.best }}{{ range(3)|map('string')|join('-') }}"
+    )
+    filled = fill(template, runs=runs)
+    assert filled.startswith("121/50 0.50 a")
+    assert filled.endswith("50.00-1-2")
+    assert len(filled) > 5_000_000
+
+
+def test_secrets_are_out_of_reach(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGL_AUTH_TOKEN", "the-secret")
+    assert os.environ["AGL_AUTH_TOKEN"] == "the-secret"
+    with pytest.raises(REFUSED) as caught:
+        fill("{{ x.__init__.__globals__.os.environ }}", x=Task())
+    assert "the-secret" not in str(caught.value)
+
+
+def test_a_missing_placeholder_is_an_error():
+    with pytest.raises(UndefinedError):
+        fill("{{ a }}")
+
+
+def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "agl_jinja", None)
+    with pytest.raises(MissingDependencyError, match="pip install 'agl-jinja'"):
+        fill("{{ a }}", a=1)

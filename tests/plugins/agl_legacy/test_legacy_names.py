@@ -1,0 +1,108 @@
+"""The tables of docs/migration.md: each public name of 0.3 is where they say, or the page helps."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import agl_legacy
+from agl_legacy.names import HERE, NOT_HERE
+
+PAGE = (Path(__file__).parents[3] / "docs/migration.md").read_text()
+
+
+def part(heading: str) -> str:
+    """Return the text below a heading, up to the next one of its level."""
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> Iterator[list[list[str]]]:
+    """Yield the words in code of each cell, row by row."""
+    for line in re.findall(r"^\|(.*)\|$", text, re.MULTILINE):
+        cells = [re.findall(r"`([^`]+)`", cell) for cell in line.split("|")]
+        if all(cells):
+            yield cells
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def served_by_page() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for (module,), (home,), names in rows(part("Every public name")):
+        found[module] |= dict.fromkeys(names, home)
+    return found
+
+
+def missing_by_page() -> dict[str, dict[str, set[str]]]:
+    found: dict[str, dict[str, set[str]]] = {}
+    for section in part("What is not here").split("\n### ")[1:]:
+        heading, _, text = section.partition("\n")
+        found[anchor(heading)] = {module: set(names) for (module,), names in rows(text)}
+    return found
+
+
+@pytest.fixture(autouse=True)
+def served() -> Iterator[None]:
+    agl_legacy.install()
+    yield
+    agl_legacy.uninstall()
+
+
+def test_the_page_has_the_tables_of_the_package() -> None:
+    assert served_by_page() == {module: names for module, names in HERE.items() if names}
+    assert missing_by_page() == {
+        section: {module: set(names.split()) for module, names in modules.items()}
+        for section, modules in NOT_HERE.items()
+    }
+
+
+@pytest.mark.parametrize("module", served_by_page())
+def test_each_name_is_the_object_of_agl(module: str) -> None:
+    for name, home in served_by_page()[module].items():
+        check_name(module, name, home)
+
+
+def check_name(module: str, name: str, home: str) -> None:
+    scope: dict[str, object] = {}
+    statement = f"from {module} import {name}"
+    package = home.partition(".")[0]
+    if find_spec(package) is None:
+        with pytest.raises(ImportError, match=f"pip install '{package.replace('_', '-')}'"):
+            exec(statement, scope)
+        return
+    try:
+        wanted = getattr(import_module(home), name)
+    except ImportError as error:  # a package that is not installed, or a library of it
+        with pytest.raises(ImportError, match=re.escape(str(error))):
+            exec(statement, scope)
+    else:
+        exec(statement, scope)
+        assert scope[name] is wanted, name
+
+
+@pytest.mark.parametrize(
+    ("section", "module", "name"),
+    [
+        (section, module, name)
+        for section, modules in missing_by_page().items()
+        for module, names in modules.items()
+        for name in sorted(names)
+    ],
+)
+def test_a_name_that_is_not_here_names_its_section(section: str, module: str, name: str) -> None:
+    for statement in (f"from {module} import {name}", f"import {module}.{name}"):
+        with pytest.raises(ImportError, match=rf"see docs/migration\.md#{section}$"):
+            exec(statement)
+
+
+def test_each_section_that_an_error_names_is_on_the_page() -> None:
+    anchors = {anchor(title) for title in re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)}
+    assert {*NOT_HERE, "every-public-name"} <= anchors

@@ -1,0 +1,111 @@
+"""Runs in which rollouts fail: exit code, cause, one traceback, summary and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import RolloutConfig
+from agl_train.failures import Failures, retried_attempts
+
+FAILING = """
+
+@agl.rollout
+def forgets(task, prompt_template):
+    if task == "ok":
+        return 1.0
+    if task == "value":
+        raise ValueError("no\\nvalue")
+    return {}["prompt"]
+"""
+
+
+@pytest.fixture
+def forgets(project):
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write(FAILING)
+    (project / "val.jsonl").write_text('"x"')
+    return ["--set", "agent=agl_cli_agent:forgets"]
+
+
+def with_tasks(*tasks):
+    return [
+        "--set",
+        f"train_dataset={json.dumps(tasks)}",
+        "--set",
+        f"val_dataset={json.dumps(tasks)}",
+    ]
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_a_run_in_which_all_fail_exits_with_the_common_cause(
+    project, forgets, agl, command, strategy
+):
+    tasks = with_tasks(*["x"] * (5 if command == "train" else 10))
+    options = ["--set", f"strategy={strategy}", "--set", "trainer.n_runners=3"]
+    done = agl(command, "train.toml", *forgets, *tasks, *options, AGL_SERVER_PORT="0")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "agl: error: 10 of 10 failed: KeyError 'prompt'"
+    assert done.stderr.count("Traceback") == 1
+    assert "KeyError 'prompt': the log has one traceback, 9 more like it" in done.stderr
+    # The traceback begins in the agent.
+    assert (
+        done.stderr.partition("Traceback")[2]
+        .splitlines()[1]
+        .strip()
+        .startswith(f'File "{project}/agl_cli_agent.py"')
+    )
+
+
+def test_json_of_a_run_in_which_all_fail(forgets, agl):
+    done = agl("train", "train.toml", *forgets, *with_tasks("x"), "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["status"]) == (1, "failed")
+    assert said["failures"] == [{"cause": "KeyError 'prompt'", "rollouts": 2}]
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_partial_failure_is_in_the_summary(forgets, agl, command):
+    tasks = with_tasks("x", "ok", "value", "x")
+    done = agl(command, "train.toml", *forgets, *tasks)
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    n = 2 if command == "train" else 1
+    at = lines.index(f"failed {3 * n}")
+    assert lines[at + 1] == f"because of KeyError 'prompt' ({2 * n})"
+    assert lines[at + 2] == f"because of ValueError no value ({n})"
+    done = agl(command, "train.toml", *forgets, *tasks, "--json")
+    said = json.loads(done.stdout)
+    assert said["status"] == "succeeded"
+    assert [one["rollouts"] for one in said["failures"]] == [2 * n, n]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "causes", "verdict"),
+    [
+        ({}, {}, ""),
+        ({"rollouts": 3}, {}, ""),  # enqueued, and no call waited
+        ({"succeeded": 1, "failed": 29}, {"x": 29}, ""),
+        ({"failed": 30}, {"KeyError 'prompt'": 30}, "30 of 30 failed: KeyError 'prompt'"),
+        ({"failed": 3}, {"a": 1, "b": 2}, "3 of 3 failed: 2 times b, and 1 other cause"),
+        ({"failed": 1, "cancelled": 2}, {"a": 1}, "0 of 3 succeeded (1 failed, 2 cancelled): a"),
+        ({"cancelled": 2}, {}, "0 of 2 succeeded (0 failed, 2 cancelled)"),
+    ],
+)
+def test_verdicts(statuses, causes, verdict):
+    assert Failures(statuses, causes).verdict == verdict
+
+
+async def test_attempts_that_later_ones_replaced_are_counted_by_status():
+    store = InMemoryLightningStore()
+    config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+    rollout = await store.enqueue_rollout("x", config=config)
+    for status in ("failed", "failed", "succeeded"):
+        assert await store.dequeue_rollout("w") is not None
+        await store.update_attempt(rollout.rollout_id, "latest", status=status)
+    await store.start_rollout("y")
+    assert await retried_attempts(store, 2) == {"failed": 2}
+    assert await retried_attempts(store, 0) == {}

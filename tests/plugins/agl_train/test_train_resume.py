@@ -1,0 +1,128 @@
+"""Tests of ``agl train --run`` and ``--resume``, and of the default store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agl_core.cli import main
+from agl_train.runs import RunRecord
+from agl_train.train_command import command_again
+
+pytest.importorskip("agl_store_sqlite")
+
+SLOW = """
+
+@agl.rollout
+def slow(task, prompt_template):
+    import pathlib, time
+    with pathlib.Path("done.txt").open("a") as file:
+        file.write(task["q"])
+    time.sleep(0.15)
+    return 1.0
+"""
+
+
+def test_the_default_store_is_said_first_and_keeps_everything(project, agl):
+    first = agl("train", "train.toml")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines()[0] == f"store: sqlite, {project / 'agl.db'}"
+    second = agl("train", "train.toml", "--json")
+    assert json.loads(second.stdout)["run"]["name"] == "train-2"
+    assert json.loads(second.stdout)["metrics"]["rollouts"] == 5
+    assert second.stderr.startswith("store: sqlite, ")
+    scored = agl("eval", "train.toml")
+    assert scored.stdout.startswith("store: sqlite, ")
+    assert "train-2/default" in scored.stdout
+
+
+def test_without_the_plugin_the_store_is_in_memory_and_says_so(project, agl):
+    done = agl("train", "train.toml", AGL_DISABLE_PLUGINS="store.sqlite")
+    assert done.stdout.splitlines()[0] == (
+        "store: memory, its data is lost when this process ends; store.sqlite is disabled"
+    )
+    assert not (project / "agl.db").exists()
+
+
+@pytest.mark.usefixtures("project")
+def test_a_name_that_is_taken_or_unknown_is_one_line(capsys):
+    assert main(["train", "train.toml", "--resume", "--run", "night"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "agl: error: --resume: there is no run 'night' to resume; the store has none"
+    assert main(["train", "train.toml", "--run", "night", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["train", "train.toml", "--run", "night"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("agl: error: --run: the run 'night' exists already: resume it")
+    assert main(["train", "train.toml", "--run", "a b"]) == 2
+    assert "a run's name is made of" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("project")
+def test_a_finished_run_reports_its_result_again(capsys):
+    assert main(["train", "train.toml", "--json", "--run", "night"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(["train", "train.toml", "--run", "day"]) == 0
+    capsys.readouterr()
+    assert main(["train", "train.toml", "--json", "--run", "night", "--resume"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["best_resources"] == first["best_resources"]
+    counts = ("rollouts", "succeeded", "failed", "cancelled")
+    assert [again["metrics"][c] for c in counts] == [first["metrics"][c] for c in counts]
+    assert first["metrics"]["rollouts"] == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_an_interrupted_run_resumes(project, agl, number, strategy):
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write(SLOW)
+    command = ["train", "train.toml", "--json"]
+    for setting in (
+        "agent=agl_cli_agent.py:slow",
+        f"strategy={strategy}",
+        "algorithm.n_epochs=3",
+        "trainer.port=0" if strategy == "cs" else "trainer.n_runners=2",
+    ):
+        command += ["--set", setting]
+    done = project / "done.txt"
+    broken = subprocess.Popen(
+        [sys.executable, "-m", "agl_core.cli", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (done.exists() and len(done.read_text()) >= 4):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(broken.pid, number)
+    assert broken.wait(30) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    assert broken.stderr is not None
+    broken.stderr.close()
+    begun = len(done.read_text())
+    assert begun < 15
+
+    resumed = agl(*command, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    said = json.loads(resumed.stdout)
+    assert said["run"]["name"] == "train"
+    assert said["metrics"]["succeeded"] == said["metrics"]["rollouts"] == 15
+    # Only the interrupted rollouts ran a second time.
+    assert 15 <= len(done.read_text()) <= 15 + 2
+
+
+def test_the_hint_to_resume_is_a_command_that_works(project):
+    record = RunRecord("my file.toml", name="night-2")
+    command = command_again(
+        "train", record, ["agent='a.py:b'", "store=sqlite"], "--run", record.name, "--resume"
+    )
+    words = ["agl", "train", "my file.toml", "--set", "agent='a.py:b'", "--set", "store=sqlite"]
+    assert shlex.split(command) == [*words, "--run", "night-2", "--resume"]

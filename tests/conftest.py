@@ -144,17 +144,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def same_logging() -> Iterator[None]:
-    """Put the logging set-up back that a command run in this process replaces."""
-    names = ["agl_core", *(name for name in sys.modules if name.startswith("agl_"))]
-    loggers = [logging.getLogger(name) for name in names if "." not in name]
-    before = [(logger, logger.level, logger.propagate) for logger in loggers]
+    """Put the logging set-up back that a command run in this process replaces.
+
+    Its handlers would write to the closed stream of a test that has ended.
+    """
+    core = logging.getLogger("agl_core")
+    before = (core.handlers[:], core.level, core.propagate)
     yield
+    if (core.handlers, core.level, core.propagate) == before:
+        return
     setup_logging(console=False)  # removes the command's handlers and no others
-    for logger, level, propagate in before:
-        logger.setLevel(level)
-        logger.propagate = propagate
+    for name in [name for name in sys.modules if name.startswith("agl_") and "." not in name]:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+        logging.getLogger(name).propagate = True
 
 
 @pytest.fixture

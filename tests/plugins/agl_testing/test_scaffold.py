@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import tomllib
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def test_a_package_is_whole(kind, tmp_path):
         assert "PACKAGE" not in path
         assert "$" not in text.replace("${{ matrix.python }}", ""), path
         if path.endswith(".py"):
-            ast.parse(text)
+            compile(text, path, "exec")
     project = tomllib.loads(files["pyproject.toml"])["project"]
     assert project["name"] == name.distribution
     assert project["entry-points"]["agl"] == {f"{kind}.two-words": f"{name.package}.hooks"}

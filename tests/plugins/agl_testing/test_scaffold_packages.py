@@ -1,6 +1,6 @@
 """A new package of every kind passes its tests in a fresh environment.
 
-The environment has wheels of the core, of agl-testing and of the package, like a user's. All other
+The environment has wheels of the core, of what agl-testing requires, and of the package. Other
 packages (pydantic, pytest, …) come from the environment that runs this test, through a path file:
 installing them for each kind would take minutes and test nothing more.
 """
@@ -22,6 +22,11 @@ from agl_testing.scaffold import PluginName, create_plugin
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS_TO_GREEN = 60.0
+PACKAGES = (
+    *("agl_adapters", "agl_doctor", "agl_serving", "agl_store_http", "agl_testing"),
+    *("agl_codec", "agl_proxy_direct"),
+)
+"""agl-testing and the packages of this repository that it or a new package requires."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -51,7 +56,7 @@ class Environment:
         folder = "Scripts" if os.name == "nt" else "bin"
         self.python = path / folder / ("python.exe" if os.name == "nt" else "python")
         self.pip("hatchling>=1.25")
-        self.install(ROOT, ROOT / "plugins/agl_testing")
+        self.install(ROOT, *(ROOT / "plugins" / name for name in PACKAGES))
         # A path file only adds this folder to sys.path; path files inside it, which editable
         # installs use, are not read.
         borrowed = sysconfig.get_path("purelib")

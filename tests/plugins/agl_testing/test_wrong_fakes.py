@@ -22,9 +22,11 @@ from wrong import (  # noqa: E402
     adapters,
     algorithms,
     durable_stores,
+    metrics,
     proxies,
     rows,
     servers,
+    shared_stores,
     stores,
     strategies,
     tracers,
@@ -50,6 +52,11 @@ NEW_WEIGHTS = """
         (tmp_path / "weights").write_text("Fine.")
         return tmp_path / "weights"
 """
+READ_HELD = """
+    @pytest.fixture
+    def read(self):
+        return lambda metrics: metrics.held
+"""
 
 KINDS = {
     "StoreSuite": Kind(stores, "store", ["thread_safe", "events", "scans"]),
@@ -60,6 +67,7 @@ KINDS = {
         more=durable_stores.REOPEN,
         suite="StoreSuite",
     ),
+    "shared stores": Kind(shared_stores, "connect", [], suite="database.SharedStoreSuite"),
     "TracerSuite": Kind(tracers, "tracer", ["concurrent", "nested"]),
     "AdapterSuite": Kind(adapters, "adapter", ["triplets", "logprobs"]),
     "rows": Kind(rows, "adapter", ["rows"], suite="AdapterSuite"),
@@ -67,8 +75,14 @@ KINDS = {
     "ExecutionSuite": Kind(
         strategies, "make_strategy", ["fails_open_attempts", "watchdog"], "{fake}"
     ),
-    "ProxySuite": Kind(proxies, "make_proxy", ["streaming", "token_ids", "routes"], "{fake}"),
+    "ProxySuite": Kind(
+        proxies,
+        "make_proxy",
+        ["streaming", "token_ids", "routes", "translation", "balancing", "passthrough"],
+        "{fake}",
+    ),
     "LLMServerSuite": Kind(servers, "server", ["weights", "token_ids"], more=NEW_WEIGHTS),
+    "MetricsSuite": Kind(metrics, "metrics", ["readable", "buckets"], more=READ_HELD),
 }
 WRONG = [
     (suite, fake)
@@ -124,7 +138,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     folder = tmp_path_factory.mktemp("wrong")
     right = [(suite, kind.module.Base) for suite, kind in KINDS.items()]  # pyright: ignore[reportAttributeAccessIssue]
     module = folder / "test_all.py"
-    head = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport pytest, agl_testing\n"
+    head = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport pytest, agl_testing.database\n"
     module.write_text(head + "".join(class_of(*each) for each in [*WRONG, *right]))
     ids = [f"{module}::{name_of(suite, fake.__name__)}::{fake.CAUGHT_BY}" for suite, fake in WRONG]
     ids += [
@@ -153,7 +167,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 def test_there_are_enough_wrong_fakes():
-    assert len({fake for _, fake in WRONG}) >= 120
+    assert len({fake for _, fake in WRONG}) >= 170
     assert {suite for suite, _ in WRONG} == set(KINDS)
 
 

@@ -9,6 +9,7 @@ from agl_testing.algorithm import AlgorithmSuite
 from agl_testing.clock import Clock
 from agl_testing.execution import ExecutionSuite
 from agl_testing.llm_server import LLMServerSuite
+from agl_testing.metrics import MetricsSuite
 from agl_testing.models import Reply, ScriptedModels, ToolCall
 from agl_testing.proxy import ProxySuite
 from agl_testing.registry import Plugins
@@ -24,6 +25,7 @@ __all__ = [
     "ExecutionSuite",
     "FaultyRelay",
     "LLMServerSuite",
+    "MetricsSuite",
     "Plugins",
     "ProxySuite",
     "Reply",

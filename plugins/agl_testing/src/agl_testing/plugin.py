@@ -16,9 +16,17 @@ import pytest
 from agl_testing.clock import agl_clock
 from agl_testing.network import agl_loopback_only
 from agl_testing.registry import agl_registry
+from agl_testing.replay import agl_recording, agl_replay, parametrize_recordings
 from agl_testing.suite import SUITE_VERSION, Suite
 
-__all__ = ["NewConformanceTestWarning", "agl_clock", "agl_loopback_only", "agl_registry"]
+__all__ = [
+    "NewConformanceTestWarning",
+    "agl_clock",
+    "agl_loopback_only",
+    "agl_recording",
+    "agl_registry",
+    "agl_replay",
+]
 
 
 class NewConformanceTestWarning(UserWarning):
@@ -40,6 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "agl_since(version): the suite test is new in this version of the kit"
     )
+    config.addinivalue_line(
+        "markers", "agl_suite(path): file of recorded rollouts for the fixture agl_replay"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize_recordings(metafunc)
 
 
 # -- suites keep their tests ---------------------------------------------------------------------

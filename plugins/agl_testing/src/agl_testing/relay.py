@@ -57,7 +57,6 @@ class FaultyRelay:
     ) -> None:
         if self._server:
             self._server.close()
-        self.cut_all()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -95,10 +94,19 @@ class FaultyRelay:
         if self.refuse:
             writer.transport.abort()
             return
+        task = asyncio.current_task()
+        assert task is not None, "the server runs it in a task"
+        self._tasks.add(task)
+        try:
+            await self._relay(reader, writer)
+        finally:
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream = await asyncio.open_connection(self.target_host, self.target_port)
         except OSError:
-            writer.transport.abort()
             return
         pair = {writer, upstream[1]}
         self._writers |= pair
@@ -106,13 +114,15 @@ class FaultyRelay:
             asyncio.ensure_future(self._pump(reader, upstream[1], is_request=True)),
             asyncio.ensure_future(self._pump(upstream[0], writer, is_request=False)),
         ]
-        self._tasks.update(pumps)
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for each in pair:
-            each.transport.abort()
-        await asyncio.gather(*pumps, return_exceptions=True)
-        self._tasks.difference_update(pumps)
-        self._writers -= pair
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in pair:
+                each.transport.abort()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            self._writers -= pair
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_request: bool

@@ -7,7 +7,8 @@ import pickle
 import time
 from typing import Any
 
-from agl_core.adapter import AdapterReport, TracerTraceToTriplet, read_reward
+from agl_adapters import TracerTraceToTriplet
+from agl_core.adapter import AdapterReport, read_reward
 
 
 class Base(TracerTraceToTriplet):

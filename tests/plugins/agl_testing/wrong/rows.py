@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agl_core.adapter import TraceToTrajectory
+from agl_adapter_trajectory import TraceToTrajectory
 
 
 class Base(TraceToTrajectory):

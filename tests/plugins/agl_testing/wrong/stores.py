@@ -21,6 +21,31 @@ class Base(InMemoryLightningStore):
         super().__init__(scan_debounce_seconds=0)
 
 
+def _unbounded(span: Span) -> EncodedSpan:
+    """Encode a span past the bounds of spans."""
+    small = encode_span(span.model_copy(update={"attributes": {}}))
+    fields = {name: getattr(small, name) for name in EncodedSpan.__slots__ if name[0] != "_"}
+    return EncodedSpan(**fields, payload=span.model_dump_json().encode())
+
+
+class TakesAnyNumberOfAttributes(Base):
+    CAUGHT_BY = "test_a_span_has_a_largest_number_of_attributes"
+
+    def encode(self, span):
+        return _unbounded(span)
+
+
+class TakesAnySize(Base):
+    CAUGHT_BY = "test_a_span_has_a_largest_size"
+
+    def encode(self, span):
+        return _unbounded(span)
+
+    async def add_encoded_spans(self, spans):
+        self._backend.budget.size_of = lambda span: 1
+        return await super().add_encoded_spans(spans)
+
+
 class LastInFirstOut(Base):
     CAUGHT_BY = "test_claims_are_first_in_first_out"
 

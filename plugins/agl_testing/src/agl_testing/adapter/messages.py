@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agl_core.adapter import Adapter, is_model_call
+import pytest
+
+from agl_adapters import is_model_call
+from agl_core.adapter import Adapter
 from agl_core.types import Span
 from agl_testing.adapter.base import AdapterTests, MakeTrace
 from agl_testing.suite import requires
@@ -51,6 +54,23 @@ class MessageTests(AdapterTests):
         asked = [(role, f"text {i}") for i, role in enumerate(roles)]
         assert found == [*asked, ("assistant", "answer 0")]
         assert conversation["tools"] is None
+
+    @requires("messages")
+    def test_a_message_without_text_has_the_key(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        spans = make_trace(1)
+        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        called = "gen_ai__prompt__1__tool_calls__0"
+        said = {f"{called}__id": "call_0", f"{called}__name": "tool_0"}
+        said |= {f"{called}__arguments": ARGUMENTS, "gen_ai__prompt__1__role": "assistant"}
+        said |= {"gen_ai__prompt__2__role": "tool", "gen_ai__prompt__2__tool_call_id": "call_0"}
+        spans[at] = with_attributes(spans[at], **said)
+        (conversation,) = adapter.adapt(spans)
+        _, assistant, tool, _ = conversation["messages"]
+        # OpenAI's format: null beside tool calls, text in every other message.
+        assert (assistant["content"], tool["content"]) == (None, "")
+        assert len(assistant["tool_calls"]) == 1
 
     @requires("messages")
     def test_tool_calls_of_the_answer_are_kept(
@@ -117,15 +137,21 @@ class MessageTests(AdapterTests):
         ] == [(f"call_{i}", "function", f"tool_{i}", ARGUMENTS) for i in range(2)]
 
     @requires("messages")
+    @pytest.mark.parametrize("between", [False, True])
     def test_a_call_around_a_call_is_counted_once(
-        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace, between: bool
     ):
         spans = make_trace(1)
         at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
         inner = spans[at]
         kept = {k: v for k, v in inner.attributes.items() if k != "gen_ai.response.id"}
         outer = inner.model_copy(update={"span_id": "0f" * 8, "attributes": kept})
-        spans[at] = inner.model_copy(update={"parent_id": outer.span_id})
+        parent = outer.span_id
+        if between:
+            step = {"span_id": "0e" * 8, "parent_id": parent, "name": "step", "attributes": {}}
+            spans.append(inner.model_copy(update=step))
+            parent = "0e" * 8
+        spans[at] = inner.model_copy(update={"parent_id": parent})
         conversations, report = adapter.adapt_with_report([*spans, outer])
         assert len(conversations) == 1
         assert report.count("call") == 1

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from agl_core.adapter import Adapter, TrajectoryRow
+from agl_core.adapter import Adapter
 from agl_testing.adapter.base import AdapterTests
 from agl_testing.suite import requires
 from agl_testing.traces import token_trace
 
 __all__ = ["RowTests"]
 
-Rows = Adapter[Any, list[TrajectoryRow]]
+Rows = Adapter[Any, list[Any]]
+"""An adapter that makes rows like ``agl_adapter_trajectory.TrajectoryRow``."""
 
 CONTINUED = [([1, 2], [3, 4]), ([1, 2, 3, 4, 5], [6])]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from typing import Any
 
 import pytest
 
-from agl_core.adapter import Adapter, TraceToTripletBase, is_model_call
+from agl_adapters import is_model_call
+from agl_core import semconv
+from agl_core.adapter import Adapter, TraceToTripletBase
 from agl_core.types import Span, Triplet
 from agl_testing.adapter.base import AdapterTests, MakeTrace
 from agl_testing.suite import requires
@@ -128,7 +131,7 @@ class TripletTests(AdapterTests):
         at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
         spans[at] = changed(spans[at], response_token_ids=bad)
         triplets, report = adapter.adapt_with_report(spans)
-        assert sum(report.repaired.values()) == 1
+        assert [(item, n) for (item, _), n in report.repaired.items()] == [("call", 1)]
         assert [t.response["token_ids"] for t in triplets if t.response["token_ids"]] == [
             [101, 102]
         ]
@@ -152,6 +155,49 @@ class TripletTests(AdapterTests):
     ):
         expected = numbers(adapter.adapt(make_trace(3)))
         assert numbers(adapter.adapt(make_trace(3)[1:])) == expected
+        # One call, which is the only child of the parent that is missing.
+        assert len(adapter.adapt(make_trace(1)[1:2])) == 1
+
+    @requires("logprobs")
+    def test_a_span_that_came_twice_is_read_once(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(3)
+        triplets, report = adapter.adapt_with_report([*spans, spans[0], spans[-1]])
+        assert numbers(triplets) == numbers(adapter.adapt(spans))
+        assert report.count("span") == 2
+        assert f"{len(spans) + 2} spans" in str(report)
+        assert "2 spans (" in str(report)
+
+    @requires("triplets")
+    def test_one_reward_after_many_calls_goes_to_the_last(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(9)
+        calls = [span for span in spans if is_model_call(span.attributes)]
+        triplets = adapter.adapt([spans[0], *calls, spans[-1]])
+        assert [triplet.reward for triplet in triplets] == [None] * 8 + [8.0]
+
+    @requires("logprobs")
+    def test_a_call_that_did_not_end_gets_no_reward(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, call, reward = make_trace(1)
+        open_call = call.model_copy(update={"end_time": None})
+        (triplet,), report = adapter.adapt_with_report([agent, open_call, reward])
+        assert triplet.reward is None
+        assert report.count("reward") == 1
+
+    @requires("triplets")
+    def test_a_call_that_a_recording_answered_is_left_out(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(3)
+        calls = [i for i, span in enumerate(spans) if is_model_call(span.attributes)]
+        spans[calls[1]] = changed(spans[calls[1]], **{semconv.REPLAYED_CALL: "ro-before"})
+        triplets, report = adapter.adapt_with_report(spans)
+        assert [t.response["token_ids"] for t in triplets] == [[100, 101], [102, 103]]
+        assert report.count("call") == 1
 
     @requires("triplets")
     def test_a_cycle_of_parents_loses_no_call(
@@ -163,6 +209,7 @@ class TripletTests(AdapterTests):
         triplets = adapter.adapt(spans)
         tokens = sorted(triplet.response["token_ids"] for triplet in triplets)
         assert tokens == [[100, 101], [101, 102], [102, 103]]
+        assert {item for item, _ in adapter.report.repaired} <= {"span"}
 
     @requires("triplets")
     def test_a_response_has_its_id(
@@ -192,6 +239,83 @@ class TripletTests(AdapterTests):
         assert [triplet.metadata["agent_name"] for triplet in triplets] == ["helper"] * 3
         assert [triplet.reward for triplet in triplets] == [0.0, 1.0, 2.0]
         assert sum(report.repaired.values()) >= 3
+        assert report.count("call") == 0
+
+    @requires("logprobs")
+    @pytest.mark.parametrize("has_id", ["inner", "outer", "both", "neither"])
+    @pytest.mark.parametrize("between", [False, True])
+    def test_a_call_around_a_call_counts_once(
+        self,
+        adapter: Adapter[Any, list[Triplet]],
+        make_trace: MakeTrace,
+        has_id: str,
+        between: bool,
+    ):
+        agent, inner, reward = make_trace(1)
+        outer = changed(inner, response_token_ids=[7], prompt_token_ids=[6])
+        outer = outer.model_copy(update={"span_id": "0f" * 8})
+        if has_id not in ("inner", "both"):
+            inner = changed(inner, **{"gen_ai.response.id": None})
+        if has_id not in ("outer", "both"):
+            outer = changed(outer, **{"gen_ai.response.id": None})
+        spans = [agent, outer]
+        parent = outer.span_id
+        if between:
+            tool = {"span_id": "0e" * 8, "parent_id": parent, "name": "tool", "attributes": {}}
+            spans.append(outer.model_copy(update=tool))
+            parent = "0e" * 8
+        spans += [inner.model_copy(update={"parent_id": parent}), reward]
+        (triplet,), report = adapter.adapt_with_report(spans)
+        # The inner call has more data, unless only the outer one has an id.
+        kept = [7] if has_id in ("outer", "both") else [100, 101]
+        assert triplet.response["token_ids"] == kept
+        assert triplet.reward == 0.0
+        assert report.count("call") == 1
+
+    @requires("logprobs")
+    def test_a_recorded_call_around_or_in_a_call_leaves_none(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, inner, reward = make_trace(1)
+        outer = changed(inner, **{"gen_ai.response.id": None})
+        outer = outer.model_copy(update={"span_id": "0f" * 8})
+        inner = changed(inner, **{semconv.REPLAYED_CALL: "ro-before"})
+        inner = inner.model_copy(update={"parent_id": outer.span_id})
+        triplets, report = adapter.adapt_with_report([agent, outer, inner, reward])
+        assert triplets == []
+        assert report.count("call") == 2
+
+    @requires("logprobs")
+    def test_a_repeated_response_adds_the_token_ids_that_were_missing(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, call, reward = make_trace(1)
+        again = call.model_copy(update={"span_id": "0f" * 8, "sequence_id": 99})
+        bare = changed(call, response_token_ids=None, prompt_token_ids=None)
+        (triplet,), report = adapter.adapt_with_report([agent, bare, reward, again])
+        assert triplet.response["token_ids"] == [100, 101]
+        assert report.count("call") == 1
+
+    @requires("logprobs")
+    def test_logprobs_that_cannot_be_read_are_left_out(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, call, reward = make_trace(1)
+        odd = changed(call, **{"logprobs.content": "many"})
+        (triplet,), report = adapter.adapt_with_report([agent, odd, reward])
+        assert "logprobs" not in triplet.response
+        assert [item for item, _ in report.repaired] == ["call"]
+
+    @requires("logprobs")
+    def test_images_of_a_prompt_are_listed(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        agent, call, reward = make_trace(1)
+        url = "data:image/png;base64,AAAA"
+        parts = [{"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": url}}]
+        seen = changed(call, **{"gen_ai.prompt.0.content": json.dumps(parts)})
+        (triplet,) = adapter.adapt([agent, seen, reward])
+        assert triplet.prompt["image_urls"] == [url]
 
     @requires("logprobs")
     def test_triplets_have_text_and_logprobs(

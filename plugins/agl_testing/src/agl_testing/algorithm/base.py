@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from agl_core.adapter import TracerTraceToTriplet
+from agl_adapters import TracerTraceToTriplet
 from agl_core.agent import LitAgent, rollout
 from agl_core.algorithm import Algorithm
 from agl_core.runner import Hook

@@ -18,8 +18,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
@@ -187,7 +188,9 @@ async def outcome_of(spec: StoreSpec) -> dict[str, Any]:
                 [(s.name, s.attributes, s.status.status_code, s.parent_id is None) for s in spans],
             )
         resources = {
-            snapshot.resources_id: snapshot.resources for snapshot in await store.query_resources()
+            snapshot.resources_id: snapshot.resources
+            for snapshot in await store.query_resources()
+            if not snapshot.resources_id.startswith("history:")  # it has times
         }
         latest = await store.get_latest_resources()
         return {
@@ -246,13 +249,24 @@ class Report(NamedTuple):
     """The counts as one line of text."""
 
 
-def survive_kills(folder: Path, make_spec: Callable[[Path], StoreSpec], kills: int) -> Report:
+Kill = Callable[[random.Random], bool]
+"""Kills a process of a database server, and has it restarted; returns whether it was running."""
+
+
+def survive_kills(
+    folder: Path,
+    make_spec: Callable[[Path], StoreSpec],
+    kills: int,
+    *,
+    more: Mapping[str, Kill] = MappingProxyType({}),
+) -> Report:
     """Kill processes of runs, restart them, and compare the results with an undisturbed run.
 
     Args:
         folder: Folder for runs and logs.
         make_spec: Returns the store of one run, given a folder of the run's own.
         kills: Number of kills.
+        more: Further processes to kill, by name: those of the store's database.
 
     Raises:
         AssertionError: A run did not end, ended differently from an undisturbed one, or
@@ -260,13 +274,17 @@ def survive_kills(folder: Path, make_spec: Callable[[Path], StoreSpec], kills: i
     """
     actors = Actors(folder / "actors.log")
     try:
-        return _survive_kills(actors, folder, make_spec, kills)
+        return _survive_kills(actors, folder, make_spec, kills, more)
     finally:
         actors.close()
 
 
 def _survive_kills(
-    actors: Actors, folder: Path, make_spec: Callable[[Path], StoreSpec], wanted: int
+    actors: Actors,
+    folder: Path,
+    make_spec: Callable[[Path], StoreSpec],
+    wanted: int,
+    more: Mapping[str, Kill],
 ) -> Report:
     rng = random.Random(SEED)
     calm = World(actors, folder / "calm", make_spec(folder / "calm"))
@@ -288,8 +306,8 @@ def _survive_kills(
             time.sleep(rng.uniform(0.0, LONGEST_PAUSE))
             if world.revive():
                 break
-            victim = rng.choice(VICTIMS)
-            kills[victim] += world.kill(victim, rng)
+            victim = rng.choice((*VICTIMS, *more))
+            kills[victim] += more[victim](rng) if victim in more else world.kill(victim, rng)
             world.revive()
         world.finish()
         world.close()

@@ -270,8 +270,9 @@ class ClaimWithDefaults:
 
 
 class TakesItsTime:
-    """An algorithm bundle that takes longer than the grace periods."""
+    """An algorithm bundle that takes longer than the grace periods, beside a runner."""
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        await appears(store, "runner-0")  # a cluster may take longer than this to start it
         await asyncio.sleep(1.5)
         await store.update_worker("algorithm")

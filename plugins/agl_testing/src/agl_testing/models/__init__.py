@@ -1,9 +1,11 @@
 """A scripted model server for tests."""
 
+from agl_testing.models.endpoint import ModelEndpoint, real_or_scripted
 from agl_testing.models.script import Reply, Token, ToolCall, prompt_tokens, tokenize
 from agl_testing.models.server import Script, ScriptedModels, SeenRequest
 
 __all__ = [
+    "ModelEndpoint",
     "Reply",
     "Script",
     "ScriptedModels",
@@ -11,5 +13,6 @@ __all__ = [
     "Token",
     "ToolCall",
     "prompt_tokens",
+    "real_or_scripted",
     "tokenize",
 ]

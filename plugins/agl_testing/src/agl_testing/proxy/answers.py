@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agl_core.adapter import TraceToMessages
+from agl_adapters import TraceToMessages
 from agl_core.proxy import LLMProxy
 from agl_core.types import Span
 from agl_testing.models import Reply, ScriptedModels, ToolCall, prompt_tokens

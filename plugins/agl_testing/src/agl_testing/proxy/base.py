@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -39,7 +40,8 @@ class ProxyTests(Suite):
     """Base of the tests of proxies.
 
     The author supplies a fixture ``make_proxy``: a callable that takes ``model_list`` and ``store``
-    and returns a proxy that is not started, on a free port of loopback.
+    and returns a proxy that is not started, on loopback. It may get a ``port`` as well; without
+    one the proxy takes a free port.
     """
 
     suite_name = "proxy"
@@ -47,7 +49,11 @@ class ProxyTests(Suite):
         "streaming": "the agent receives each piece of an answer without delay",
         "token_ids": "the span has the ids and log-probabilities that the backend can give",
         "routes": "completions, embeddings and the list of models are served, too",
-        "translation": "an agent may speak Anthropic's protocol to a backend that speaks OpenAI's",
+        "translation": "an agent may speak Anthropic's protocol, or OpenAI's of responses, to a "
+        "backend that speaks OpenAI's chat protocol",
+        "balancing": "backends of one model share its calls; a call that fails at one of them is "
+        "tried at another",
+        "passthrough": "other calls below /v1 reach the backend unchanged",
     }
 
     @pytest.fixture
@@ -103,9 +109,11 @@ async def spans_of(store: InMemoryLightningStore, rollout: AttemptedRollout) -> 
 @asynccontextmanager
 async def post(base_url: str, path: str, **body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
     body = {"model": "m", "messages": MESSAGES, **body}
+    # aiohttp warns about large bodies that are not read from a file.
+    data = io.BytesIO(json.dumps(body).encode())
     async with (
-        aiohttp.ClientSession() as session,
-        session.post(base_url + path, json=body) as reply,
+        aiohttp.ClientSession(headers={"content-type": "application/json"}) as session,
+        session.post(base_url + path, data=data) as reply,
     ):
         yield reply
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from agl_core.adapter import TraceToMessages
+from agl_adapters import TraceToMessages
 from agl_core.proxy import LLMProxy
 from agl_testing.models import Reply, ScriptedModels, prompt_tokens
 from agl_testing.proxy.base import (

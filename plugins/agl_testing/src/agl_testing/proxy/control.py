@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -22,6 +23,7 @@ from agl_testing.proxy.base import (
     attempt_of,
     backend,
     chat,
+    post,
     running,
     soon,
     spans_of,
@@ -126,6 +128,87 @@ class LifecycleTests(ProxyTests):
         assert await call == "late"
         assert len(await spans_of(proxy_store, rollout)) == 1
 
+    async def test_a_taken_port_is_refused(
+        self, make_proxy: Callable[..., LLMProxy], models: ScriptedModels
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            options = {"model_list": [backend(models)], "store": TroubledStore(), "port": port}
+            proxy = make_proxy(**options)
+            with pytest.raises(LaunchError):
+                await proxy.start()
+            assert not proxy.is_running()
+        async with running(proxy):
+            assert f":{port}/" in proxy.base_url
+            assert await chat(proxy.base_url) == ANSWER.text
+
+    async def test_the_address_is_that_of_an_openai_server(self, proxy: LLMProxy):
+        async with running(proxy):
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1", proxy.base_url)
+            assert proxy.as_resource().endpoint == proxy.base_url
+
+    async def test_a_stop_without_a_start_warns(
+        self, proxy: LLMProxy, caplog: pytest.LogCaptureFixture
+    ):
+        await proxy.stop()
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert not proxy.is_running()
+
+    async def test_a_copy_of_a_running_proxy_does_not_run(
+        self, proxy: LLMProxy, proxy_store: TroubledStore
+    ):
+        async with running(proxy):
+            proxy.set_model_version("step-1")
+            copy = pickle.loads(pickle.dumps(proxy))
+            assert proxy.is_running()
+            assert not copy.is_running()
+            with pytest.raises(LaunchError):
+                _ = copy.base_url
+        copy.set_store(proxy_store)
+        async with running(copy):
+            rollout, llm = await attempt_of(copy, proxy_store)
+            assert await chat(llm.endpoint) == ANSWER.text
+            (span,) = await spans_of(proxy_store, rollout)
+        assert span.attributes[semconv.MODEL_VERSION] == "step-1"
+
+    async def test_a_stopped_proxy_takes_settings_but_no_orders(
+        self, make_proxy: Callable[..., LLMProxy], models: ScriptedModels
+    ):
+        proxy, store = make_proxy(model_list=[], store=None), TroubledStore()
+        assert proxy.get_store() is None
+        proxy.set_store(store)
+        proxy.update_model_list([backend(models)])
+        proxy.set_model_version("step-1")
+        for order in (proxy.pause, proxy.resume, proxy.drain, proxy.flush):
+            with pytest.raises(LaunchError, match="start"):
+                await order()
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, store)
+            assert await chat(llm.endpoint) == ANSWER.text
+            (span,) = await spans_of(store, rollout)
+        assert span.attributes[semconv.MODEL_VERSION] == "step-1"
+
+    async def test_it_may_be_controlled_from_any_thread(
+        self, proxy: LLMProxy, proxy_store: TroubledStore
+    ):
+        with ScriptedModels([Reply("the other")]) as other:
+
+            async def orders() -> None:
+                proxy.set_model_version("step-1")
+                proxy.update_model_list([backend(other)])
+                proxy.set_store(proxy_store)
+                await proxy.pause()
+                assert await proxy.drain(5) == 0
+                await proxy.resume()
+                await proxy.flush()
+
+            async with running(proxy):
+                await asyncio.wait_for(asyncio.to_thread(asyncio.run, orders()), 10)
+                rollout, llm = await attempt_of(proxy, proxy_store)
+                assert await chat(llm.endpoint) == "the other"
+                (span,) = await spans_of(proxy_store, rollout)
+            assert span.attributes[semconv.MODEL_VERSION] == "step-1"
+
 
 class ControlTests(ProxyTests):
     """Models, versions and pauses change during calls."""
@@ -192,7 +275,7 @@ class ControlTests(ProxyTests):
             assert await soon(lambda: bool(models.requests))
             assert await proxy.drain(0.05, abort=True) == 1
             with pytest.raises((RuntimeError, aiohttp.ClientError)):
-                await asyncio.wait_for(call, 10)
+                await asyncio.wait_for(call, 3)
             await proxy.resume()
             assert await chat(llm.endpoint) == ANSWER.text
             await proxy.flush()
@@ -231,3 +314,84 @@ class ControlTests(ProxyTests):
             assert await proxy.drain(10) == 0
             assert await asyncio.wait_for(call, 10) == "late"
             await proxy.resume()
+
+    async def test_a_drained_proxy_is_paused(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        models.script = [Reply("late", delay=0.3)] * 2 + [ANSWER]
+        async with running(proxy):
+            _, llm = await attempt_of(proxy, proxy_store)
+            calls = [asyncio.ensure_future(chat(llm.endpoint)) for _ in range(2)]
+            assert await soon(lambda: len(models.requests) == 2)
+            assert await proxy.drain(0.01) == 2
+            held = asyncio.ensure_future(chat(llm.endpoint))
+            assert await asyncio.gather(*calls) == ["late", "late"]
+            assert await proxy.drain(10) == 0
+            await asyncio.wait({held}, timeout=0.2)
+            assert not held.done()
+            assert len(models.requests) == 2
+            await proxy.resume()
+            assert await asyncio.wait_for(held, 10) == ANSWER.text
+
+    async def test_an_aborted_call_says_so(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        models.script = [Reply("late", delay=60)]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+
+            async def call() -> tuple[int, Any]:
+                async with post(llm.endpoint, "/chat/completions") as reply:
+                    return reply.status, await reply.json()
+
+            started = asyncio.ensure_future(call())
+            assert await soon(lambda: bool(models.requests))
+            assert await proxy.drain(0.05, abort=True) == 1
+            status, told = await asyncio.wait_for(started, 10)
+            assert await soon(lambda: models.disconnects == 1)
+            await proxy.flush()
+            (span,) = await spans_of(proxy_store, rollout)
+        assert status >= 500
+        assert told["error"]["message"]
+        assert span.attributes["error.type"]
+        assert span.attributes["http.response.status_code"] == status
+        assert span.status.description
+
+    async def test_calls_in_flight_finish_on_their_backend(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        models.script = [Reply("one two three", delay=0.2, chunk_delay=0.05)]
+        with ScriptedModels([Reply("the other")]) as other:
+            async with running(proxy):
+                rollout, llm = await attempt_of(proxy, proxy_store)
+                call = asyncio.ensure_future(chat(llm.endpoint, stream=True))
+                assert await soon(lambda: bool(models.requests))
+                proxy.update_model_list([backend(other)])
+                assert await chat(llm.endpoint) == "the other"
+                assert await call == "one two three"
+                spans = await spans_of(proxy_store, rollout)
+        assert [span.status.status_code for span in spans] == ["OK", "OK"]
+
+    async def test_the_model_list_is_a_copy(
+        self, make_proxy: Callable[..., LLMProxy], models: ScriptedModels
+    ):
+        given = [backend(models)]
+        proxy = make_proxy(model_list=given, store=TroubledStore())
+        given.append(backend(models, "n"))
+        taken = proxy.get_model_list()
+        assert taken == [backend(models)]
+        cast("Any", taken).clear()
+        assert proxy.get_model_list() == [backend(models)]
+
+    async def test_a_call_that_was_held_may_be_given_up(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        async with running(proxy):
+            _, llm = await attempt_of(proxy, proxy_store)
+            await proxy.pause()
+            held = [asyncio.ensure_future(chat(llm.endpoint)) for _ in range(3)]
+            await asyncio.wait(held, timeout=0.2)
+            held[0].cancel()
+            await asyncio.gather(held[0], return_exceptions=True)
+            await proxy.resume()
+            assert await asyncio.wait_for(asyncio.gather(*held[1:]), 3) == [ANSWER.text] * 2

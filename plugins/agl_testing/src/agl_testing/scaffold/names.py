@@ -21,6 +21,8 @@ _PREFIXES: Final = {
     "proxy": "agl-proxy-",
     "execution": "agl-exec-",
     "llm_server": "agl-server-",
+    "metrics": "agl-metrics-",
+    "environment": "agl-env-",
 }
 _LONGEST: Final = 30  # characters; the name becomes part of file names and of a class's name
 

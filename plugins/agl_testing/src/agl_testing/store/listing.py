@@ -15,7 +15,7 @@ import pytest
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import LightningStore
-from agl_core.types import EnqueueRolloutRequest
+from agl_core.types import AttemptedRollout, EnqueueRolloutRequest
 from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
 
@@ -67,6 +67,20 @@ async def check_sorting(query: Query, field: str) -> None:
             assert (page.total, page.limit, page.offset) == (len(expected), limit, offset)
 
 
+def _reward(value: float) -> dict[str, Any]:
+    return {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+
+
+def _ids(claimed: AttemptedRollout) -> tuple[str, str]:
+    return claimed.rollout_id, claimed.attempt.attempt_id
+
+
+def _seconds(rollout: Any) -> float:
+    """Return what a rollout is sorted by: the seconds of its attempt, the smallest if it runs."""
+    attempt = rollout.attempt
+    return -math.inf if attempt.end_time is None else attempt.end_time - attempt.start_time
+
+
 class SortingTests(StoreTests):
     """Sorting, directions and offsets of each query."""
 
@@ -81,6 +95,82 @@ class SortingTests(StoreTests):
             if index % 2:
                 await store.update_rollout(rollout.rollout_id, status="failed")
         await check_sorting(store.query_rollouts, field)
+
+    async def test_rollouts_sort_by_reward_and_by_duration(self, store: LightningStore):
+        ids: dict[str, str] = {}
+        for name, reward in (("a", 0.5), ("b", None), ("c", -1.0), ("d", 0.5), ("e", 2.0)):
+            claimed = await claim(store)
+            ids[claimed.rollout_id] = name
+            spans = [span_of(claimed, 1, attributes={"other": "reward"})]
+            if reward is not None:
+                spans += [
+                    span_of(claimed, 2, attributes=_reward(9.0)),
+                    span_of(claimed, 3, attributes=_reward(reward)),
+                    span_of(claimed, 4, attributes=_reward(math.nan)),
+                ]
+            await store.add_many_spans(spans)
+            if name != "d":  # it runs on
+                await asyncio.sleep(0.002)
+                await store.update_attempt(*_ids(claimed), status="succeeded")
+
+        async def order(**query: Any) -> str:
+            page = await store.query_rollouts(**query)
+            assert page.total == 5
+            return "".join(ids[rollout.rollout_id] for rollout in page)
+
+        # Equal rewards keep the order of insertion, and a missing one is the smallest.
+        assert await order(sort_by="reward", sort_order="desc") == "eadcb"
+        assert await order(sort_by="reward", sort_order="asc") == "bcade"
+        assert await order(sort_by="reward", sort_order="desc", limit=2, offset=1) == "ad"
+        assert await order(sort_by="reward", sort_order="asc", limit=-1, offset=3) == "de"
+        everything = await store.query_rollouts()
+        took = {each.rollout_id: _seconds(each) for each in everything}
+        for direction in ("asc", "desc"):
+            expected = sorted(took, key=lambda each: took[each], reverse=direction == "desc")
+            found = await store.query_rollouts(sort_by="duration", sort_order=direction)
+            assert [each.rollout_id for each in found] == expected
+
+    async def test_the_reward_to_sort_by_is_that_of_the_latest_attempt(self, store: LightningStore):
+        first, second = await claim(store), await claim(store)
+        await store.add_span(span_of(first, 1, attributes=_reward(5.0)))
+        await store.add_span(span_of(second, 1, attributes=_reward(1.0)))
+        await store.update_attempt(*_ids(first), status="failed")
+        again = await store.start_attempt(first.rollout_id)
+
+        async def order() -> list[str]:
+            page = await store.query_rollouts(sort_by="reward", sort_order="desc")
+            return [rollout.rollout_id for rollout in page]
+
+        assert await order() == [second.rollout_id, first.rollout_id]
+        # A late span of the attempt before changes nothing.
+        await store.add_span(span_of(first, 2, attributes=_reward(6.0), span_id="aa" * 8))
+        assert await order() == [second.rollout_id, first.rollout_id]
+        await store.add_span(span_of(again, 3, attributes=_reward(2.0), span_id="bb" * 8))
+        assert await order() == [first.rollout_id, second.rollout_id]
+
+    async def test_rollouts_are_filtered_by_mode(self, store: LightningStore):
+        ids = [
+            (await store.enqueue_rollout(index, mode=mode)).rollout_id  # pyright: ignore[reportArgumentType]
+            for index, mode in enumerate(["val", None, "train", "val", "test"])
+        ]
+        await store.update_rollout(ids[3], status="failed")
+
+        async def found(**query: Any) -> list[int]:
+            page = await store.query_rollouts(**query)
+            assert page.total == len(page.items) or "limit" in query
+            return [ids.index(rollout.rollout_id) for rollout in page]
+
+        assert await found(mode_in=["val"]) == [0, 3]
+        assert await found(mode_in=["val", "test"]) == [0, 3, 4]
+        assert await found(mode_in=[]) == []
+        assert await found(mode_in=None) == [0, 1, 2, 3, 4]
+        assert await found(mode_in=["val"], status_in=["failed"]) == [3]
+        assert await found(mode_in=["test"], status_in=["failed"], filter_logic="or") == [3, 4]
+        assert await found(mode_in=["val"], rollout_id_in=ids[:3]) == [0]
+        newest: dict[str, Any] = {"sort_by": "start_time", "sort_order": "desc"}
+        assert await found(mode_in=["val"], **newest, limit=1) == [3]
+        page = await store.query_rollouts(mode_in=["val"], **newest, limit=1, offset=1)
+        assert (page.items[0].rollout_id, page.total) == (ids[0], 2)
 
     @pytest.mark.parametrize("field", ATTEMPT_FIELDS)
     async def test_attempts_sort_by_every_field(self, store: LightningStore, field: str):
@@ -197,6 +287,7 @@ class BatchTests(StoreTests):
         assert [span.name for span in again] == ["new"]
 
     async def test_a_list_past_a_thousand_is_whole(self, store: LightningStore):
+        assert not await store.query_rollouts()  # a store may make an index for it
         requests = [EnqueueRolloutRequest(input=i) for i in range(A_THOUSAND)]
         await store.enqueue_many_rollouts(requests)
         page = await store.query_rollouts()

@@ -1,9 +1,9 @@
 """Random histories: after each step the store must agree with the pure lifecycle.
 
 The model is a few dictionaries that :mod:`agl_core.lifecycle` changes; it has no indexes, no locks
-and no I/O. Hypothesis generates histories. After each step statuses, end times, attempts and
-workers must agree; at the end also the number of rollouts per status and the whole queue. The model
-uses the store's ids.
+and no I/O. Hypothesis generates histories. After each step statuses, end times, attempts and spans
+of the rollouts that it changed and all workers must agree; at the end those of all rollouts, their
+number per status and the whole queue. The model uses the store's ids.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, get_args
 
 from hypothesis import HealthCheck, example, given, settings
@@ -81,8 +81,11 @@ class Model:
         """Attempt id and span id of each span, by rollout."""
         self.versions: dict[str, int] = {}
         """Versions of the snapshots."""
+        self.changed: set[str] = set()
+        """Rollouts that changed since the last comparison."""
 
     def apply(self, rollout_id: str, change: lifecycle.Change) -> None:
+        self.changed.add(rollout_id)
         if change.rollout:
             self.rollouts[rollout_id] = change.rollout
         if change.attempt:
@@ -100,6 +103,7 @@ class Model:
             self.queue.remove(rollout_id)
 
     def created(self, rollout: Rollout) -> None:
+        self.changed.add(rollout.rollout_id)
         self.rollouts[rollout.rollout_id] = Rollout(
             **rollout.model_dump(exclude={"attempt", "status"}), status="queuing"
         )
@@ -154,7 +158,8 @@ class History:
 
     async def step(self, name: str, *arguments: Any) -> None:
         await getattr(self, "do_" + name)(*arguments)
-        await self.compare()
+        await self.compare(self.model.changed)
+        self.model.changed.clear()
 
     async def do_enqueue(self, config: RolloutConfig) -> None:
         rollout = await self.store.enqueue_rollout("x", config=config)
@@ -202,6 +207,7 @@ class History:
         assert self.reopen is not None
         await self.store.close()
         self.store = await self.reopen()
+        self.model.changed.update(self.model.rollouts)
 
     async def do_span(self, pick: int, which: int, number: int | None) -> None:
         rollout_id = self.rollout(pick)
@@ -273,8 +279,10 @@ class History:
 
     # -- comparing -------------------------------------------------------------------------------
 
-    async def compare(self) -> None:
-        for rollout_id, expected in self.model.rollouts.items():
+    async def compare(self, rollout_ids: Iterable[str]) -> None:
+        """Compare these rollouts, and the resources and workers, with the model's."""
+        for rollout_id in rollout_ids:
+            expected = self.model.rollouts[rollout_id]
             rollout = await self.store.get_rollout_by_id(rollout_id)
             assert rollout is not None
             assert rollout.status == expected.status
@@ -344,6 +352,7 @@ async def run_history(history: History, steps: list[tuple[Any, ...]]) -> None:
     before = await history.totals()
     for step in steps:
         await history.step(*step)
+    await history.compare(history.model.rollouts)
     statuses = Counter(rollout.status for rollout in history.model.rollouts.values())
     assert await history.totals() == before + statuses
     await history.drain()

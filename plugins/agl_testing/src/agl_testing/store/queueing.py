@@ -9,7 +9,13 @@ import pytest
 
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.store import LightningStore
-from agl_core.types import EnqueueRolloutRequest, NamedResources, PromptTemplate, RolloutConfig
+from agl_core.types import (
+    EnqueueRolloutRequest,
+    NamedResources,
+    PromptTemplate,
+    ReplayConfig,
+    RolloutConfig,
+)
 from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 
@@ -44,11 +50,14 @@ class QueueTests(StoreTests):
             unresponsive_seconds=0.5,
             max_attempts=3,
             retry_condition=["timeout", "failed"],
+            replay=ReplayConfig(rollout_id="ro-1", attempt_id="at-1", until=2, then="live"),
         )
         rollout = await store.enqueue_rollout("x", config=config)
         read = await store.get_rollout_by_id(rollout.rollout_id)
         assert read is not None
         assert read.config == config
+        (claimed,) = await store.dequeue_many_rollouts(limit=1)
+        assert claimed.config.replay == config.replay
 
     @pytest.mark.parametrize(
         "value",

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError, SpansEvictedError
-from agl_core.store import LightningStore
+from agl_core.errors import (
+    AttemptNotFoundError,
+    InvalidArgumentError,
+    RolloutNotFoundError,
+    SpansEvictedError,
+)
+from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, LightningStore
 from agl_testing.samples import full_span, span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 from agl_testing.suite import requires
@@ -45,6 +50,23 @@ class SpanTests(StoreTests):
         assert rollout is not None
         assert rollout.input == {"deep": [1]}
         assert (await statuses(store, claimed.rollout_id))[1] == ["running"]
+
+    async def test_a_span_has_a_largest_number_of_attributes(self, store: LightningStore):
+        claimed = await claim(store)
+        largest: dict[str, Any] = {f"k{n}": n for n in range(MAX_SPAN_ATTRIBUTES)}
+        assert await store.add_span(span_of(claimed, 1, attributes=largest)) is not None
+        refused = [span_of(claimed, 2), span_of(claimed, 3, attributes={**largest, "more": 1})]
+        with pytest.raises(InvalidArgumentError, match=f"{MAX_SPAN_ATTRIBUTES + 1} attributes"):
+            await store.add_many_spans(refused)
+        (read,) = (await store.query_spans(claimed.rollout_id)).items
+        assert read.attributes == largest
+
+    async def test_a_span_has_a_largest_size(self, store: LightningStore):
+        claimed = await claim(store)
+        large: dict[str, Any] = {"text": "x" * (MAX_SPAN_BYTES + 1)}
+        with pytest.raises(InvalidArgumentError, match=str(MAX_SPAN_BYTES)):
+            await store.add_span(span_of(claimed, 1, attributes=large))
+        assert not await store.query_spans(claimed.rollout_id)
 
     async def test_a_duplicate_is_skipped_and_said(self, store: LightningStore):
         claimed = await claim(store)

@@ -201,7 +201,7 @@ class AttemptTests(StoreTests):
     async def test_an_attempt_past_its_time_is_timed_out(self, store: LightningStore):
         claimed = await claim(store, worker_id="w", timeout_seconds=0.02)
         await asyncio.sleep(0.05)
-        await store.run_watchdog()
+        assert await store.run_watchdog() in (0, 1)  # 0: another call of the store has ended it
         assert await store.run_watchdog() == 0
         assert await statuses(store, claimed.rollout_id) == ("failed", ["timeout"])
         attempt = await store.get_latest_attempt(claimed.rollout_id)

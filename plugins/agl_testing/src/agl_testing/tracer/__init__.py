@@ -11,11 +11,12 @@
 from agl_testing.tracer.base import TracerTests
 from agl_testing.tracer.contexts import ContextTests
 from agl_testing.tracer.delivery import DeliveryTests
+from agl_testing.tracer.lifecycle import LifecycleTests
 from agl_testing.tracer.opentelemetry import OpenTelemetryTests
 from agl_testing.tracer.spans import SpanTests
 
 __all__ = ["TracerSuite", "TracerTests"]
 
 
-class TracerSuite(ContextTests, SpanTests, DeliveryTests, OpenTelemetryTests):
+class TracerSuite(LifecycleTests, ContextTests, SpanTests, DeliveryTests, OpenTelemetryTests):
     """Tests the contract of tracers; see :class:`TracerTests`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
 
 from agl_core import semconv
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import EncodedSpan, InMemoryLightningStore, LightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import AttemptedRollout, Span
 from agl_testing.suite import Suite
@@ -28,6 +29,25 @@ class RemoteStore(InMemoryLightningStore):
     ) -> Sequence[int]:
         await asyncio.sleep(0.001)
         return await super().get_many_span_sequence_ids(rollout_attempt_ids)
+
+
+class OneThreadStore(InMemoryLightningStore):
+    """A store that only the thread in which a rollout has started may give its spans."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_safe=False)
+        self._threads: dict[str, int] = {}
+
+    async def start_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout:
+        started = await super().start_rollout(*args, **kwargs)
+        self._threads[started.rollout_id] = threading.get_ident()
+        return started
+
+    async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
+        here = threading.get_ident()
+        if any(self._threads.get(span.rollout_id, here) != here for span in spans):
+            raise RuntimeError("a store that is not thread-safe was called in another thread")
+        return await super().add_encoded_spans(spans)
 
 
 class TracerTests(Suite):
@@ -53,9 +73,7 @@ class TracerTests(Suite):
     def tracer_store(self, request: pytest.FixtureRequest) -> LightningStore:
         """Return a store: one that numbers spans at once, one that cannot, one for one thread."""
         kinds = {"local": InMemoryLightningStore, "remote": RemoteStore}
-        if request.param in kinds:
-            return kinds[request.param]()
-        return InMemoryLightningStore(thread_safe=False)
+        return kinds.get(request.param, OneThreadStore)()
 
     async def traced(
         self, tracer: Tracer, store: LightningStore, work: Callable[[], Any]

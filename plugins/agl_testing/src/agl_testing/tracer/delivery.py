@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -40,8 +41,21 @@ class HesitantStore(InMemoryLightningStore):
 class SilentStore(InMemoryLightningStore):
     """A store that accepts spans and never answers."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = threading.Event()
+        self.calls = 0
+        self.cancelled = 0
+
     async def add_encoded_spans(self, spans: Any) -> Any:
-        await asyncio.Event().wait()
+        self.calls += 1
+        self.called.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)  # a client closes its connection
+            self.cancelled += 1
+            raise
 
 
 class DeliveryTests(TracerTests):
@@ -73,6 +87,30 @@ class DeliveryTests(TracerTests):
         ]
         assert numbers == sorted(set(numbers))
         assert min(numbers) >= 1
+
+    async def test_a_number_that_is_drawn_later_is_higher(
+        self, tracer: Tracer, tracer_store: LightningStore
+    ):
+        """A proxy numbers the model calls of the same attempt."""
+        drawn: list[int] = []
+
+        async def work() -> None:
+            (rollout,) = await tracer_store.query_rollouts()
+            attempt = await tracer_store.get_latest_attempt(rollout.rollout_id)
+            assert attempt is not None
+            ids = (rollout.rollout_id, attempt.attempt_id)
+            emit_message("before")
+            number = tracer_store.draw_span_sequence_id(*ids)
+            if number is None:  # such a store numbers spans only when they are stored
+                await tracer.flush()
+                number = await tracer_store.get_next_span_sequence_id(*ids)
+            drawn.append(number)
+            emit_message("after")
+
+        with tracer.lifespan(tracer_store):
+            _, spans = await self.traced(tracer, tracer_store, work)
+        before, after = (span for span in spans if span.name == semconv.SPAN_MESSAGE)
+        assert before.sequence_id < drawn[0] < after.sequence_id
 
     async def test_an_error_of_the_agent_passes_through_and_its_spans_are_kept(
         self, tracer: Tracer, tracer_store: LightningStore
@@ -163,11 +201,17 @@ class DeliveryTests(TracerTests):
     async def test_a_store_that_never_answers_is_reported_in_time(self, tracer: Tracer):
         store = SilentStore()
         start = time.monotonic()
+
+        async def work() -> None:
+            emit_message("lost")
+            await asyncio.to_thread(store.called.wait, 1)
+
         with tracer.lifespan(store):
             with pytest.raises((ConnectionError, RuntimeError)):
-                await self.traced(tracer, store, lambda: emit_message("lost"))
+                await self.traced(tracer, store, work)
             assert get_active_tracer() is None
         assert time.monotonic() - start < 10
+        assert store.calls == store.cancelled, "calls of the store outlive the tracer"
 
     async def test_a_refused_span_is_reported(self, tracer: Tracer, tracer_store: LightningStore):
         with tracer.lifespan(tracer_store):

@@ -14,6 +14,9 @@ import uuid
 from pathlib import Path
 
 import pytest
+from pymongo import MongoClient
+
+from agl_store_mongo import MongoConfig, MongoLightningStore
 
 # pymongo leaves a socket to the garbage collector if a call is cancelled while it connects.
 PYMONGO_WARNING = "ignore:unclosed <socket:ResourceWarning"
@@ -30,6 +33,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.partition = "default"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -38,6 +42,19 @@ class Server:
     @property
     def uri(self) -> str:
         return f"mongodb://127.0.0.1:{self.port}"
+
+    @property
+    def name(self) -> str:
+        return f"MongoDB at 127.0.0.1:{self.port}"
+
+    def connect(
+        self, *, port: int | None = None, timeout_seconds: float = 10
+    ) -> MongoLightningStore:
+        return MongoLightningStore(
+            f"mongodb://127.0.0.1:{port or self.port}",
+            partition_id=self.partition,
+            timeout_seconds=timeout_seconds,
+        )
 
     def start(self) -> None:
         command = Path(sys.executable).with_name("nx-27017")
@@ -77,8 +94,23 @@ def own_server(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def mongo_uri(tmp_path_factory):
-    """The server that the tests of a file share."""
+def _one_server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("killed"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def database(_one_server, partition):
+    """A running server that a test may kill, with a partition of the test."""
+    if _one_server.process is None:
+        _one_server.start()
+    _one_server.partition = partition
+    return _one_server
+
+
+@pytest.fixture(scope="module")
+def _shared_uri(tmp_path_factory):
     given = os.environ.get("AGL_TEST_MONGO_URI")
     if given:
         yield given
@@ -87,6 +119,24 @@ def mongo_uri(tmp_path_factory):
     server.start()
     yield server.uri
     server.kill()
+
+
+@pytest.fixture(scope="module")
+def _client(_shared_uri):
+    with MongoClient(_shared_uri) as client:
+        yield client
+
+
+@pytest.fixture
+def mongo_uri(_shared_uri, _client, partition):
+    """The server that the tests of a file share; it forgets what the test wrote.
+
+    The server that is started here reads whole collections for each query.
+    """
+    yield _shared_uri
+    database = _client[MongoConfig.model_fields["database_name"].default]
+    for name in database.list_collection_names():
+        database[name].delete_many({"partition_id": partition})
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig, Span
 from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.schema import SCHEMA_VERSION
+from agl_testing.database import inputs_after_a_fork
 
 
 def open_store(path, **options):
@@ -217,22 +218,8 @@ async def test_closing_a_store_ends_its_threads(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 async def test_a_forked_child_opens_the_file_again(tmp_path):
-    code = f"""
-        import asyncio, os
-        from agl_store_sqlite import SqliteLightningStore
-
-        store = SqliteLightningStore({str(tmp_path / "store.db")!r}, durability="normal")
-        asyncio.run(store.enqueue_rollout("parent"))
-        child = os.fork()
-        if child == 0:
-            asyncio.run(store.enqueue_rollout("child"))
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        print(sorted(r.input for r in asyncio.run(store.query_rollouts())))
-        asyncio.run(store.close())
-    """
-    output = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True)
-    assert output.strip() == "['child', 'parent']"
+    store = open_store(tmp_path / "store.db")
+    assert await inputs_after_a_fork(store) == ["child", "parent"]
 
 
 async def test_a_call_repeated_under_its_idempotency_key_happens_once(tmp_path):

@@ -184,6 +184,8 @@ class MongoBackend(StorageBackend):
     # -- the watchdog ----------------------------------------------------------------------------
 
     async def begin_scan(self, now: float, debounce: float) -> bool:
+        if debounce <= 0:
+            return True  # such a lease is always due
         return await self._call(
             lambda connection: connection.database.take_scan_lease(now, debounce)
         )

@@ -69,6 +69,8 @@ class Claims:
             "queue_position": None,
             "request": request_id,
             "release": None,
+            "reward": None,
+            "duration": None,
             f"attempts.{change.attempt.attempt_id}": attempt_fields(change.attempt),
         }
         document = await self._take_head(request_id, fields)

@@ -62,6 +62,9 @@ _INDEXES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("request",),
         ("ordinal",),
         ("start_time", "ordinal"),
+        ("mode", "start_time", "ordinal"),
+        ("reward", "ordinal"),
+        ("duration", "ordinal"),
     ),
     "workers": (("worker_id",), ("ordinal",)),
     "resources": (("resources_id",), ("touched",), ("ordinal",)),
@@ -169,8 +172,9 @@ class Database:
         """Tell whether this process may scan; see :meth:`StorageBackend.begin_scan`."""
         due = self.by(
             name="last_scan",
-            # A clock that was set back must not stop the scans.
-            **{"$or": [{"value": {"$lte": now - debounce}}, {"value": {"$gt": now}}]},
+            # A clock that was set back must not stop the scans. A value just ahead is that of
+            # another process, whose write overtook this one.
+            **{"$or": [{"value": {"$lte": now - debounce}}, {"value": {"$gt": now + debounce}}]},
         )
         lease = await self.again(lambda: self.counters.update_one(due, {"$set": {"value": now}}))
         return lease.matched_count == 1

@@ -182,7 +182,7 @@ def record_from(document: Document) -> Record:
             "mode": document["mode"],
             "resources_id": document["resources_id"],
             "status": document["status"],
-            "config": construct(RolloutConfig, from_json(document["config"])),
+            "config": RolloutConfig.model_validate(from_json(document["config"])),
             "metadata": from_json(document["metadata"]),
         },
     )

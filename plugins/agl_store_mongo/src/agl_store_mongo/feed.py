@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -24,8 +23,7 @@ from typing import Any, Final
 
 from pymongo.errors import OperationFailure, PyMongoError
 
-from agl_core.ids import generate_id
-from agl_core.store import BackendListener, Notice
+from agl_core.store import BackendListener, Notice, NoticeFeed
 from agl_core.types import FINISHED_STATUSES
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import Document
@@ -35,14 +33,9 @@ __all__ = ["Feed"]
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.01
-_CHECK_SECONDS: Final = 1.0
-_RETRY_SECONDS: Final = 0.5
-_BATCH: Final = 500
-_BACKLOG: Final = 10_000
-"""Notices kept while the server is away; older ones are dropped."""
 
 
-class Feed:
+class Feed(NoticeFeed):
     """Sends and receives notices. Belongs to one event loop.
 
     Args:
@@ -50,64 +43,25 @@ class Feed:
         listener: Returns the listener of the backend; None before it is set.
     """
 
+    FAILURES = (PyMongoError,)
+
     def __init__(self, database: Database, listener: Callable[[], BackendListener | None]) -> None:
+        super().__init__(listener)
         self._db = database
-        self._listener = listener
-        self._process = generate_id(12)
-        self._unsent: deque[Notice] = deque(maxlen=_BACKLOG)
-        self._sending: asyncio.Task[None] | None = None
-        self._reading: asyncio.Task[None] | None = None
         self._users = 0
-        self._is_reading = asyncio.Event()
         self._position: Any = None
         """Change numbers that were read, or a stream's token. Kept while the server is away."""
         self.streams: bool | None = None
         """Whether the server has change streams; None until the server was asked."""
 
-    # -- sending ---------------------------------------------------------------------------------
-
-    def publish(self, notices: Sequence[Notice]) -> None:
-        """Pass notices of a write to the listener now, and to other processes soon."""
-        if not notices:
-            return
-        self._notify(notices)
-        self._unsent.extend(notices)
-        if self._sending is None:
-            self._sending = asyncio.ensure_future(self._send_all())
-
-    def _notify(self, notices: Sequence[Notice]) -> None:
-        listener = self._listener()
-        if listener is not None:
-            listener.changed(notices)
-
-    async def _send_all(self) -> None:
-        try:
-            while self._unsent:
-                batch = [self._unsent.popleft() for _ in range(min(len(self._unsent), _BATCH))]
-                try:
-                    await self._send(batch)
-                except PyMongoError as error:
-                    logger.warning("Could not tell other processes what changed: %s", error)
-                    self._unsent.extendleft(reversed(batch))
-                    await asyncio.sleep(_RETRY_SECONDS)
-        finally:
-            self._sending = None
-
-    async def _send(self, batch: Sequence[Notice]) -> None:
-        first = await self._db.draw("changes", len(batch))
+    async def send(self, notices: Sequence[Notice]) -> None:
+        first = await self._db.draw("changes", len(notices))
         now = datetime.now(UTC)
         documents = [
-            {"number": number, "by": self._process, "at": now, **_notice_fields(notice)}
-            for number, notice in enumerate(batch, start=first)
+            {"number": number, "by": self.process, "at": now, **_notice_fields(notice)}
+            for number, notice in enumerate(notices, start=first)
         ]
         await self._db.insert(self._db.changes, documents)
-
-    async def close(self) -> None:
-        """Send what is unsent, and stop reading."""
-        if self._reading is not None:
-            self._reading.cancel()
-        if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=_RETRY_SECONDS)
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -119,20 +73,7 @@ class Feed:
         """Note that one caller less needs them; the reader ends with the last."""
         self._users -= 1
 
-    async def ready(self) -> None:
-        """Return once no later change is missed; to be called between join and leave."""
-        if self._reading is None or self._reading.done():
-            self._is_reading.clear()
-            self._reading = asyncio.ensure_future(self._read_all())
-        if not self._is_reading.is_set():
-            is_reading = asyncio.ensure_future(self._is_reading.wait())
-            try:
-                # Without a server there is nothing to read; the caller's own call will fail.
-                await asyncio.wait([is_reading], timeout=_CHECK_SECONDS)
-            finally:
-                is_reading.cancel()
-
-    async def _read_all(self) -> None:
+    async def receive(self) -> None:
         last_check = time.monotonic()
         self._position = None
         while self._users:
@@ -141,32 +82,32 @@ class Feed:
                     self.streams = await self._has_streams()
                 async with aclosing(self._stream() if self.streams else self._poll()) as batches:
                     async for batch in batches:
-                        others = [item for item in batch if item["by"] != self._process]
+                        others = [item for item in batch if item["by"] != self.process]
                         if others:
-                            self._notify([_notice_from(item) for item in others])
-                        if time.monotonic() - last_check >= _CHECK_SECONDS:
+                            self.notify([_notice_from(item) for item in others])
+                        if time.monotonic() - last_check >= self.CHECK_SECONDS:
                             last_check = time.monotonic()
                             await self._check()
                         if not self._users:
-                            self._is_reading.clear()
+                            self.is_receiving.clear()
                             self._position = None
                             break
             except PyMongoError as error:
                 logger.warning("Could not read other processes' changes: %s", error)
                 if isinstance(error, OperationFailure):  # perhaps because of the position
                     self._position = None
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(self.RETRY_SECONDS)
 
     async def _check(self) -> None:
         """Wake the callers whose notices may be lost."""
         await self._count_queue()
-        listener = self._listener()
+        listener = self.listener()
         if listener is not None:
             listener.look_again()
 
     async def _count_queue(self) -> None:
         """Wake as many waiting claims as there are rollouts in the queue."""
-        listener = self._listener()
+        listener = self.listener()
         if listener is not None and (claims := listener.waiting_claims):
             cursor = self._db.rollouts.find(self._db.queued(), {"_id": 1}).limit(claims)
             listener.work_available(len(await cursor.to_list()))
@@ -183,10 +124,10 @@ class Feed:
         stream = await self._db.changes.watch(
             [{"$match": matching}],
             resume_after=self._position,
-            max_await_time_ms=int(_CHECK_SECONDS * 1000),
+            max_await_time_ms=int(self.CHECK_SECONDS * 1000),
         )
         async with stream:
-            self._is_reading.set()
+            self.is_receiving.set()
             while stream.alive:
                 change = await stream.try_next()
                 self._position = stream.resume_token
@@ -197,7 +138,7 @@ class Feed:
             counter = await self._db.counters.find_one(self._db.by(name="changes"))
             self._position = _Numbers(counter["value"] if counter else 0)
         numbers: _Numbers = self._position
-        self._is_reading.set()
+        self.is_receiving.set()
         while True:
             cursor = self._db.changes.find(self._db.by(number={"$gt": numbers.complete}))
             batch, _ = await asyncio.gather(cursor.sort("number", 1).to_list(), self._count_queue())
@@ -229,7 +170,7 @@ class _Numbers:
     def settle(self) -> None:
         """Advance over what is complete, and over a gap that stays open."""
         now = time.monotonic()
-        if self._beyond and self._gap_since and now - self._gap_since > _CHECK_SECONDS:
+        if self._beyond and self._gap_since and now - self._gap_since > NoticeFeed.CHECK_SECONDS:
             self.complete = min(self._beyond) - 1
         while self.complete + 1 in self._beyond:
             self.complete += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
@@ -101,7 +101,7 @@ class Queries:
         """Count everything."""
         collections = (self._db.rollouts, self._db.spans, self._db.resources, self._db.workers)
         rollouts, spans, resources, workers = await asyncio.gather(
-            *(collection.count_documents(self._db.by()) for collection in collections)
+            *(_count(collection, self._db.by()) for collection in collections)
         )
         number = {"$size": {"$objectToArray": "$attempts"}}
         sums = await self._db.rollouts.aggregate(
@@ -123,7 +123,9 @@ class Queries:
             for operator, value in operators.items():
                 pool.append({field: _condition(operator, value)})
         where: Filter = self._db.by(**(scope or {}))
-        return {**where, f"${query.filter_logic}": pool} if pool else where
+        if query.filter_logic == "and":
+            return reduce(_both, pool, where)
+        return {**where, "$or": pool} if pool else where
 
 
 def _rollout_record(document: Document) -> RolloutRecord:
@@ -140,6 +142,17 @@ def _condition(operator: str, value: Any) -> Any:
     return {"$regex": re.escape(value).replace("\0", r"\x00")}
 
 
+async def _count(collection: AsyncCollection[dict[str, Any]], which: Filter) -> int:
+    """Count documents with one ``$count``; pymongo's count groups them by a constant."""
+    counts = await collection.aggregate([{"$match": which}, {"$count": "n"}])
+    return sum([document["n"] async for document in counts])
+
+
+def _both(one: Filter, other: Filter) -> Filter:
+    """Return the filter that both make, flat if it can be: servers plan such filters best."""
+    return {"$and": [one, other]} if one.keys() & other.keys() else {**one, **other}
+
+
 def _parts(query: Query, where: Filter) -> list[tuple[Filter, str | None]]:
     """Return the query's parts in order: what each matches and what it is sorted by."""
     field = query.sort_by
@@ -148,8 +161,8 @@ def _parts(query: Query, where: Filter) -> list[tuple[Filter, str | None]]:
     missing = sortable_fields(query.model)[field]
     if _may_be_missing(query.model, field):
         absent = [None, missing] if missing == "" else [None]
-        without = ({"$and": [where, {field: {"$in": absent}}]}, None)
-        having = ({"$and": [where, {field: {"$nin": absent}}]}, field)
+        without = (_both(where, {field: {"$in": absent}}), None)
+        having = (_both(where, {field: {"$nin": absent}}), field)
         last = field.endswith("_time") == (query.sort_order == "asc")
         return [having, without] if last else [without, having]
     return [(where, field)]
@@ -158,7 +171,8 @@ def _parts(query: Query, where: Filter) -> list[tuple[Filter, str | None]]:
 @cache
 def _may_be_missing(model: type[BaseModel], field: str) -> bool:
     """Return whether a record may have no value here; a field may be required and still be None."""
-    return type(None) in get_args(model.model_fields[field].annotation)
+    known = model.model_fields.get(field)  # a figure of a rollout is in no record
+    return known is None or type(None) in get_args(known.annotation)
 
 
 async def _find(
@@ -183,7 +197,7 @@ async def _find(
             found = [build(document) async for document in cursor]
             if (found or not skip) and (left is None or len(found) < left):
                 matches = skip + len(found)  # the page reaches the end, so a count is not needed
-        count: int = await collection.count_documents(part) if matches is None else matches
+        count = await _count(collection, part) if matches is None else matches
         items += found
         total += count
         skip = max(skip - count, 0)

@@ -14,7 +14,14 @@ from typing import Any, Final
 from agl_core import lifecycle
 from agl_core.ids import generate_id
 from agl_core.lifecycle import Change
-from agl_core.store import Decide, RolloutRecord, RolloutState, notices_of, rollout_not_found
+from agl_core.store import (
+    Decide,
+    RolloutRecord,
+    RolloutState,
+    changed_figures,
+    notices_of,
+    rollout_not_found,
+)
 from agl_core.types import Attempt, Rollout, evolve
 from agl_store_mongo.database import Database, pause_after
 from agl_store_mongo.documents import (
@@ -175,6 +182,7 @@ class Rollouts:
             fields |= changed_payload_fields(state.rollout, change.rollout)
         if change.attempt is not None:
             fields[f"attempts.{change.attempt.attempt_id}"] = attempt_fields(change.attempt)
+        fields |= changed_figures(state, change)
         if change.queue is not None:
             appended = change.queue == "append"
             fields["queue_position"] = await self._db.draw("order") if appended else None

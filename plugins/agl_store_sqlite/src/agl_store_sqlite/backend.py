@@ -263,7 +263,8 @@ class SqliteBackend(StorageBackend):
         return self.database.look(lambda db: queries.get_worker(db, worker_id))
 
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
-        if 0 <= query.limit <= _FEW and query.rollout_id_contains is None:
+        quick = query.conditions.keys() <= {"status_in", "rollout_id_in"}
+        if quick and 0 <= query.limit <= _FEW and query.sort_by not in ("reward", "duration"):
             return self.database.look(lambda db: queries.find_rollouts(db, query))
         return await self.database.read(lambda db: queries.find_rollouts(db, query))
 
@@ -289,9 +290,11 @@ class SqliteBackend(StorageBackend):
 
     async def begin_scan(self, now: float, debounce: float) -> bool:
         def begin(tx: Transaction) -> bool:
+            # A clock that was set back must not stop the scans. A value just ahead is that of
+            # another process, whose write overtook this one.
             due = tx.one(
                 "UPDATE counters SET value = ?1 WHERE name = 'last_scan' "
-                "AND (value <= ?1 - ?2 OR value > ?1) RETURNING 1",
+                "AND (value <= ?1 - ?2 OR value > ?1 + ?2) RETURNING 1",
                 now,
                 debounce,
             )

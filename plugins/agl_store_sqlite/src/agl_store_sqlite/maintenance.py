@@ -8,7 +8,14 @@ from typing import Final
 from pydantic import ValidationError
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import Notice, Record, attempt_not_found, encode_span
+from agl_core.store import (
+    Notice,
+    Record,
+    attempt_not_found,
+    duration_of,
+    encode_span,
+    reward_of,
+)
 from agl_core.types import (
     QUEUING_STATUSES,
     Attempt,
@@ -78,7 +85,8 @@ def _restore_attempt(tx: Transaction, json: bytes) -> bool:
         return False
     tx.insert_attempt(stored.ordinal, attempt)
     rollout = stored.state.rollout
-    tx.update_rollout(stored.ordinal, rollout, rollout, {"attempts": attempt.sequence_id})
+    columns = {"attempts": attempt.sequence_id, "duration": duration_of(attempt), "reward": None}
+    tx.update_rollout(stored.ordinal, rollout, rollout, columns)
     return True
 
 
@@ -87,7 +95,12 @@ def _restore_span(tx: Transaction, json: bytes) -> bool:
     stored = tx.state(span.rollout_id, span.attempt_id, payload=False)
     if stored.state.attempt is None:
         raise attempt_not_found(span.rollout_id, span.attempt_id)
-    return bool(insert_spans(tx, [span], {span.rollout_id: stored.ordinal}))
+    stored_now = bool(insert_spans(tx, [span], {span.rollout_id: stored.ordinal}))
+    reward = reward_of(span)
+    if stored_now and reward is not None and stored.state.is_latest:
+        rollout = stored.state.rollout
+        tx.update_rollout(stored.ordinal, rollout, rollout, {"reward": reward})
+    return stored_now
 
 
 _RESTORE: Final = {

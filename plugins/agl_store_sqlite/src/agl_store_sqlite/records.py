@@ -115,7 +115,7 @@ def rollout_from(row: Row) -> Rollout:
             "mode": row[4],
             "resources_id": row[5],
             "status": row[6],
-            "config": construct(RolloutConfig, _decoded(row[7])),
+            "config": RolloutConfig.model_validate(_decoded(row[7])),
             "metadata": _decoded(row[8]),
         },
     )

@@ -192,7 +192,31 @@ INSERT INTO counters
 """Counts rollouts by status, and orders the indexes for pages of the newest rollouts: descending by
 time, and equal times in the order of insertion."""
 
-_MIGRATIONS: Final = (_V1, _V2, _V3, _V4)
+_V5: Final = """
+ALTER TABLE rollouts ADD COLUMN reward REAL;
+ALTER TABLE rollouts ADD COLUMN duration REAL;
+UPDATE rollouts SET
+    duration = (SELECT a.end_time - a.start_time FROM attempts a
+        WHERE a.rollout = rollouts.ordinal AND a.sequence_id = rollouts.attempts),
+    reward = (SELECT json_extract(CAST(s.payload AS TEXT),
+            '$.attributes."agentlightning.reward.0.value"')
+        FROM spans s JOIN attempts a ON a.rollout = s.rollout AND a.attempt_id = s.attempt_id
+        WHERE s.rollout = rollouts.ordinal AND a.sequence_id = rollouts.attempts
+            AND s.name = 'agentlightning.annotation'
+            AND instr(s.payload, CAST('"agentlightning.reward.0.value"' AS BLOB)) > 0
+            AND json_valid(CAST(s.payload AS TEXT))
+        ORDER BY s.sequence_id DESC LIMIT 1);
+UPDATE rollouts SET reward = NULL WHERE typeof(reward) <> 'real';
+DROP INDEX rollouts_status;
+CREATE INDEX rollouts_status ON rollouts (status, start_time DESC, ordinal, mode);
+CREATE INDEX rollouts_mode ON rollouts (mode, start_time DESC);
+CREATE INDEX rollouts_reward ON rollouts (reward DESC, ordinal, mode);
+CREATE INDEX rollouts_duration ON rollouts (duration DESC, ordinal, mode);
+"""
+"""Keeps the figures that rollouts are sorted by (:func:`agl_core.store.changed_figures`), and
+finds rollouts by mode. NULL sorts as the smallest value, as a missing figure does."""
+
+_MIGRATIONS: Final = (_V1, _V2, _V3, _V4, _V5)
 _REWRITES_SPANS: Final = 2
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 

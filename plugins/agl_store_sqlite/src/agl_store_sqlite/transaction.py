@@ -13,6 +13,7 @@ from agl_core.lifecycle import Change, is_watched
 from agl_core.store import (
     Notice,
     RolloutState,
+    changed_figures,
     notices_of,
     rollout_not_found,
     worker_notice,
@@ -117,6 +118,7 @@ class Transaction:
             columns["queue_position"] = (
                 self.position_at_tail() if change.queue == "append" else None
             )
+        columns |= changed_figures(stored.state, change)
         if change.rollout is not None or columns:
             self.update_rollout(ordinal, rollout, change.rollout or rollout, columns)
         if change.worker is not None:

@@ -1,0 +1,255 @@
+"""The PostgreSQL store when its server, its connection or its disk fails."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.types import AttemptedRollout
+from agl_store_postgres import PostgresLightningStore
+from agl_testing import FaultyRelay
+from agl_testing.database import DatabaseFaultSuite, Writers
+from agl_testing.samples import span_of
+
+from .postgres_server import Server, folders, running_server
+
+
+class TestPostgresFaults(DatabaseFaultSuite):
+    @pytest.fixture
+    def database(self, own_server: Server) -> Server:
+        return own_server
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+
+async def test_calls_do_not_notice_that_their_connections_are_ended(own_server):
+    store = PostgresLightningStore(own_server.uri, timeout_seconds=20)
+    writers = Writers(store)
+    for acknowledged in range(10, 60, 10):
+        await writers.until(acknowledged)
+        for backend in own_server.backends():
+            with contextlib.suppress(psycopg.Error):
+                own_server.run("SELECT pg_terminate_backend(%s)", backend)
+    await writers.until(70)
+    await writers.check()
+    assert writers.refused == 0
+    await store.close()
+
+
+async def test_calls_follow_a_failover_to_a_standby():
+    with running_server(fsync="off") as primary, folders(1) as (folder,):
+        standby = Server(folder, primary=primary, fsync="off")
+        store = PostgresLightningStore(
+            f"postgresql://agl@/postgres?host={primary.folder},{folder}"
+            "&target_session_attrs=read-write",
+            timeout_seconds=20,
+        )
+        try:
+            standby.start()
+            # From here on a commit is acknowledged once it is on both servers.
+            primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            primary.run("SELECT pg_reload_conf()")
+            writers = Writers(store)
+            waiting = asyncio.ensure_future(store.dequeue_rollout("w", wait=60))
+            await writers.until(20)
+            primary.kill()
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(standby.tool, "pg_ctl", "promote", "-D", str(standby.data))
+            await writers.until(40)
+            rollout = await store.enqueue_rollout("after the failover")
+            claimed = await asyncio.wait_for(waiting, 30)
+            assert claimed is not None
+            assert claimed.rollout_id == rollout.rollout_id
+            await writers.check()
+        finally:
+            await store.close()
+            standby.stop()
+
+
+# -- the connection --------------------------------------------------------------------------------
+
+
+async def test_a_silent_server_is_an_error_in_time(own_server):
+    async with FaultyRelay(own_server.port) as relay:
+        relay.stall()
+        store = own_server.connect(port=relay.port, timeout_seconds=0.5)
+        start = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="does not reply"):
+            await store.enqueue_rollout("x")
+        assert time.monotonic() - start < 5
+        relay.flow()
+        assert (await store.enqueue_rollout("y")).status == "queuing"
+        await store.close()
+
+
+# -- the disk --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def small_disk(folder, megabytes):
+    """Mount a file system of this size on a folder."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=777", "tmpfs", folder]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a full disk needs the right to mount a small one")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder):
+    """Leave no space; return the file that takes it."""
+    file = folder / "ballast"
+    with file.open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(bytes(4096))
+    return file
+
+
+async def write_on(store, kept):
+    """Write until a call fails; keep the ids of what is acknowledged."""
+    while True:
+        kept.append((await store.start_rollout(os.urandom(20_000).hex())).rollout_id)
+
+
+async def test_a_full_disk_is_an_error_and_calls_go_on_once_there_is_space():
+    # The server ends before its disk does.
+    with folders(1) as (folder,), small_disk(folder, 32), running_server(fsync="off") as server:
+        place = folder / "space"
+        place.mkdir()
+        if server.user:
+            os.chown(place, server.user["user"], server.user["group"])
+        server.run(f"CREATE TABLESPACE small LOCATION '{place}'")
+        store = PostgresLightningStore(server.uri + "&options=-cdefault_tablespace%3Dsmall")
+        kept = [(await store.start_rollout(0)).rollout_id]
+        ballast = fill(folder)
+        with pytest.raises(StoreDataError, match="the disk is full; free some space"):
+            await write_on(store, kept)
+        assert (await store.get_rollout_by_id(kept[0])) is not None  # it still reads
+        ballast.unlink()
+        kept += [(await store.start_rollout("there is space")).rollout_id for _ in range(20)]
+        assert [r.rollout_id for r in await store.query_rollouts()] == kept
+        await store.close()
+
+
+async def test_a_full_disk_of_the_log_loses_no_acknowledged_write():
+    sizes = {"max_wal_size": "8MB", "min_wal_size": "2MB"}
+    with (
+        folders(1) as (log,),
+        small_disk(log, 24),
+        running_server(wal=log / "wal", fsync="off", **sizes) as server,
+    ):
+        store = PostgresLightningStore(server.uri, timeout_seconds=0.5)
+        kept = [(await store.start_rollout(0)).rollout_id]
+        ballast = fill(log)
+        with pytest.raises((StoreDataError, StoreUnavailableError)):
+            await write_on(store, kept)  # PostgreSQL stops itself once the log has no space
+        server.stop()
+        ballast.unlink()
+        await asyncio.to_thread(server.start)
+        kept.append((await store.start_rollout("there is space")).rollout_id)
+        found = {rollout.rollout_id for rollout in await store.query_rollouts()}
+        assert set(kept) <= found
+        assert len(found) <= len(kept) + 1  # the call that failed may have been stored
+        await store.close()
+
+
+# -- arguments, versions, closing ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", ["localhost:5432", "postgresql://[h/", "host=a nonsense=b"])
+async def test_the_constructor_refuses_a_wrong_connection_string(uri):
+    with pytest.raises(StoreDataError, match="connection string"):
+        PostgresLightningStore(uri)
+
+
+async def test_a_refused_value_leaves_the_store_usable(server, schema):
+    store = PostgresLightningStore(server.uri, schema_name=schema)
+    with pytest.raises(InvalidArgumentError, match="input"):
+        await store.enqueue_rollout(object())
+    started = await store.start_rollout("y")
+    huge = span_of(started).model_copy(update={"sequence_id": 2**70})
+    with pytest.raises(InvalidArgumentError):
+        await store.add_span(huge)
+    value = {"a.b": 2**80, "": [float("inf"), "\x00", None], "\u2603": {"$": "."}}
+    other = await store.start_rollout(value, metadata=value)
+    read = await store.get_rollout_by_id(other.rollout_id)
+    assert read is not None
+    assert (read.input, read.metadata) == (value, value)
+    assert (await store.statistics()).get("total_rollouts") == 2
+    await store.close()
+
+
+async def test_a_closed_store_leaves_no_connection(own_server):
+    others = set(own_server.backends())
+    store = PostgresLightningStore(own_server.uri)
+    waiting = asyncio.ensure_future(store.dequeue_rollout("w", wait=60))
+    deadline = time.monotonic() + 10
+    while not set(own_server.backends()) - others and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)  # it connects
+    assert set(own_server.backends()) - others
+    await store.close()
+    with pytest.raises(StoreDataError, match="closed"):
+        await waiting
+    deadline = time.monotonic() + 10
+    while set(own_server.backends()) - others and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)  # a backend ends some time after its connection
+    assert set(own_server.backends()) - others == set()
+
+
+async def test_the_error_for_a_newer_schema_names_the_upgrade_command(server, schema):
+    store = PostgresLightningStore(server.uri, schema_name=schema)
+    await store.enqueue_rollout("x")
+    await store.close()
+    server.run(f"UPDATE \"{schema}\".meta SET value = value + 1 WHERE name = 'schema_version'")
+    store = PostgresLightningStore(server.uri, schema_name=schema)
+    with pytest.raises(StoreDataError, match="pip install -U agl-store-postgres"):
+        await store.enqueue_rollout("y")
+    await store.close()
+
+
+async def test_tables_of_schema_1_get_the_figures_of_what_they_hold(server, schema):
+    store = PostgresLightningStore(server.uri, schema_name=schema)
+    names: dict[str, str] = {}
+    for name, reward in (("a", 0.25), ("b", -3e-2), ("none", "broken"), ("c", 1.5)):
+        claimed = await store.start_rollout(name)
+        names[claimed.rollout_id] = name
+        attributes: Any = {"agentlightning.reward.0.value": reward}
+        span = span_of(claimed, 1, name="agentlightning.annotation", attributes=attributes)
+        await store.add_span(span)
+        await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    await store.close()
+    server.run(
+        f'ALTER TABLE "{schema}".rollouts DROP COLUMN reward, DROP COLUMN duration; '
+        f"UPDATE \"{schema}\".meta SET value = 1 WHERE name = 'schema_version'"
+    )
+    store = PostgresLightningStore(server.uri, schema_name=schema)
+    page = await store.query_rollouts(sort_by="reward", sort_order="desc")
+    assert [names[rollout.rollout_id] for rollout in page] == ["c", "a", "b", "none"]
+    records: Any = [rollout.attempt for rollout in page if isinstance(rollout, AttemptedRollout)]
+    took = {each.rollout_id: each.end_time - each.start_time for each in records}
+    page = await store.query_rollouts(sort_by="duration", sort_order="desc")
+    found = [took[rollout.rollout_id] for rollout in page]
+    assert found == sorted(took.values(), reverse=True)
+    await store.close()
+
+
+async def test_another_encoding_or_a_missing_database_is_an_error_with_the_command(server):
+    server.run("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    store = PostgresLightningStore(server.uri.replace("/postgres?", "/latin?"))
+    with pytest.raises(StoreDataError, match="createdb --encoding UTF8"):
+        await store.enqueue_rollout("x")
+    await store.close()
+    store = PostgresLightningStore(server.uri.replace("/postgres?", "/nowhere?"))
+    start = time.monotonic()
+    with pytest.raises(StoreDataError, match="createdb"):
+        await store.enqueue_rollout("x")
+    assert time.monotonic() - start < 3  # it does not try again
+    await store.close()

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -26,9 +27,11 @@ from agl_serving import (
     is_loopback,
     is_wildcard,
     outbound_address,
+    uvicorn_server,
 )
 
 MODES = ["asyncio", "thread", "mp"]
+BODY_BYTES = 1 << 24
 FORK = "fork" in multiprocessing.get_all_start_methods()
 
 
@@ -52,6 +55,16 @@ async def failing_app(scope: Any, receive: Any, send: Any) -> None:
 
 async def slow_app(scope: Any, receive: Any, send: Any) -> None:
     await asyncio.sleep(60)
+
+
+async def endless_app(scope: Any, receive: Any, send: Any) -> None:
+    """Send a body whose reader does not keep up, and do not stop when asked."""
+    if scope["type"] == "lifespan":
+        await app(scope, receive, send)
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": bytes(BODY_BYTES), "more_body": True})
+    await asyncio.Event().wait()
 
 
 def make_app() -> Any:
@@ -98,6 +111,35 @@ async def test_start_serve_stop(mode):
     await server.start()  # and again, on the same port
     assert await fetch(server.endpoint)
     await server.stop()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_made_while_the_server_stops_is_closed(turns: int):
+    """Each number of turns of the loop after a connect is another moment of its acceptance."""
+    server = launcher("asyncio")
+    await server.start()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(3):  # uvicorn waits 5 s for connections that it missed
+            await server.stop()
+        client.settimeout(3)
+        assert await asyncio.to_thread(client.recv, 1) == b""
+
+
+async def test_a_stream_that_outlasts_the_stop_is_cut(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(uvicorn_server, "_GRACEFUL_SECONDS", 1)
+    server = launcher("asyncio", endless_app)
+    await server.start()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        client.settimeout(3)
+        assert await asyncio.to_thread(client.recv, 9) == b"HTTP/1.1 "
+        await server.stop()
+        received = 0
+        while chunk := await asyncio.to_thread(client.recv, 1 << 20):
+            received += len(chunk)
+        assert received < BODY_BYTES
 
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         PythonServerLauncher,
         PythonServerLauncherArgs,
     )
+    from agl_serving.options import listen_options, log_level_option, port_option
     from agl_serving.signals import freeze_memory, stop_signal
     from agl_serving.sockets import (
         LOOPBACK,
@@ -82,8 +83,11 @@ __all__ = [
     "is_loopback",
     "is_token",
     "is_wildcard",
+    "listen_options",
+    "log_level_option",
     "mint_token",
     "outbound_address",
+    "port_option",
     "probe_health",
     "read_body",
     "reject_non_finite",
@@ -125,8 +129,11 @@ __getattr__, __dir__ = lazy_names(
         "is_loopback": "agl_serving.sockets",
         "is_token": "agl_serving.tokens",
         "is_wildcard": "agl_serving.sockets",
+        "listen_options": "agl_serving.options",
+        "log_level_option": "agl_serving.options",
         "mint_token": "agl_serving.tokens",
         "outbound_address": "agl_serving.sockets",
+        "port_option": "agl_serving.options",
         "probe_health": "agl_serving.uvicorn_server",
         "read_body": "agl_serving.http",
         "reject_non_finite": "agl_serving.http",

@@ -98,6 +98,7 @@ async def send_stream(
 async def send_response(
     send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = (JSON,)
 ) -> None:
+    """Send a whole response; ``headers`` are those beside its length."""
     await send(
         {
             "type": "http.response.start",

@@ -62,6 +62,8 @@ class PythonServerLauncherArgs:
     process_join_timeout: float = 10.0
     timeout_keep_alive: int = 30
     """Time after which an idle connection is closed."""
+    timeout_request_head: float = 30.0
+    """Time after which a connection is closed whose request line and headers are not complete."""
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     start_method: Literal["fork", "forkserver", "spawn"] | None = None

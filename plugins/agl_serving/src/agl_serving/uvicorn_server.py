@@ -11,12 +11,14 @@ import http.client
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 import uvicorn
 
 from agl_core.errors import LaunchError
+from agl_serving.request_heads import TimedHeads
 
 if TYPE_CHECKING:
     from socket import socket
@@ -38,27 +40,30 @@ _DATE_HEADER_SECONDS: Final = 1.0
 class SocketServer(uvicorn.Server):
     """Serves an app on a bound socket until :meth:`stop`.
 
-    Differs from uvicorn's own server in three ways. It does not change the process's signal
+    Differs from uvicorn's own server in five ways. It does not change the process's signal
     handlers (a library must not take Ctrl+C from the application). It stops at once instead of at
     the next tick. It notifies the app (``begin_shutdown()``, if it has that method) before it waits
-    for open requests, so that long polls can end early. Belongs to the loop that it is created in.
+    for open requests, so that long polls can end early. It limits the time for the head of a
+    request. It leaves no connection open: neither one that was accepted while it stopped, nor one
+    whose request outlasted the graceful time. Belongs to the loop that it is created in.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         args: PythonServerLauncherArgs,
-        *,
-        limit_seconds: int = _GRACEFUL_SECONDS,
     ) -> None:
+        self._stop = asyncio.Event()
+        protocol = partial(TimedHeads, head_seconds=args.timeout_request_head, stopping=self._stop)
         super().__init__(
             uvicorn.Config(
                 app,
+                http=cast("Any", protocol),
                 lifespan="auto",
                 log_config=None,
                 access_log=args.access_log,
                 timeout_keep_alive=int(args.timeout_keep_alive),
-                timeout_graceful_shutdown=limit_seconds,
+                timeout_graceful_shutdown=_GRACEFUL_SECONDS,
                 proxy_headers=False,
                 server_header=False,
                 ws="auto",
@@ -68,7 +73,6 @@ class SocketServer(uvicorn.Server):
         )
         self._app: Any = app
         self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
         self._running: asyncio.Task[Any] | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
 
@@ -122,7 +126,25 @@ class SocketServer(uvicorn.Server):
         begin_shutdown = getattr(self._app, "begin_shutdown", None)
         if begin_shutdown is not None:
             begin_shutdown()
+        await self._accept_no_more()
         await super().shutdown(sockets)
+        for connection in self.server_state.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.sleep(0)  # the loop closes the sockets in its next turn
+
+    async def _accept_no_more(self) -> None:
+        """Stop accepting, and let the loop finish what it has accepted.
+
+        asyncio forgets a connection, and leaves its socket open, if its server is closed between
+        the accept and the start of its transport, two turns of the loop later.
+        """
+        if isinstance(self._loop, asyncio.SelectorEventLoop):
+            for server in self.servers:
+                for listener in server.sockets:
+                    self._loop.remove_reader(listener)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -168,7 +190,8 @@ def probe_health(url: str, deadline: float) -> None:
             connection = http.client.HTTPConnection(parts.netloc, timeout=left)
         try:
             connection.request("GET", parts.path or "/")
-            status = connection.getresponse().status
+            with connection.getresponse() as response:
+                status = response.status
             if status == 200:
                 return
             last = f"status {status}"

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from agl_store_http.client import LightningStoreClient
     from agl_store_http.client.config import ClientConfig
     from agl_store_http.client.transport import Reply, Transport
+    from agl_store_http.releasing import release_worker
     from agl_store_http.server.app import StoreApp, StoreAppOptions
+    from agl_store_http.server.mounts import installed_apps
     from agl_store_http.server.store_server import LightningStoreServer
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "StoreApp",
     "StoreAppOptions",
     "Transport",
+    "installed_apps",
     "mint_token",
+    "release_worker",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -42,6 +46,8 @@ __getattr__, __dir__ = lazy_names(
         "StoreApp": "agl_store_http.server.app",
         "StoreAppOptions": "agl_store_http.server.app",
         "Transport": "agl_store_http.client.transport",
+        "installed_apps": "agl_store_http.server.mounts",
         "mint_token": "agl_serving",
+        "release_worker": "agl_store_http.releasing",
     },
 )

@@ -19,6 +19,7 @@ from agl_core.store import LightningStore, Record, RecordKind, Restorable, encod
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
 
 __all__ = [
+    "count_records",
     "export_records",
     "import_records",
     "read_records",
@@ -228,6 +229,15 @@ def read_records(path: Path) -> Iterator[Record]:
             written_by_us = line.startswith(head) and line.endswith(b"}\n")
             json = line[len(head) : -2] if written_by_us else to_json(value)
             yield Record(kind, json)
+
+
+def count_records(path: Path) -> int:
+    """Return the number of records in a file, without reading them."""
+    if path.suffix == ".parquet":
+        _, parquet = _load_parquet()
+        return parquet.ParquetFile(path).metadata.num_rows
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
 
 
 def _load_parquet() -> tuple[Any, Any]:

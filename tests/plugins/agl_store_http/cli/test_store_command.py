@@ -74,7 +74,8 @@ def test_it_serves_until_a_signal_stops_it(run, number):
     process.send_signal(number)
     began = time.monotonic()
     out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (0, "Stopped\n", "")
+    # Installed apps of plugins have a line each.
+    assert (process.returncode, out.splitlines()[-1], err) == (0, "Stopped", "")
     assert time.monotonic() - began < 3
 
 
@@ -151,3 +152,27 @@ def test_tokens_are_minted():
 def test_help_has_an_example():
     shown = CliRunner().invoke(store, ["--help"]).output
     assert "Example: agl store --backend" in shown
+
+
+@pytest.mark.parametrize(
+    "options", [["--tracker", "console", "multi"], ["--tracker", "console", "--tracker", "multi"]]
+)
+def test_trackers_are_one_option_or_several(options):
+    outcome = CliRunner().invoke(store, [*options, "--backend", "memory"])
+    # The second one lacks its backends, which shows that both are read.
+    assert isinstance(outcome.exception, ConfigError)
+    assert str(outcome.exception).startswith("tracker.1.metrics: ")
+
+
+def test_an_unknown_tracker_is_refused_before_the_server_starts():
+    outcome = CliRunner().invoke(store, ["--tracker", "nothing", "--backend", "memory"])
+    assert "no metrics 'nothing' is installed" in str(outcome.exception)
+
+
+def test_metrics_of_a_server_are_in_its_log(run):
+    process = run("--backend", "memory", "--port", "0", "--tracker", "console")
+    assert status_of(url_of(process) + "/v1/agl/statistics") == 200
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=10)
+    assert "agl.http.total" in out + err
+    assert "agl.store.latency" in out + err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import math
@@ -119,6 +120,22 @@ async def _statistics(store: LightningStore) -> Any:
         latest.resources_id,
         draw,
     )
+
+
+class Screen(io.StringIO):
+    """A terminal as standard error."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_how_far_an_export_and_an_import_are(filled, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
+    assert re.search(r"rollouts .*4/4", screen.getvalue())
+    assert main(["store", "import", "all.jsonl", "--path", "two.db"]) == 0
+    assert re.search(r"records .*15/15", screen.getvalue())
 
 
 def test_a_server_gets_what_is_finished_under_new_ids(filled, capsys):
@@ -288,6 +305,7 @@ def test_a_file_is_served_by_default_and_said_first(served, tmp_path):
     assert (tmp_path / "agl.db").exists()
 
 
+@pytest.mark.timing
 def test_workers_share_a_file_and_wake_each_other(served, tmp_path):
     from agl_store_http import LightningStoreClient
 

@@ -310,7 +310,7 @@ async def test_a_server_that_does_not_wait_is_polled(moody, connect):
     assert claim.rollout_id == rollout.rollout_id
 
 
-async def test_the_references_way_to_say_that_there_is_no_rollout(moody, connect):
+async def test_a_missing_rollout_of_a_0_3_server_is_none(moody, connect):
     moody.plan = [(500, {"detail": "x", "error_type": "ResponseValidationError"})] * 9
     assert await connect().get_rollout_by_id("ro-x") is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def export(
 
 
 async def send(served: Any, message: Any, **headers: str) -> Any:
-    body = message if isinstance(message, bytes) else message.SerializeToString()
+    body = message if isinstance(message, bytes | BytesIO) else message.SerializeToString()
     headers = {"Content-Type": PROTOBUF, **{k.replace("_", "-"): v for k, v in headers.items()}}
     return await served.send("POST", "/v1/traces", data=body, headers=headers)
 
@@ -222,6 +223,39 @@ async def test_spans_that_belong_nowhere_are_counted(served):
     assert [span.name for span in await stored(served, ids[0])] == ["span 3"]
 
 
+async def test_spans_with_too_many_attributes_are_counted(served):
+    ids = await served.claim()
+    request = export(routing(*ids), {}, {})
+    request.resource_spans[0].scope_spans[0].spans[0].attributes.extend([KeyValue()] * 70_000)
+    answer = await send(served, request)
+    partial = ExportTraceServiceResponse.FromString(answer.body).partial_success
+    assert (answer.status, partial.rejected_spans) == (200, 1)
+    assert "1 spans have more than 65536 attributes" in partial.error_message
+    assert [span.name for span in await stored(served, ids[0])] == ["span 2"]
+    request.resource_spans[0].resource.attributes.extend([KeyValue()] * 70_000)
+    answer = await send(served, request)
+    assert ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans == 2
+
+
+async def test_a_large_resource_is_not_written_a_thousand_times(served):
+    ids = await served.claim()
+    request = export(routing(*ids, note="x" * 100_000), *[{}] * 1_000)
+    answer = await send(served, request)
+    assert (answer.status, b"resource" in answer.body) == (413, True)
+    assert (await send(served, export(routing(*ids, note="x" * 100_000), {}, {}))).status == 200
+    assert len(await stored(served, ids[0])) == 2
+
+
+async def test_a_request_of_events_alone_is_refused(served):
+    ids = await served.claim()
+    request = export(routing(*ids), {})
+    span = request.resource_spans[0].scope_spans[0].spans[0]
+    span.MergeFromString(b"\x5a\x00" * 1_100_000)
+    assert len(span.events) == 1_100_000
+    answer = await send(served, BytesIO(request.SerializeToString()))
+    assert (answer.status, b"fields" in answer.body) == (413, True)
+
+
 async def test_a_second_export_adds_nothing(served):
     ids = await served.claim()
     request = export(routing(*ids), {}, {})
@@ -359,7 +393,7 @@ def test_mutilated_exports_never_fail_the_server(data):
     ):
         try:
             message = decode_request(decompress(bytes(body), encoding, 10**6), media_type)
-            pending, _ = pending_spans(message, "ro", "at")
+            pending, _ = pending_spans(message, "ro", "at", 0)
             spans = encode_spans(pending, range(len(pending)))
         except OTLPError:  # the reply is 400
             continue

@@ -1,4 +1,4 @@
-"""Who gets in: every endpoint x every scope x every kind of token, and what pages may do."""
+"""Access: every endpoint x every scope x every kind of token, and what pages may do."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 from fastapi.routing import APIRoute
 
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, PermissionDeniedError
 from agl_core.types import Span
 from agl_serving import SCOPES, TokenVerifier, mint_token
-from agl_store_http import LightningStoreClient
+from agl_store_http import LightningStoreClient, release_worker
 from agl_store_http.server.api import ROUTES
 from agl_store_http.server.dependencies import RawBody
 
@@ -28,6 +28,11 @@ ALLOWED = {
     "POST /v1/agl/waits/rollouts": {"algorithm", "read"},
     "POST /v1/agl/queues/rollouts/enqueue": {"algorithm"},
     "POST /v1/agl/queues/rollouts/dequeue": {"runner"},
+    "GET /v1/agl/rollouts/counts": {"algorithm", "read"},
+    "POST /v1/agl/rollouts/summaries": {"algorithm", "read"},
+    "GET /v1/agl/rollouts/{rollout_id}/calls": {"algorithm", "read"},
+    "GET /v1/agl/training": {"algorithm", "read"},
+    "GET /v1/agl/training/groups": {"algorithm", "read"},
     "POST /v1/agl/rollouts": {"algorithm", "runner"},
     "GET /v1/agl/rollouts": {"algorithm", "read"},
     "POST /v1/agl/rollouts/search": {"algorithm", "read"},
@@ -43,6 +48,7 @@ ALLOWED = {
     "POST /v1/agl/workers/search": {"algorithm", "read"},
     "GET /v1/agl/workers/{worker_id}": {"algorithm", "read", "runner"},
     "POST /v1/agl/workers/{worker_id}": {"runner"},
+    "POST /v1/agl/workers/{worker_id}/release": {"algorithm", "runner"},
     "GET /v1/agl/resources": {"algorithm", "read", "runner"},
     "POST /v1/agl/resources": {"algorithm"},
     "GET /v1/agl/resources/latest": {"algorithm", "read", "runner", "attempt"},
@@ -92,11 +98,13 @@ def request_for(endpoint: APIRoute, rollout_id: str, attempt_id: str) -> dict[st
         "/queues/rollouts/enqueue": {"rollouts": []},
         "/queues/rollouts/dequeue": {},
         "/waits/rollouts": {"rollout_ids": [], "timeout": 0},
+        "/rollouts/summaries": {"rollout_ids": []},
         "/spans": span.model_dump(mode="json"),
         "/spans/batch": {"spans": [span.model_dump(mode="json")]},
         "/spans/next": ids,
         "/spans/next/batch": {"ids": [ids]},
         "/spans/search": ids,
+        "/workers/{worker_id}/release": {"reason": "it died"},
     }
     path = endpoint.path.format(
         rollout_id=rollout_id, attempt_id=attempt_id, worker_id="w", resources_id="r"
@@ -134,6 +142,44 @@ async def test_scopes(guarded, attempts, name):
             assert got == 403, (scope, got)
 
 
+async def test_a_runner_may_list_rollouts_by_their_ids_only(guarded, attempts):
+    headers = bearer(mint_token(SECRET, "runner", lifetime=60))
+    bodies = [{"rollout_id_in": [attempts[0][0]]}, {"rollout_id_contains": "ro"}]
+    bodies.append({"rollout_id_in": [], "status_in": ["running"], "filter_logic": "or"})
+    request = {"method": "POST", "path": "/v1/agl/rollouts/search"}
+    found = [await status(guarded, {**request, "json": body}, headers) for body in bodies]
+    assert found == [200, 403, 403]
+
+
+async def test_a_runner_releases_the_attempts_of_the_worker_that_it_names(guarded):
+    store = guarded.store
+    claimed = {}
+    for name, worker in (("ended", "w"), ("open", "w"), ("also open", "w"), ("other's", "v")):
+        rollout = await store.enqueue_rollout(name)
+        claimed[name] = await store.dequeue_rollout(worker)
+        assert claimed[name].rollout_id == rollout.rollout_id
+    waiting = await store.enqueue_rollout("waiting")
+    await store.update_attempt(claimed["ended"].rollout_id, "latest", status="succeeded")
+    token = mint_token(SECRET, "runner", lifetime=60)
+    client = LightningStoreClient(guarded.url, auth_token=token)
+    await release_worker(client, "nobody", "it died")
+    await release_worker(client, "w", "it died")
+    await release_worker(client, "w", "again")  # nothing is open any more
+    with pytest.raises(PermissionDeniedError, match="by their ids only"):
+        await client.query_rollouts(status_in=["running"])
+    with pytest.raises(PermissionDeniedError):
+        await client.update_rollout(waiting.rollout_id, status="cancelled")
+    await client.close()
+    found = {name: await store.get_latest_attempt(c.rollout_id) for name, c in claimed.items()}
+    assert {name: (each.status, each.metadata) for name, each in found.items()} == {
+        "ended": ("succeeded", None),
+        "open": ("failed", {"error": "it died"}),
+        "also open": ("failed", {"error": "it died"}),
+        "other's": ("preparing", None),
+    }
+    assert (await store.get_rollout_by_id(waiting.rollout_id)).status == "queuing"
+
+
 @pytest.mark.parametrize("name", TABLE)
 async def test_no_token_a_wrong_one_or_an_old_one_is_401(guarded, attempts, name):
     endpoint = TABLE[name]
@@ -149,7 +195,7 @@ async def test_no_token_a_wrong_one_or_an_old_one_is_401(guarded, attempts, name
         "of another server": bearer(mint_token(SECRET[::-1], "admin", lifetime=60)),
         "expired": bearer(mint_token(SECRET, "admin", lifetime=-1)),
         "signature cut": bearer(f"{head}.{payload}.{signature[:-2]}"),
-        "unsigned": bearer(jwt.encode(claims, None, algorithm="none")),
+        "unsigned": bearer(jwt.encode(claims, "", algorithm="none")),
         "signed with the secret itself": bearer(jwt.encode(claims, SECRET, algorithm="HS256")),
     }
     for kind, headers in wrong.items():

@@ -204,6 +204,7 @@ class CuttingRelay:
         self.dice = random.Random(seed)
         self.cuts = {"request": 0, "reply": 0}
         self.server: asyncio.Server
+        self.connections: set[Any] = set()
 
     async def start(self) -> int:
         self.server = await asyncio.start_server(self.connection, "127.0.0.1", 0)
@@ -212,8 +213,13 @@ class CuttingRelay:
     async def stop(self) -> None:
         self.server.close()
         await self.server.wait_closed()
+        if self.connections:
+            # Their clients are gone; a loop that closes first would leave their sockets open.
+            _, still_open = await asyncio.wait(self.connections, timeout=30)
+            assert not still_open
 
     async def connection(self, reader: Any, writer: Any) -> None:
+        self.connections.add(task := asyncio.current_task())
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
         pumps = {
             asyncio.create_task(self.pump("request", reader, there_writer)),
@@ -225,6 +231,7 @@ class CuttingRelay:
         await asyncio.gather(*pumps, return_exceptions=True)
         for side in (writer, there_writer):
             side.transport.abort()
+        self.connections.discard(task)
 
     async def pump(self, way: str, source: Any, sink: Any) -> None:
         with contextlib.suppress(ConnectionError):
@@ -260,7 +267,7 @@ async def test_connections_cut_in_requests_and_replies(inner, tasks, share, seed
 
 
 async def test_the_clock_jumps(inner, monkeypatch):
-    """Waits, retries and remembered replies go by a clock that nobody can set."""
+    """Waits, retries and remembered replies go by a clock that no process can set."""
     store, url = inner
     relay = CuttingRelay(int(url.rpartition(":")[2]), 0.05, 3)
     port = await relay.start()

@@ -23,6 +23,8 @@ from typing import Any
 import psutil
 import pytest
 
+from agl_core.types import Span
+
 pytestmark = pytest.mark.slow
 
 SECRET = "a-secret-of-the-operator"
@@ -59,30 +61,23 @@ class Server:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, data, sent)
-            response = connection.getresponse()
-            return response.status, response.read()
+            # A response of a connection that the server closes owns the socket from here on.
+            with connection.getresponse() as response:
+                return response.status, response.read()
         finally:
             connection.close()
 
     def span(self, **fields: Any) -> dict[str, Any]:
-        return {
-            "rollout_id": self.rollout_id,
-            "attempt_id": self.attempt_id,
-            "sequence_id": 1,
-            "trace_id": "0" * 32,
-            "span_id": "f" * 16,
-            "parent_id": None,
-            "name": "n",
-            "status": {"status_code": "OK", "description": None},
-            "attributes": {},
-            "events": [],
-            "links": [],
-            "start_time": 1.0,
-            "end_time": 2.0,
-            "context": None,
-            "parent": None,
-            "resource": {"attributes": {}, "schema_url": ""},
-        } | fields
+        span = Span.from_attributes(
+            attributes={},
+            rollout_id=self.rollout_id,
+            attempt_id=self.attempt_id,
+            span_id="f" * 16,
+            name="n",
+            start_time=1.0,
+            end_time=2.0,
+        )
+        return span.model_dump(mode="json") | fields
 
     def cost(self) -> tuple[float, float]:
         times = self.process.cpu_times()
@@ -100,18 +95,23 @@ class Request:
     """Sent with the operator's secret: the request needs more than an attempt token."""
 
 
-def empty_spans(count: int) -> bytes:
-    """Return an OTLP request of empty spans, as small as protobuf can write it."""
+def message(number: int, content: bytes) -> bytes:
+    """Return an encoded message as a field of another, in protobuf."""
+    size, length = bytearray(), len(content)
+    while length > 0x7F:
+        size.append(length & 0x7F | 0x80)
+        length >>= 7
+    size.append(length)
+    return bytes([number << 3 | 2]) + bytes(size) + content
 
-    def message(number: int, content: bytes) -> bytes:
-        size, length = bytearray(), len(content)
-        while length > 0x7F:
-            size.append(length & 0x7F | 0x80)
-            length >>= 7
-        size.append(length)
-        return bytes([number << 3 | 2]) + bytes(size) + content
 
-    return message(1, message(2, message(2, b"") * count))
+def otlp_spans(count: int, span: bytes = b"", resource: bytes = b"") -> bytes:
+    """Return an OTLP request of equal spans; empty ones are as small as protobuf can write them."""
+    return message(1, message(1, resource) + message(2, message(2, span) * count))
+
+
+def otlp_attribute(name: str, value: str) -> bytes:
+    return message(1, name.encode()) + message(2, message(1, value.encode()))
 
 
 def requests_to(server: Server) -> Iterator[Request]:
@@ -136,13 +136,34 @@ def requests_to(server: Server) -> Iterator[Request]:
     yield Request("1,000,000 numbers as rollouts", "POST", enqueue, ones, admin=True)
     yield Request("100,000 ids to draw", "POST", f"{spans}/next/batch", {"ids": [draw] * 100_000})
     yield Request(
-        "100,000 spans in 320 B gzip", "POST", otlp, gzip.compress(empty_spans(100_000)), packed
+        "100,000 spans in 320 B gzip", "POST", otlp, gzip.compress(otlp_spans(100_000)), packed
     )
-    bomb = gzip.compress(empty_spans(30_000_000))
+    bomb = gzip.compress(otlp_spans(30_000_000))
     yield Request("30,000,000 spans in gzip", "POST", otlp, bomb, packed)
     yield Request("corrupt gzip", "POST", otlp, b"\x1f\x8b" + b"x" * 100, packed)
     plain = {"content_type": PROTOBUF_TYPE}
-    yield Request("4,900 empty spans", "POST", otlp, empty_spans(4_900), plain)
+    yield Request("4,900 empty spans", "POST", otlp, otlp_spans(4_900), plain)
+    for count, size in ((16_000_000, 0), (4_000_000, 1), (400_000, 0)):
+        attributes = message(9, b"\x0a" * size) * count
+        body = gzip.compress(otlp_spans(1, attributes), 1)
+        yield Request(f"{count:,} attributes of {size} B", "POST", otlp, body, packed)
+    for number, part in ((11, "events"), (13, "links")):
+        for count in (8_000_000, 400_000):
+            body = gzip.compress(otlp_spans(1, message(number, b"") * count), 1)
+            yield Request(f"{count:,} empty {part}", "POST", otlp, body, packed)
+    named = b"".join(message(9, otlp_attribute(f"k{i}", "")) for i in range(200_000))
+    yield Request("200,000 named attributes", "POST", otlp, otlp_spans(1, named), plain)
+    owner = ("agentlightning.rollout_id", server.rollout_id)
+    attempt = ("agentlightning.attempt_id", server.attempt_id)
+    own = b"".join(message(1, otlp_attribute(*pair)) for pair in (owner, attempt, ("x", MB * "x")))
+    body = otlp_spans(4_900, resource=own)
+    yield Request("4,900 spans, resource of 1 MB", "POST", otlp, body, plain)
+    for name, count in (("200,000 attributes", 200_000), ("2,000,000 attributes", 2_000_000)):
+        attributes = {f"k{i}": i for i in range(count)}
+        yield Request(name, "POST", spans, server.span(attributes=attributes))
+    for field_of, item in (("events", {"name": "e"}), ("links", {})):
+        few = [item] * 1_000_000
+        yield Request(f"1,000,000 {field_of}", "POST", spans, server.span(**{field_of: few}))
     yield Request("random bytes", "POST", otlp, os.urandom(1000), plain)
     braces = b'{"resourceSpans":[%b]}' % b",".join([b"{}"] * 2_000_000)
     yield Request("2,000,000 resources as JSON", "POST", otlp, braces)

@@ -1,10 +1,11 @@
-"""What callers can send that is wrong: always a 4xx with a reason, never a 500."""
+"""Invalid requests of all kinds: always a 4xx with a reason, never a 500."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -100,6 +101,22 @@ async def test_large_bodies_are_413(serve):
     answer = await served.send("POST", ENQUEUE, data=endless(), headers=JSON)
     assert (answer.status, "1000 bytes" in answer.json["detail"]) == (413, True)
     assert (await served.get("/health")).status == 200
+
+
+@pytest.mark.parametrize("text", ["{}", '{"name": "e"}', '{"name" \n: "e"}'])
+async def test_bodies_of_too_many_keys_are_413(served, text):
+    from agl_core.types import Span
+
+    rollout_id, attempt_id = await served.claim()
+    words = {"text": '{"a": "b"}, ' * 100_000}  # keys of a text are not keys of the body
+    span = Span.from_attributes(attributes=words, rollout_id=rollout_id, attempt_id=attempt_id)
+    body = span.model_dump_json()
+    data = BytesIO(body.encode())
+    assert (await served.send("POST", "/v1/agl/spans", data=data, headers=JSON)).status == 201
+    body = body.replace('"events":[]', f'"events":[{",".join([text] * 140_000)}]')
+    data = BytesIO(body.encode())
+    answer = await served.send("POST", "/v1/agl/spans", data=data, headers=JSON)
+    assert (answer.status, "keys and objects" in answer.json["detail"]) == (413, True)
 
 
 async def test_announced_size_is_refused_without_reading(serve):

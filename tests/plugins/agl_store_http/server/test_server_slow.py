@@ -18,6 +18,7 @@ import pytest
 from agl_core.store import InMemoryLightningStore
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import StoreApp
+from tests.processes import running_below
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ async def in_a_process(path: Path | None = None) -> PythonServerLauncher:
 
 
 def server_process() -> psutil.Process:
-    found = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
+    found = running_below("spawn_main")
     assert len(found) == 1
     return found[0]
 

@@ -6,17 +6,21 @@ import asyncio
 import re
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import click
 
+from agl_core.algorithm import ProgressReporter, show_progress
 from agl_core.cli import open_store, store_options
 from agl_core.errors import ConfigError
-from agl_core.store import LightningStore
+from agl_core.store import LightningStore, Record
 
 __all__ = ["export_command", "import_command", "vacuum_command"]
 
+_TOLD: Final = 1000
+"""Records between two updates of the progress."""
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -30,10 +34,13 @@ def export_command(file: Path, backend: str | None, path: str | None, url: str |
     async def run(store: LightningStore) -> Counter[str]:
         counts: Counter[str] = Counter()
         try:
-            with writing(file) as write:
+            total = (await store.query_rollouts(limit=1)).total
+            with writing(file) as write, show_progress("rollouts", total) as progress:
                 async for record in export_records(store):
                     write(record)
                     counts[record.kind] += 1
+                    if record.kind == "rollout":
+                        progress.update(counts["rollout"])
         finally:
             await store.close()
         return counts
@@ -52,11 +59,20 @@ def import_command(file: Path, backend: str | None, path: str | None, url: str |
     A SQLite file has it as it was, and skips what it has already. Any other store gets the finished
     rollouts, under new ids and with new times.
     """
-    from agl_store_http.transfer import import_records, read_records
+    from agl_store_http.transfer import count_records, import_records, read_records
+
+    total = count_records(file)
+
+    def told(records: Iterator[Record], progress: ProgressReporter) -> Iterator[Record]:
+        for number, record in enumerate(records, 1):
+            yield record
+            if number % _TOLD == 0 or number == total:
+                progress.update(number)
 
     async def run(store: LightningStore) -> int:
         try:
-            return await import_records(store, read_records(file))
+            with show_progress("records", total) as progress:
+                return await import_records(store, told(read_records(file), progress))
         finally:
             await store.close()
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agl_core.env import LightningEnvVar
-from agl_core.errors import ConfigError, PluginError
+from agl_core.errors import ConfigError
 from agl_core.plugins import AppSpec, build_component, get_registry
-from agl_serving import freeze_memory, stop_signal
+from agl_serving import freeze_memory, listen_options, log_level_option, stop_signal
 from agl_store_http.cli.data import export_command, import_command, vacuum_command
 
 if TYPE_CHECKING:
@@ -35,18 +35,27 @@ _SECRET = click.option(
 )
 
 
+class _StoreGroup(click.Group):
+    """Takes ``--tracker prometheus console`` as version 0.3 does: one option, several names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {record.name for record in get_registry().of_kind("metrics")}
+        place = 0
+        while place < len(args):
+            if args[place] == "--tracker":
+                while place + 2 < len(args) and args[place + 2] in known:
+                    args.insert(place + 2, "--tracker")
+                    place += 2
+            place += 1
+        return super().parse_args(ctx, args)
+
+
 @click.group(
+    cls=_StoreGroup,
     invoke_without_command=True,
     epilog="Example: agl store --backend sqlite --path runs.db --port 4747",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=4747,
-    show_default=True,
-    help="Port; 0 takes a free one.",
-)
+@listen_options(4747)
 @click.option(
     "--backend",
     help="Store plugin to serve; by default sqlite (a file agl.db) where it is installed, or else "
@@ -60,6 +69,12 @@ _SECRET = click.option(
     metavar="KEY=VALUE",
     help="An option of the backend (see `agl plugins show store.NAME`); repeatable.",
 )
+@click.option(
+    "--tracker",
+    multiple=True,
+    metavar="NAME",
+    help="Where metrics go, e.g. console or prometheus; repeatable.",
+)
 @click.option("--n-workers", default=1, show_default=True, help="Processes that share the port.")
 @_SECRET
 @click.option("--insecure", is_flag=True, help="Let a network in without a token.")
@@ -71,12 +86,7 @@ _SECRET = click.option(
 )
 @click.option("--tls-cert", type=click.Path(exists=True), help="Certificate file (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True), help="Its private key (PEM).")
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    default="INFO",
-    show_default=True,
-)
+@log_level_option
 @click.pass_context
 def store(ctx: click.Context, **options: Any) -> None:
     """Serve a store over HTTP until Ctrl+C."""
@@ -91,6 +101,7 @@ def _serve(
     backend: str | None,
     path: str | None,
     settings: tuple[str, ...],
+    tracker: tuple[str, ...],
     n_workers: int,
     auth_token: str | None,
     insecure: bool,
@@ -101,6 +112,7 @@ def _serve(
     log_level: str,
 ) -> None:
     from agl_core.logs import setup_logging
+    from agl_core.metrics import build_tracker
     from agl_core.store import default_store
     from agl_serving import (
         PythonServerLauncher,
@@ -109,6 +121,7 @@ def _serve(
         run_in_new_loop,
     )
     from agl_store_http.server.app import StoreAppOptions
+    from agl_store_http.server.mounts import installed_apps
     from agl_store_http.server.store_server import HEALTH_PATH, check_exposure
 
     setup_logging(log_level)
@@ -119,11 +132,16 @@ def _serve(
     spec = {**chosen, **_parse_settings(settings)}
     if path is not None:
         spec["path"] = path
+    apps = installed_apps()
+    # Built in this process: a wrong name is reported at once, and copies in worker processes share
+    # what a backend prepares here.
+    trackers = build_tracker(tracker)
     app_options = StoreAppOptions(
         auth_token=auth_token,
         allowed_hosts=accepted_hosts(host, allowed_host),
         cors_allow_origins=cors_origin,
-        mounts=_installed_apps(),
+        mounts=apps,
+        tracker=trackers,
     )
     launcher = PythonServerLauncher(
         partial(make_app, spec, app_options, n_workers),
@@ -146,7 +164,7 @@ def _serve(
         if key != "type"
     }
     lost = "; nothing in it survives" if spec["type"] == "memory" else ""
-    run_in_new_loop(partial(_run, launcher, f"{spec['type']} {where or ''}".strip(), lost))
+    run_in_new_loop(partial(_run, launcher, f"{spec['type']} {where or ''}".strip(), lost, apps))
 
 
 def make_app(spec: Mapping[str, Any], options: StoreAppOptions, n_workers: int) -> StoreApp:
@@ -166,10 +184,14 @@ def make_app(spec: Mapping[str, Any], options: StoreAppOptions, n_workers: int) 
     return StoreApp(backend, options, close_store=True)
 
 
-async def _run(launcher: PythonServerLauncher, what: str, lost: str) -> None:
+async def _run(
+    launcher: PythonServerLauncher, what: str, lost: str, apps: tuple[AppSpec, ...]
+) -> None:
     stop = stop_signal()
     await launcher.start()
     click.echo(f"Serving store {what} at {launcher.access_endpoint} (Ctrl+C stops{lost})")
+    for app in apps:
+        click.echo(f"{app.name.capitalize()} at {launcher.access_endpoint}{app.path}")
     freeze_memory()
     stopped = asyncio.ensure_future(stop.wait())
     ended = asyncio.ensure_future(launcher.wait())
@@ -196,21 +218,6 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
         except ValueError:
             parsed[key] = value
     return parsed
-
-
-def _installed_apps() -> tuple[AppSpec, ...]:
-    registry = get_registry()
-    specs: list[AppSpec] = []
-    for record in registry.usable("app"):
-        try:
-            spec = registry.load(record)
-        except PluginError as error:
-            # The store is what was asked for; an app beside it was not.
-            logger.warning("%s is left out: %s", record.key, error)
-            continue
-        assert isinstance(spec, AppSpec)
-        specs.append(spec)
-    return tuple(specs)
 
 
 for command in (export_command, import_command, vacuum_command):

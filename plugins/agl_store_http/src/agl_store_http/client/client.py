@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from agl_core.env import LightningEnvVar
+from agl_core.errors import InvalidArgumentError
 from agl_core.plugins import configured_by
 from agl_core.store import (
     UNSET,
@@ -122,7 +123,11 @@ class LightningStoreClient(BatchingStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return LightningStoreCapabilities(
-            thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=True, events=True
+            thread_safe=True,
+            async_safe=True,
+            zero_copy=True,
+            otlp_traces=True,
+            events=self._transport.has_events,
         )
 
     def otlp_traces_endpoint(self) -> str:
@@ -377,7 +382,17 @@ class LightningStoreClient(BatchingStore):
                 warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=2)
                 if filters.get(new) is None:
                     filters[new] = given
-        return await self._search("/rollouts/search", ROLLOUT_PAGE, RolloutQuery(**filters))
+        page = await self._search("/rollouts/search", ROLLOUT_PAGE, RolloutQuery(**filters))
+        modes = filters.get("mode_in")
+        if modes is None or filters.get("filter_logic", "and") == "or":
+            return page
+        if any(rollout.mode not in modes for rollout in page):
+            # Version 0.3 ignores fields that it does not know.
+            raise InvalidArgumentError(
+                f"the server at {self.server_address} is of an older version and does not filter "
+                "by mode"
+            )
+        return page
 
     async def query_attempts(
         self, rollout_id: str, *, sort_by: str | None = "sequence_id", **page: Any

@@ -30,6 +30,7 @@ async def listen(transport: Transport) -> AsyncIterator[StoreEvent]:
     try:
         async with transport.session().get(transport.url("/events"), timeout=timeout) as response:
             if response.status in (404, 405, 501):
+                transport.has_events = False
                 raise NotImplementedError(f"the store at {transport.address} tells no events")
             if response.status != 200:
                 raise refusal(response.status, await response.read()).as_store_error()

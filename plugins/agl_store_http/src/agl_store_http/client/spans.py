@@ -9,6 +9,7 @@ from pydantic_core import from_json, to_json
 
 from agl_core.store import EncodedSpan
 from agl_store_http.client.codecs import MAX_BATCH
+from agl_store_http.client.joining import JoinedCalls
 from agl_store_http.client.transport import Reply, RequestFailed
 
 if TYPE_CHECKING:
@@ -32,29 +33,36 @@ class SpanSender:
     def __init__(self, client: LightningStoreClient) -> None:
         self._client = client
         self._has_batches = True
+        self._joined_draws = JoinedCalls(self._draw_sequence_ids)
+        self._joined_spans = JoinedCalls(self._store)
 
     async def store(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
         """Store spans; return those that were not stored before."""
-        stored: list[EncodedSpan] = []
+        return [span for span in await self._joined_spans(spans) if span is not None]
+
+    async def _store(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan | None]:
+        """Store spans; return each that was not stored before, and None for the others."""
+        stored: list[EncodedSpan | None] = []
         for batch in _batches(spans):
             body = b'{"spans":[%b]}' % b",".join([span.payload for span in batch])
             reply = await self._batch("/spans/batch", body) if len(batch) > 1 else None
             if reply is not None:
                 duplicates = set[int](from_json(reply.body)["duplicates"])
-                stored += [
-                    span
-                    for position, span in enumerate(batch)
-                    if position not in duplicates or await self._is_own(reply, span)
-                ]
+                for position, span in enumerate(batch):
+                    is_new = position not in duplicates or await self._is_own(reply, span)
+                    stored.append(span if is_new else None)
                 continue
             for span in batch:
                 reply = await self._client.call("POST", "/spans", span.payload)
-                if reply.body != b"null" or await self._is_own(reply, span):
-                    stored.append(span)
+                is_new = reply.body != b"null" or await self._is_own(reply, span)
+                stored.append(span if is_new else None)
         return stored
 
     async def draw_sequence_ids(self, attempts: Sequence[tuple[str, str]]) -> Sequence[int]:
         """Draw a sequence id for each pair of a rollout id and an attempt id."""
+        return await self._joined_draws(attempts)
+
+    async def _draw_sequence_ids(self, attempts: Sequence[tuple[str, str]]) -> Sequence[int]:
         requests: list[dict[str, Any]] = [
             {"rollout_id": rollout_id, "attempt_id": attempt_id}
             for rollout_id, attempt_id in attempts

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["API_PREFIX", "Reply", "RequestFailed", "Transport", "refusal"]
 
 API_PREFIX: Final = "/v1/agl"
+_MOST_REQUESTS: Final = 32
+"""Requests at a time in one event loop; opening a connection costs more than a request."""
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +114,8 @@ class Transport:
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
         self.auth_token = auth_token
+        self.has_events = True
+        """False once the server has refused the event stream: an older one lacks the route."""
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -244,7 +248,12 @@ class Transport:
             options["params"] = params
         if extra_seconds > 0:
             options["timeout"] = self._timeout(extra_seconds)
-        async with session.request(method, self.url(path), **options) as response:
+        # A waiting call holds a connection for long: counted, it would block the others.
+        limit = self._sessions[asyncio.get_running_loop()].limit
+        async with (
+            limit if extra_seconds <= 0 else contextlib.nullcontext(),
+            session.request(method, self.url(path), **options) as response,
+        ):
             content = await response.read()
             if response.status < 300:
                 return content
@@ -341,6 +350,7 @@ class _Connections:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
+        self.limit = asyncio.Semaphore(_MOST_REQUESTS)
         self._life = self._live()
         with contextlib.suppress(StopIteration):
             self._life.__anext__().send(None)

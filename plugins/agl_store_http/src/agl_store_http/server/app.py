@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final
@@ -20,6 +20,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
+from agl_core.metrics import MeasuredStore, build_tracker, is_recording, recording, sampled
 from agl_core.plugins import AppSpec
 from agl_core.store import LightningStore
 from agl_serving import (
@@ -36,10 +37,13 @@ from agl_serving import (
 from agl_store_http.server.api import HOT_ENDPOINTS, ROUTES
 from agl_store_http.server.failures import failure
 from agl_store_http.server.hot_routes import HotRoutes
+from agl_store_http.server.measured import measured
 from agl_store_http.server.mounts import Mounts, refuse_websocket
 from agl_store_http.server.openapi import describe_requests
 from agl_store_http.server.replies import Reply, ReplyMemory
 from agl_store_http.server.routing import QUOTED_PATH, method_of
+from agl_store_http.server.summaries import Summaries
+from agl_store_http.server.training import Training
 
 __all__ = ["StoreApp", "StoreAppOptions"]
 
@@ -65,6 +69,8 @@ class StoreAppOptions:
     """How often the watchdog looks for attempts past their time; 0 turns it off."""
     mounts: tuple[AppSpec, ...] = ()
     """Apps of plugins."""
+    tracker: tuple[Any, ...] = ()
+    """Where metrics go: backends of kind ``metrics`` by name, or as a table."""
 
 
 class StoreApp:
@@ -89,9 +95,12 @@ class StoreApp:
     ) -> None:
         self._close_store = close_store
         self.options = options = options or StoreAppOptions()
-        self.store = store
+        self._trackers = build_tracker(options.tracker)
+        self.store = store = MeasuredStore(store) if self._trackers else store
         self.tokens = TokenVerifier(options.auth_token) if options.auth_token else None
         self.replies = ReplyMemory()
+        self.summaries = Summaries(store)
+        self.training = Training(store)
         self.undelivered: dict[str, Reply] = {}
         """Claims that a worker whose client sends no keys did not get, by worker id."""
         self._guard = (
@@ -120,6 +129,10 @@ class StoreApp:
         api.state.store_app = self
         api.router.routes.append(Mounts(self.options.mounts, self.store, self))
         return api
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document of the routes, as ``/openapi.json`` serves it."""
+        return self._api.openapi()
 
     @property
     def stopping(self) -> asyncio.Future[None]:
@@ -179,7 +192,10 @@ class StoreApp:
             # An encoded slash belongs to an id: it must not split the path.
             quoted = raw_path.decode("latin-1")
             scope = {**scope, "path": quoted, QUOTED_PATH: scope["path"]}
-        await self._api(scope, receive, send)
+        if is_recording() and scope["type"] == "http":
+            await measured(self._api, scope, receive, send)
+        else:
+            await self._api(scope, receive, send)
 
     async def _refuse(self, error: HTTPError, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -201,12 +217,15 @@ class StoreApp:
         if self.options.watchdog_seconds > 0:
             watchdog = asyncio.create_task(self._watch(), name="agl-watchdog")
         try:
-            yield
+            with recording(*self._trackers):
+                async with sampled(self.store) if self._trackers else nullcontext():
+                    yield
         finally:
             self.begin_shutdown()
             if watchdog is not None:
                 watchdog.cancel()
                 await asyncio.wait({watchdog})
+            await self.training.close()
             if self._close_store:
                 await self.store.close()
 

@@ -7,6 +7,7 @@ names the caller first, so the token is checked before a byte of the body is rea
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import cache
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Allow", "Call", "JsonBody", "RawBody", "allow", "json_body", "parse_query", "raw_body"]
 
 _MAX_KEY_LENGTH: Final = 200
+_STRING_OR_OBJECT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"\s*+(:)?|(\{)', re.DOTALL)
 
 _body_digest: ContextVar[bytes] = ContextVar("body_digest", default=b"")
 """Digest of the current request's body, if the request has an idempotency key."""
@@ -163,21 +165,30 @@ class JsonBody(RawBody):
         kind: Type of the body.
         optional: Whether the body may be missing; it is an empty object then.
         keeps_infinity: Whether the type can hold a number past the largest double.
+        max_keys: Most objects and keys of objects.
     """
 
-    def __init__(self, kind: Any, *, optional: bool = False, keeps_infinity: bool = False) -> None:
+    def __init__(
+        self,
+        kind: Any,
+        *,
+        optional: bool = False,
+        keeps_infinity: bool = False,
+        max_keys: int | None = None,
+    ) -> None:
         super().__init__("application/json")
         self.adapter: TypeAdapter[Any] = TypeAdapter(kind)
         self.optional = optional
         self._parse = self.adapter.validator.validate_json
         self._overflow = not keeps_infinity
+        self._max_keys = max_keys
 
     async def read(self, app: StoreApp, headers: Headers, receive: Receive) -> Any:
         """Return the parsed body.
 
         Raises:
-            HTTPError: 413 if it is too large, 415 if it is not JSON by its media type, 422 if it is
-                missing or holds a number that JSON cannot write.
+            HTTPError: 413 if it is too large or has too many keys, 415 if it is not JSON by its
+                media type, 422 if it is missing or holds a number that JSON cannot write.
             ValidationError: It does not parse.
         """
         body = await read_body(receive, headers, app.options.max_body_bytes)
@@ -190,9 +201,26 @@ class JsonBody(RawBody):
         media_type = headers.get(b"content-type", JSON[1])
         if media_type != JSON[1] and not _is_json(media_type):
             raise HTTPError(415, "the body must be application/json")
+        if self._max_keys is not None and _has_more_keys(body, self._max_keys):
+            raise HTTPError(413, f"the body may hold {self._max_keys} keys and objects")
         parsed = self._parse(body)
         reject_non_finite(body, overflow=self._overflow)
         return parsed
+
+
+def _has_more_keys(body: bytes, limit: int) -> bool:
+    """Return whether JSON has more keys and objects than the limit, or too many strings to count.
+
+    A key with its value, and an object, take far more bytes parsed than here.
+    """
+    if body.count(b":") + body.count(b"{") <= limit:
+        return False
+    found = 0
+    for count, item in enumerate(_STRING_OR_OBJECT.finditer(body)):
+        found += item.lastindex is not None
+        if found > limit or count > 4 * limit:
+            return True
+    return False
 
 
 def _is_json(media_type: bytes) -> bool:
@@ -230,9 +258,9 @@ def allow(*scopes: Scope) -> Any:
     return Depends(Allow(*scopes))
 
 
-def json_body(kind: Any, *, optional: bool = False, keeps_infinity: bool = False) -> Any:
+def json_body(kind: Any, **options: Any) -> Any:
     """Return :class:`JsonBody` as a dependency."""
-    return Depends(JsonBody(kind, optional=optional, keeps_infinity=keeps_infinity))
+    return Depends(JsonBody(kind, **options))
 
 
 def raw_body(*media_types: str) -> Any:

@@ -8,6 +8,7 @@ second; measured with ``tests/benchmark/bench_server.py``, with and without it i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from fastapi.routing import APIRoute
@@ -15,6 +16,7 @@ from fastapi.routing import APIRoute
 from agl_serving import ClientGone, Headers, Message, Receive, Send
 from agl_store_http.server.dependencies import parse_query
 from agl_store_http.server.failures import failure
+from agl_store_http.server.measured import CLIENT_GONE, RouteTimes
 from agl_store_http.server.routing import method_of
 
 if TYPE_CHECKING:
@@ -30,13 +32,14 @@ class HotRoutes:
         self._fixed: dict[str, Any] = {}
         self._patterns: dict[str, list[Any]] = {}
         for route in routes:
+            method = method_of(route)
             if route.endpoint in endpoints:
                 needs = {item.name: item.call for item in route.dependant.dependencies}
                 query = [field.field_info.annotation for field in route.dependant.query_params]
-                hot = (route.endpoint, needs["call"], needs.get("body"), *(query or [None]))
+                parts = (needs["call"], needs.get("body"), *(query or [None]))
+                hot = (route.endpoint, *parts, RouteTimes(route.path_format, method))
             else:
                 hot = None  # in the list, as its path may also fit the pattern of a later route
-            method = method_of(route)
             if hot is not None and "{" not in route.path:
                 self._fixed[method + route.path] = hot
             else:
@@ -58,7 +61,9 @@ class HotRoutes:
         hot, arguments = self.find(scope["method"], scope["path"])
         if hot is None or b"%" in scope["raw_path"]:
             return False
-        endpoint, allow, body, query = hot
+        endpoint, allow, body, query, times = hot
+        started = perf_counter() if times.usual.record is not None else 0.0
+        status = CLIENT_GONE
         try:
             arguments["call"] = allow.open(app, scope, headers, receive)
             if body is not None:
@@ -67,8 +72,12 @@ class HotRoutes:
                 arguments["query"] = parse_query(query, scope["query_string"])
             reply = await endpoint(**arguments)
         except ClientGone:
-            return True
+            reply = None
         except Exception as error:
             reply = failure(error, scope["method"], scope["path"])
-        await reply(scope, receive, send)
+        if reply is not None:
+            await reply(scope, receive, send)
+            status = reply.status_code
+        if started and (note := times[status].record) is not None:
+            note(perf_counter() - started)
         return True

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
 
-from agl_core.errors import PluginBrokenError
-from agl_core.plugins import AppSpec
+from agl_core.errors import PluginBrokenError, PluginError
+from agl_core.plugins import AppSpec, get_registry
 from agl_core.store import LightningStore
 from agl_serving import HTTPError, Message, Receive, Scope, Send
 from agl_store_http.server.failures import failure
@@ -20,7 +20,7 @@ from agl_store_http.server.routing import QUOTED_PATH
 if TYPE_CHECKING:
     from agl_store_http.server.app import StoreApp
 
-__all__ = ["Mounts", "refuse_websocket"]
+__all__ = ["Mounts", "installed_apps", "refuse_websocket"]
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +93,24 @@ class Mounts(BaseRoute):
                 await refuse_websocket(error, receive, send)
             else:
                 raise
+
+
+def installed_apps() -> tuple[AppSpec, ...]:
+    """Return the apps of the installed plugins; one that does not load is left out with a warning.
+
+    The store is what was asked for; an app beside it was not.
+    """
+    registry = get_registry()
+    specs: list[AppSpec] = []
+    for record in registry.usable("app"):
+        try:
+            spec = registry.load(record)
+        except PluginError as error:
+            logger.warning("%s is left out: %s", record.key, error)
+            continue
+        assert isinstance(spec, AppSpec)
+        specs.append(spec)
+    return tuple(specs)
 
 
 def _wants_page(scope: Message) -> bool:

@@ -29,6 +29,7 @@ from agl_core.types import (
     Worker,
     WorkerStatus,
 )
+from agl_store_http.server.summaries import ModelCallView
 
 __all__ = [
     "MAX_BATCH",
@@ -39,11 +40,15 @@ __all__ = [
     "DequeueRequest",
     "EnqueueRequest",
     "Health",
+    "ModelCallPage",
+    "ModelCallQuery",
     "Problem",
     "ResourcesPage",
     "ResourcesQuery",
+    "RolloutCounts",
     "RolloutPage",
     "RolloutQuery",
+    "RolloutSummariesRequest",
     "RolloutUpdate",
     "SequenceId",
     "SequenceIdRequest",
@@ -137,6 +142,12 @@ class WorkerUpdate(TypedDict, total=False):
     heartbeat_stats: dict[str, Any] | None
 
 
+class WorkerRelease(BaseModel):
+    """Why a worker is gone."""
+
+    reason: str
+
+
 class WaitRequest(BaseModel):
     """Rollouts to wait for."""
 
@@ -205,6 +216,7 @@ class RolloutQuery(_Page):
     """Filters, order and page of rollouts; an absent or null filter does not filter."""
 
     status_in: Annotated[list[RolloutStatus], Field(fail_fast=True)] | None = None
+    mode_in: Annotated[list[RolloutMode], Field(fail_fast=True)] | None = None
     rollout_id_in: Strings | None = None
     rollout_id_contains: str | None = None
     filter_logic: FilterLogic = "and"
@@ -249,6 +261,32 @@ class SpanQuery(_Page):
     sort_by: str | None = "sequence_id"
 
 
+class RolloutSummariesRequest(BaseModel):
+    """Rollouts to summarize."""
+
+    rollout_ids: Annotated[list[str], Field(max_length=500, fail_fast=True)]
+
+
+class ModelCallQuery(BaseModel):
+    """Attempt and page of a rollout's model calls."""
+
+    attempt_id: str = "latest"
+    """An id, or ``latest``."""
+    limit: Annotated[int, Field(ge=-1, le=2**31)] = -1
+    """Calls wanted; -1 is all."""
+    offset: Annotated[int, Field(ge=0, le=2**31)] = 0
+    """Calls to skip."""
+
+
+class BatchQuery(BaseModel):
+    """One batch of a run."""
+
+    run: str = ""
+    """Name of the run; empty for rollouts without one."""
+    batch: str = ""
+    """Name of the batch."""
+
+
 # -- pages: named forms of PaginatedResult, for the OpenAPI document -------------------------------
 
 
@@ -272,6 +310,10 @@ class SpanPage(PaginatedResult[Span]):
     """One page of spans."""
 
 
+class ModelCallPage(PaginatedResult[ModelCallView]):
+    """One page of model calls."""
+
+
 # -- other answers ---------------------------------------------------------------------------------
 
 
@@ -279,6 +321,18 @@ class Health(BaseModel):
     """The server answers."""
 
     status: Literal["ok"] = "ok"
+
+
+class RolloutCounts(BaseModel):
+    """Number of rollouts by status."""
+
+    queuing: int
+    preparing: int
+    running: int
+    failed: int
+    succeeded: int
+    cancelled: int
+    requeuing: int
 
 
 class Statistics(BaseModel):
@@ -293,6 +347,8 @@ class Statistics(BaseModel):
     total_workers: int | None = None
     uptime: float | None = None
     """Seconds since the store was made."""
+    time: float | None = None
+    """The store's clock, in epoch seconds."""
     total_span_bytes: int | None = None
     eviction_threshold_bytes: int | None = None
     safe_threshold_bytes: int | None = None

@@ -14,12 +14,13 @@ from agl_store_http.server.api import (
     resources,
     rollouts,
     spans,
+    summaries,
     workers,
 )
 
 __all__ = ["HOT_ENDPOINTS", "ROUTES"]
 
-_MODULES: Final = (meta, queue, rollouts, attempts, workers, resources, spans, otlp)
+_MODULES: Final = (meta, queue, summaries, rollouts, attempts, workers, resources, spans, otlp)
 
 ROUTES: Final[tuple[APIRoute, ...]] = tuple(
     route for module in _MODULES for route in module.router.routes if isinstance(route, APIRoute)

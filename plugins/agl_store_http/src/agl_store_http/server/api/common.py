@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import AttemptedRollout, PaginatedResult
@@ -45,11 +47,18 @@ AnyCall = Annotated[Call, allow("read", "algorithm", "runner", "attempt")]
 
 
 def model_json(model: BaseModel) -> bytes:
-    return type(model).__pydantic_serializer__.to_json(model)
+    serializer = type(model).__pydantic_serializer__
+    try:
+        return serializer.to_json(model)
+    except PydanticSerializationError:
+        # A task that was enqueued in this process may hold half of a surrogate pair. It must not
+        # make the list that it is in unreadable.
+        text = json.dumps(serializer.to_python(model, mode="json"), ensure_ascii=False)
+        return text.encode("utf-8", "replace")
 
 
 def optional_json(model: BaseModel | None) -> bytes:
-    return b"null" if model is None else type(model).__pydantic_serializer__.to_json(model)
+    return b"null" if model is None else model_json(model)
 
 
 def list_json(models: Iterable[BaseModel]) -> bytes:

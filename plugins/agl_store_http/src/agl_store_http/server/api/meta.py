@@ -106,6 +106,8 @@ async def _event_stream(store: LightningStore) -> AsyncGenerator[bytes, None]:
                 event = pending.result()
             except StopAsyncIteration:
                 return
+            except NotImplementedError:
+                return  # a client of an older server; its capabilities now say so
             pending = asyncio.ensure_future(anext(iterator))
             yield b"id: %d\nevent: %b\ndata: %b\n\n" % (
                 event.event_id,

@@ -55,7 +55,9 @@ async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
             body, headers.get(b"content-encoding", b""), call.app.options.max_body_bytes
         )
         message = decode_request(plain, media_type)
-        pending, homeless = pending_spans(message, identity.rollout_id, identity.attempt_id)
+        pending, unfit = pending_spans(
+            message, identity.rollout_id, identity.attempt_id, len(plain)
+        )
         for item in pending:
             identity.require_attempt(item.rollout_id, item.attempt_id)
         unnumbered = [
@@ -68,11 +70,10 @@ async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
             return _answer(call, error.status, to_json({"message": str(error)}), JSON_TYPE)
         return _answer(call, error.status, _status(str(error)), PROTOBUF_TYPE)
     rejected, reasons = await _store_known(store, spans)
-    if homeless:
-        reasons.append(f"{homeless} spans name no rollout and attempt")
+    reasons += [f"{count} spans {reason}" for reason, count in unfit.items()]
     answer = ExportTraceServiceResponse()
     if reasons:
-        answer.partial_success.rejected_spans = rejected + homeless
+        answer.partial_success.rejected_spans = rejected + unfit.total()
         answer.partial_success.error_message = "; ".join(reasons)
         logger.warning("OTLP spans were dropped: %s", answer.partial_success.error_message)
     if media_type == JSON_TYPE:

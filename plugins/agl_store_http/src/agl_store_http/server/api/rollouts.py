@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from agl_core.errors import PermissionDeniedError
 from agl_core.types import AttemptedRollout, Rollout
 from agl_store_http.server.api.common import (
     AlgorithmCall,
     AnyCall,
     ReaderCall,
+    WorkReaderCall,
     WriterCall,
     attempted_json,
     model_json,
@@ -49,7 +51,10 @@ async def start(
 
 
 async def _page(call: Call, query: RolloutQuery) -> Reply:
-    return Reply(page_json(await call.store.query_rollouts(**page_arguments(query))))
+    arguments = dict(page_arguments(query))
+    if query.mode_in is None:
+        del arguments["mode_in"]  # a store of version 0.3 has no such filter
+    return Reply(page_json(await call.store.query_rollouts(**arguments)))
 
 
 @router.get(
@@ -66,7 +71,13 @@ async def query(call: ReaderCall, query: Annotated[RolloutQuery, Query()]) -> Re
     summary="List rollouts, each with its latest attempt (filters in the body)",
     **answers(200, RolloutPage),
 )
-async def search(call: ReaderCall, body: Annotated[RolloutQuery, json_body(RolloutQuery)]) -> Reply:
+async def search(
+    call: WorkReaderCall, body: Annotated[RolloutQuery, json_body(RolloutQuery)]
+) -> Reply:
+    by_ids = body.rollout_id_in is not None and body.filter_logic == "and"
+    if call.identity.scope == "runner" and not by_ids:
+        # It asks whether the rollouts that it runs continue; it may read those one by one, too.
+        raise PermissionDeniedError("a token of scope runner may list rollouts by their ids only")
     return await _page(call, body)
 
 

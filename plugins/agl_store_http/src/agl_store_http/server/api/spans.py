@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from fastapi import Query
 
-from agl_core.store import EncodedSpan, encode_span
+from agl_core.store import MAX_SPAN_ATTRIBUTES, EncodedSpan, encode_span
 from agl_core.types import Span
 from agl_serving import HTTPError
 from agl_store_http.server.api.common import AnyCall, SpanCall, page_arguments, page_json
@@ -31,10 +31,17 @@ router = new_router("spans", f"{PREFIX}/spans")
 
 MAX_SEQUENCE_ID: Final = 2**63 - 1
 """Largest integer of a database column."""
+MAX_SPAN_KEYS: Final = 2 * MAX_SPAN_ATTRIBUTES
+"""Most keys and objects in a span's JSON, events and links included."""
+MAX_BATCH_KEYS: Final = 16 * MAX_SPAN_ATTRIBUTES
+"""Most keys and objects in the spans of one request."""
 
 
 @router.post("", summary="Store a span; null if it is stored already", **answers(201, Span | None))
-async def add(call: SpanCall, body: Annotated[Span, json_body(Span, keeps_infinity=True)]) -> Reply:
+async def add(
+    call: SpanCall,
+    body: Annotated[Span, json_body(Span, keeps_infinity=True, max_keys=MAX_SPAN_KEYS)],
+) -> Reply:
     call.identity.require_attempt(body.rollout_id, body.attempt_id)
     encoded = _encode(body)
     stored = await call.store.add_encoded_spans((encoded,))
@@ -47,7 +54,8 @@ async def add(call: SpanCall, body: Annotated[Span, json_body(Span, keeps_infini
     **answers(201, BatchStored),
 )
 async def add_many(
-    call: SpanCall, body: Annotated[SpanBatch, json_body(SpanBatch, keeps_infinity=True)]
+    call: SpanCall,
+    body: Annotated[SpanBatch, json_body(SpanBatch, keeps_infinity=True, max_keys=MAX_BATCH_KEYS)],
 ) -> Reply:
     for span in body.spans:
         call.identity.require_attempt(span.rollout_id, span.attempt_id)

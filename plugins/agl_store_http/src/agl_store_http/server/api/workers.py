@@ -8,10 +8,12 @@ from fastapi import Query
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Worker
+from agl_store_http.releasing import release_worker
 from agl_store_http.server.api.common import (
     ReaderCall,
     RunnerCall,
     WorkReaderCall,
+    WriterCall,
     model_json,
     optional_json,
     page_arguments,
@@ -20,7 +22,7 @@ from agl_store_http.server.api.common import (
 from agl_store_http.server.dependencies import Call, json_body
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
-from agl_store_http.server.schemas import WorkerPage, WorkerQuery, WorkerUpdate
+from agl_store_http.server.schemas import WorkerPage, WorkerQuery, WorkerRelease, WorkerUpdate
 
 __all__ = ["router"]
 
@@ -66,3 +68,15 @@ async def update(
     if changes.get("heartbeat_stats", ...) is None:
         raise InvalidArgumentError("heartbeat_stats must be an object; leave it out to keep it")
     return Reply(model_json(await call.store.update_worker(worker_id, **changes)))
+
+
+@router.post(
+    "/workers/{worker_id}/release",
+    summary="Fail the open attempts of a worker that is gone",
+    **answers(200, None),
+)
+async def release(
+    worker_id: str, call: WriterCall, body: Annotated[WorkerRelease, json_body(WorkerRelease)]
+) -> Reply:
+    await release_worker(call.store, worker_id, body.reason)
+    return Reply(b"null")

@@ -6,6 +6,7 @@ stored: there is no model in between, and string attributes are never decoded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from google.protobuf.message import DecodeError
 from pydantic_core import to_json
 
 from agl_core import semconv
-from agl_core.store import EncodedSpan
+from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan
 from agl_store_http.server.otlp.decoding import OTLPError
 from agl_store_http.server.otlp.wire import read_attributes
 
@@ -22,9 +23,13 @@ __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 _STATUS_CODES: Final = ("UNSET", "OK", "ERROR")  # by number, opentelemetry.proto.trace.v1.Status
 _NANOS_PER_SECOND: Final = 1_000_000_000  # an int: dividing ints rounds once
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
+_FREE_BYTES: Final = 16 * 1024 * 1024
+_MAX_RATIO: Final = 2
+"""The copies of resources may take the free bytes and this multiple of the request's size."""
 _ROLLOUT_ID: Final = semconv.ROLLOUT_ID.encode()
 _ATTEMPT_ID: Final = semconv.ATTEMPT_ID.encode()
 _SEQUENCE_ID: Final = semconv.SPAN_SEQUENCE_ID.encode()
+_TOO_MANY: Final = f"have more than {MAX_SPAN_ATTRIBUTES} attributes, events or links"
 
 
 class PendingSpan(NamedTuple):
@@ -39,8 +44,8 @@ class PendingSpan(NamedTuple):
 
 
 def pending_spans(
-    request: Any, rollout_id: str | None, attempt_id: str | None
-) -> tuple[list[PendingSpan], int]:
+    request: Any, rollout_id: str | None, attempt_id: str | None, size: int
+) -> tuple[list[PendingSpan], Counter[str]]:
     """Find out which attempt each span belongs to.
 
     The span's own attributes say so, or its resource's, or else the caller's token.
@@ -49,25 +54,30 @@ def pending_spans(
         request: The export request, a :data:`~agl_store_http.server.otlp.wire.TraceRequest`.
         rollout_id: Rollout of spans that name none.
         attempt_id: Attempt of spans that name none.
+        size: Bytes of the request.
 
     Returns:
-        The spans in payload order, and how many name no attempt.
+        The spans in payload order, and how many are rejected for which reason.
 
     Raises:
-        OTLPError: An attribute is malformed.
+        OTLPError: An attribute is malformed, or the request becomes far larger when the resource is
+            written with each span.
     """
     try:
-        return _pending_spans(request, rollout_id, attempt_id)
+        return _pending_spans(request, rollout_id, attempt_id, _FREE_BYTES + _MAX_RATIO * size)
     except (DecodeError, ValueError) as error:
         raise OTLPError(f"an attribute is malformed: {error}") from error
 
 
 def _pending_spans(
-    request: Any, rollout_id: str | None, attempt_id: str | None
-) -> tuple[list[PendingSpan], int]:
+    request: Any, rollout_id: str | None, attempt_id: str | None, free_bytes: int
+) -> tuple[list[PendingSpan], Counter[str]]:
     found: list[PendingSpan] = []
-    homeless = 0
+    rejected: Counter[str] = Counter()
     for group in request.resource_spans:
+        if len(group.resource.attributes) > MAX_SPAN_ATTRIBUTES:
+            rejected[_TOO_MANY] += sum(len(scope.spans) for scope in group.scope_spans)
+            continue
         shared = read_attributes(group.resource.attributes)
         resource_json = to_json(
             {"attributes": shared, "schema_url": group.schema_url}, inf_nan_mode="strings"
@@ -77,12 +87,23 @@ def _pending_spans(
         shared_sequence = shared.get(_SEQUENCE_ID)
         for scope in group.scope_spans:
             for span in scope.spans:
+                longest = max(len(span.attributes), len(span.events), len(span.links))
+                if longest + len(shared) > MAX_SPAN_ATTRIBUTES:
+                    rejected[_TOO_MANY] += 1
+                    continue
                 attributes = read_attributes(span.attributes)
                 of_rollout = attributes.get(_ROLLOUT_ID, shared_rollout)
                 of_attempt = attributes.get(_ATTEMPT_ID, shared_attempt)
                 if of_rollout is None or of_attempt is None:
-                    homeless += 1
+                    rejected["name no rollout and attempt"] += 1
                     continue
+                free_bytes -= len(resource_json)
+                if free_bytes < 0:
+                    raise OTLPError(
+                        "the resource is stored with each span, which makes this request too "
+                        "large; send fewer spans at a time",
+                        status=413,
+                    )
                 sequence = attributes.get(_SEQUENCE_ID, shared_sequence)
                 found.append(
                     PendingSpan(
@@ -94,7 +115,7 @@ def _pending_spans(
                         resource_json,
                     )
                 )
-    return found, homeless
+    return found, rejected
 
 
 def encode_spans(pending: Iterable[PendingSpan], sequence_ids: Sequence[int]) -> list[EncodedSpan]:
@@ -105,7 +126,7 @@ def encode_spans(pending: Iterable[PendingSpan], sequence_ids: Sequence[int]) ->
         sequence_ids: For those without one, in order.
 
     Raises:
-        OTLPError: A string is not UTF-8.
+        OTLPError: A string is not UTF-8, or a span is too large.
     """
     drawn = iter(sequence_ids)
     try:
@@ -151,6 +172,11 @@ def _encode(item: PendingSpan, sequence_id: int) -> EncodedSpan:
         },
         inf_nan_mode="strings",
     )
+    payload = b'%b,"resource":%b}' % (head[:-1], item.resource_json)
+    if len(payload) > MAX_SPAN_BYTES:
+        raise OTLPError(
+            f"a span takes {len(payload)} bytes as JSON; it may take {MAX_SPAN_BYTES}", status=413
+        )
     return EncodedSpan(
         item.rollout_id,
         item.attempt_id,
@@ -161,7 +187,7 @@ def _encode(item: PendingSpan, sequence_id: int) -> EncodedSpan:
         name,
         start_time,
         end_time,
-        b'%b,"resource":%b}' % (head[:-1], item.resource_json),
+        payload,
     )
 
 

@@ -58,13 +58,18 @@ _PATH_TO_SPANS: Final = (1, 2, 2)
 """Field numbers of resource_spans, scope_spans and spans; each is a field of the one before."""
 
 
-def count_spans(request: bytes, limit: int) -> int:
+def count_spans(request: bytes, limit: int, *, with_fields: bool = False) -> int:
     """Return how many spans an encoded request holds, counting to about ``limit``.
 
     An empty span takes 2 bytes, and as an object 100 times as much; so they are counted before the
     request is parsed. Malformed bytes count as far as they can be read.
+
+    Args:
+        request: An encoded export request.
+        limit: Where to stop.
+        with_fields: Count the attributes, events, links and other texts of spans instead.
     """
-    count = 0
+    count, deepest = 0, 2 + with_fields
     parts = [(0, len(request), 0)]
     while parts and count <= limit:
         at, end, depth = parts.pop()
@@ -73,9 +78,11 @@ def count_spans(request: bytes, limit: int) -> int:
             kind = tag & 7
             if kind == 2:
                 size, at = _read_varint(request, at)
-                if tag >> 3 == _PATH_TO_SPANS[depth]:
+                if depth == 3:
                     count += 1
-                    if depth < 2:
+                elif tag >> 3 == _PATH_TO_SPANS[depth]:
+                    count += 1
+                    if depth < deepest:
                         parts.append((at, min(at + size, end), depth + 1))
                 at += size
             elif kind == 0:

@@ -1,0 +1,86 @@
+"""Connections that uvicorn would leave open: slow heads of requests, and late ones.
+
+A client that sends its request line and headers byte by byte would hold a connection for as long as
+it likes ("slowloris"). uvicorn's keep-alive timeout ends with the first byte. And uvicorn closes
+the connections that it knows when it begins to stop; one that was just accepted comes later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+__all__ = ["TimedHeads"]
+
+_TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class TimedHeads(HttpToolsProtocol):
+    """uvicorn's protocol, which closes a connection whose request has no complete head in time.
+
+    The time runs from the connection, or from the first byte of a later request on it. Responses in
+    progress, such as long polls and streams, and idle connections are not limited.
+
+    Args:
+        head_seconds: Longest time until a request's head is complete, in seconds.
+        stopping: Set when the server begins to stop; later connections are closed.
+        options: Arguments of uvicorn's protocol.
+    """
+
+    def __init__(self, *, head_seconds: float, stopping: asyncio.Event, **options: Any) -> None:
+        super().__init__(**options)
+        self._head_seconds = head_seconds
+        self._stopping = stopping
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._in_message = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._stopping.is_set():
+            transport.close()
+            return
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # Line breaks before a request belong to no message, but end uvicorn's keep-alive timeout.
+        if not self._in_message and not data.strip(b"\r\n"):
+            self._start_timer()
+
+    def on_message_begin(self) -> None:
+        self._in_message = True
+        self._start_timer()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        super().on_message_complete()
+
+    def _start_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._head_seconds, self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _expire(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._start_timer()  # a request sent ahead of the response to the one before
+            return
+        self.transport.write(_TIMEOUT)
+        self.transport.close()

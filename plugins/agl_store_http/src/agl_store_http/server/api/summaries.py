@@ -1,0 +1,89 @@
+"""Endpoints for pages that show many rollouts: counts, rewards, tokens, model calls, training."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Query
+
+from agl_core.types import PaginatedResult
+from agl_store_http.server.api.common import ReaderCall, list_json, model_json, page_json
+from agl_store_http.server.dependencies import json_body
+from agl_store_http.server.replies import Reply
+from agl_store_http.server.routing import answers, new_router
+from agl_store_http.server.schemas import (
+    BatchQuery,
+    ModelCallPage,
+    ModelCallQuery,
+    RolloutCounts,
+    RolloutSummariesRequest,
+)
+from agl_store_http.server.summaries import RolloutSummary, model_calls
+from agl_store_http.server.training import BatchGroups, TrainingSummary
+
+__all__ = ["router"]
+
+router = new_router("summaries")
+
+_PATIENCE_SECONDS: Final = 1.0
+
+
+@router.get(
+    "/rollouts/counts", summary="Number of rollouts by status", **answers(200, RolloutCounts)
+)
+async def counts(call: ReaderCall) -> Reply:
+    numbers: dict[str, int] = {}
+    for status in RolloutCounts.model_fields:
+        page = await call.store.query_rollouts(status_in=[status], limit=0)  # pyright: ignore[reportArgumentType]
+        numbers[status] = page.total
+    return Reply(model_json(RolloutCounts(**numbers)))
+
+
+@router.post(
+    "/rollouts/summaries",
+    summary="Reward, tokens and span count of the latest attempt of rollouts",
+    **answers(200, list[RolloutSummary]),
+)
+async def summaries(
+    call: ReaderCall, body: Annotated[RolloutSummariesRequest, json_body(RolloutSummariesRequest)]
+) -> Reply:
+    return Reply(list_json(await call.app.summaries.of(body.rollout_ids)))
+
+
+@router.get(
+    "/rollouts/{rollout_id}/calls",
+    summary="Model calls of a rollout: messages, tools, tokens; in one form for all vocabularies",
+    **answers(200, ModelCallPage),
+)
+async def calls(
+    rollout_id: str, call: ReaderCall, query: Annotated[ModelCallQuery, Query()]
+) -> Reply:
+    spans = await call.store.query_spans(rollout_id, query.attempt_id)
+    found = model_calls(spans)
+    end = None if query.limit < 0 else query.offset + query.limit
+    page = PaginatedResult(
+        items=found[query.offset : end],
+        limit=query.limit,
+        offset=query.offset,
+        total=len(found),
+    )
+    return Reply(page_json(page))
+
+
+@router.get(
+    "/training",
+    summary="Rewards of every batch of every run; reads what is new since the last call",
+    **answers(200, TrainingSummary),
+)
+async def training(call: ReaderCall) -> Reply:
+    return Reply(model_json(await call.app.training.summary(_PATIENCE_SECONDS)))
+
+
+@router.get(
+    "/training/groups",
+    summary="Rollouts of one batch of a run by task, with the spread of their rewards",
+    **answers(200, BatchGroups),
+)
+async def groups(call: ReaderCall, query: Annotated[BatchQuery, Query()]) -> Reply:
+    found = await call.app.training.groups(query.run, query.batch, _PATIENCE_SECONDS)
+    return Reply(model_json(found))

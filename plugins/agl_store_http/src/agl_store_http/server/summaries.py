@@ -1,0 +1,216 @@
+"""Summaries of the spans of rollouts: rewards, tokens, model calls.
+
+Lists of rollouts show rewards and tokens, which a store keeps only in spans. Results of finished
+rollouts are remembered, because their spans seldom change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from agl_adapters import ModelCall, TraceToMessages, is_model_call
+from agl_core.emitter import get_reward_value, get_rewards_from_span
+from agl_core.errors import InvalidArgumentError, SpansEvictedError
+from agl_core.store import LightningStore
+from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, Span
+
+__all__ = ["ModelCallView", "RolloutSummary", "Summaries", "TokenView", "model_calls"]
+
+_REMEMBERED: Final = 20_000
+_AT_ONCE: Final = 16
+
+
+class RolloutSummary(BaseModel):
+    """Totals of the latest attempt of a rollout."""
+
+    rollout_id: str
+    attempt_id: str | None = None
+    """None if the rollout has no attempt yet."""
+    spans: int = 0
+    model_calls: int = 0
+    input_tokens: int | None = None
+    """None if no call tells it."""
+    output_tokens: int | None = None
+    reward: float | None = None
+    """Primary dimension of the last reward."""
+    rewards: dict[str, float] = {}
+    """All dimensions of the last reward."""
+    model: str | None = None
+    """Model of the last call."""
+
+
+class TokenView(BaseModel):
+    """A token that a model sampled."""
+
+    token: str
+    logprob: float | None = None
+    """Natural logarithm of its probability."""
+
+
+class ModelCallView(BaseModel):
+    """A model call, whatever vocabulary its span was written in."""
+
+    span_id: str
+    attempt_id: str
+    name: str
+    start_time: float | None
+    end_time: float | None
+    model: str | None
+    model_version: str | None
+    finish_reason: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    messages: list[dict[str, Any]]
+    """The request's messages and then the answers, in OpenAI's chat format."""
+    tools: list[dict[str, Any]] | None
+    response_token_ids: list[int]
+    """Empty if they were not captured."""
+    tokens: list[TokenView]
+    """Sampled tokens with their log-probabilities; empty if they were not captured."""
+    problem: str | None
+    """Why the messages cannot be read; None if they can."""
+
+
+class Summaries:
+    """Reads and remembers summaries of one store. For one event loop.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._known: OrderedDict[tuple[Any, ...], RolloutSummary] = OrderedDict()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def of(self, rollout_ids: Sequence[str]) -> list[RolloutSummary]:
+        """Return the summaries of these rollouts; unknown ones are left out."""
+        page = await self._store.query_rollouts(rollout_id_in=rollout_ids)
+        return list(await asyncio.gather(*(self._summary(rollout) for rollout in page)))
+
+    async def _summary(self, rollout: Rollout) -> RolloutSummary:
+        if not isinstance(rollout, AttemptedRollout):
+            return RolloutSummary(rollout_id=rollout.rollout_id)
+        attempt = rollout.attempt
+        key = (rollout.rollout_id, attempt.attempt_id, rollout.status, rollout.end_time)
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            return known
+        async with self._slots:
+            try:
+                spans = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
+            except SpansEvictedError:
+                spans = ()
+        summary = _summarize(rollout.rollout_id, attempt.attempt_id, list(spans))
+        if rollout.status in FINISHED_STATUSES:
+            self._known[key] = summary
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return summary
+
+
+# -- reading spans ---------------------------------------------------------------------------------
+
+
+def _reward_of(span: Span) -> float | None:
+    """Return a span's finite reward; None if it has none, or one that cannot be read."""
+    try:
+        value = get_reward_value(span)
+    except (ValueError, TypeError):
+        return None
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _summarize(rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> RolloutSummary:
+    summary = RolloutSummary(rollout_id=rollout_id, attempt_id=attempt_id, spans=len(spans))
+    for span in spans:
+        if is_model_call(span.attributes):
+            call = ModelCall(span.attributes)
+            taken, given = _token_counts(call)
+            summary.model_calls += 1
+            summary.model = call.model or summary.model
+            if taken is not None:
+                summary.input_tokens = (summary.input_tokens or 0) + taken
+            if given is not None:
+                summary.output_tokens = (summary.output_tokens or 0) + given
+        reward = _reward_of(span)
+        if reward is not None:
+            summary.reward = reward
+            summary.rewards = _dimensions(span)
+    return summary
+
+
+def _dimensions(span: Span) -> dict[str, float]:
+    try:
+        found = get_rewards_from_span(span)
+    except ValueError:
+        return {}
+    return {each.name: each.value for each in found if math.isfinite(each.value)}
+
+
+def _token_counts(call: ModelCall) -> tuple[int | None, int | None]:
+    taken, given = (_count(call.find(name)[0]) for name in ("input_tokens", "output_tokens"))
+    return (
+        taken if taken is not None else len(call.prompt_ids) or None,
+        given if given is not None else len(call.response_ids) or None,
+    )
+
+
+def _count(value: Any) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def model_calls(spans: Iterable[Span]) -> list[ModelCallView]:
+    """Return the model calls among spans, in their order."""
+    return [_view(span) for span in spans if is_model_call(span.attributes)]
+
+
+def _view(span: Span) -> ModelCallView:
+    call = ModelCall(span.attributes)
+    taken, given = _token_counts(call)
+    messages: list[dict[str, Any]] = []
+    tools = problem = None
+    try:
+        for conversation in TraceToMessages().adapt([span]):
+            messages = [dict(message) for message in conversation["messages"]]
+            tools = conversation["tools"]
+    except InvalidArgumentError as error:
+        problem = str(error)
+    return ModelCallView(
+        span_id=span.span_id,
+        attempt_id=span.attempt_id,
+        name=span.name,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        model=call.model,
+        model_version=call.model_version,
+        finish_reason=call.finish_reason,
+        input_tokens=taken,
+        output_tokens=given,
+        messages=messages,
+        tools=tools,
+        response_token_ids=call.response_ids,
+        tokens=[_token(entry) for entry in call.logprobs or ()],
+        problem=problem,
+    )
+
+
+def _token(entry: Any) -> TokenView:
+    if isinstance(entry, dict):
+        return TokenView(token=str(entry.get("token", "")), logprob=_logprob(entry.get("logprob")))
+    return TokenView(token="", logprob=_logprob(entry))
+
+
+def _logprob(value: Any) -> float | None:
+    known = isinstance(value, (int, float)) and math.isfinite(value)
+    return float(value) if known else None

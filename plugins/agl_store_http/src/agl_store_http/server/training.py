@@ -1,0 +1,312 @@
+"""The progress of training: figures of every batch, which follow the rollouts as they end.
+
+A rollout is read once when it appears, and once when it has ended, so the cost of an answer does
+not grow with the number of rollouts that were read before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from agl_core.errors import SpansEvictedError
+from agl_core.store import LightningStore, reward_of
+from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, RolloutStatus
+
+__all__ = ["BatchGroups", "BatchSummary", "Training", "TrainingSummary"]
+
+_ENDED: Final[Sequence[RolloutStatus]] = [
+    status for status in get_args(RolloutStatus) if status in FINISHED_STATUSES
+]
+_PAGE: Final = 500
+_AT_ONCE: Final = 16
+_MOST_GROUPED: Final = 2000
+
+
+class BatchSummary(BaseModel):
+    """The rollouts of one batch of a run: a step, an epoch, or the candidates of a search."""
+
+    run: str
+    batch: str
+    mode: str | None
+    resources_ids: list[str]
+    """Snapshots that its rollouts ran with."""
+    rollouts: int
+    finished: int
+    failed: int
+    rewarded: int
+    """Finished rollouts with a reward; the figures below are about them."""
+    reward_mean: float | None
+    reward_std: float | None
+    """Standard deviation of the sample; None for fewer than two rewards."""
+    reward_min: float | None
+    reward_max: float | None
+    start_time: float
+    end_time: float | None
+    """When the last rollout finished; None if one is open."""
+
+
+class TrainingSummary(BaseModel):
+    """Every batch of the store's runs, in the order in which they began."""
+
+    batches: list[BatchSummary]
+    complete: bool
+    """False while rewards of earlier rollouts are still being read; ask again."""
+    read: int
+    """Rollouts read so far."""
+    total: int
+
+
+class GroupMember(BaseModel):
+    """A rollout of a group."""
+
+    rollout_id: str
+    status: str
+    reward: float | None
+
+
+class RolloutGroup(BaseModel):
+    """The rollouts of a batch that have the same task."""
+
+    task: Any
+    """Their input."""
+    rollouts: list[GroupMember]
+    """In the order in which they were enqueued."""
+    reward_mean: float | None
+    reward_std: float | None
+    """Standard deviation of the sample; None for fewer than two rewards. A group whose rewards are
+    all equal has 0, and teaches a group-relative algorithm nothing."""
+
+
+class BatchGroups(BaseModel):
+    """The groups of one batch, in the order of their first rollouts."""
+
+    groups: list[RolloutGroup]
+    rollouts: int
+    """Rollouts of the batch; only the newest 2,000 are in the groups."""
+
+
+@dataclass(slots=True)
+class _Member:
+    rollout_id: str
+    reward: float | None = None
+
+
+@dataclass(slots=True)
+class _Spread:
+    """Mean and deviation of values that come one by one (Welford, 1962)."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    """Sum of the squared differences from the mean."""
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        difference = value - self.mean
+        self.mean += difference / self.count
+        self.squares += difference * (value - self.mean)
+        self.low, self.high = min(self.low, value), max(self.high, value)
+
+    @property
+    def std(self) -> float | None:
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is known of the rollouts of one batch."""
+
+    run: str
+    batch: str
+    rollouts: int = 0
+    finished: int = 0
+    failed: int = 0
+    rewards: _Spread = field(default_factory=_Spread)
+    modes: set[str | None] = field(default_factory=set[str | None])
+    resources_ids: dict[str, None] = field(default_factory=dict[str, None])
+    start_time: float = math.inf
+    end_time: float | None = None
+    newest: deque[_Member] = field(default_factory=lambda: deque[_Member](maxlen=_MOST_GROUPED))
+
+    def begin(self, rollout: Rollout) -> _Member:
+        """Add a rollout, open or not."""
+        self.rollouts += 1
+        self.modes.add(rollout.mode)
+        if rollout.resources_id:
+            self.resources_ids[rollout.resources_id] = None
+        self.start_time = min(self.start_time, rollout.start_time)
+        member = _Member(rollout.rollout_id)
+        self.newest.append(member)
+        return member
+
+    def end(self, member: _Member, rollout: Rollout, reward: float | None) -> None:
+        """Add how a rollout ended."""
+        self.finished += 1
+        self.failed += rollout.status == "failed"
+        member.reward = reward
+        if reward is not None:
+            self.rewards.add(reward)
+        if rollout.end_time is not None:
+            self.end_time = max(self.end_time or 0.0, rollout.end_time)
+
+    def summary(self) -> BatchSummary:
+        rewards = self.rewards
+        known = rewards.count > 0
+        return BatchSummary(
+            run=self.run,
+            batch=self.batch,
+            mode=next(iter(self.modes)) if len(self.modes) == 1 else None,
+            resources_ids=list(self.resources_ids),
+            rollouts=self.rollouts,
+            finished=self.finished,
+            failed=self.failed,
+            rewarded=rewards.count,
+            reward_mean=rewards.mean if known else None,
+            reward_std=rewards.std,
+            reward_min=rewards.low if known else None,
+            reward_max=rewards.high if known else None,
+            start_time=self.start_time,
+            end_time=self.end_time if self.finished == self.rollouts else None,
+        )
+
+
+class Training:
+    """Follows the batches of one store. For one event loop.
+
+    A rollout that changes after it has ended, since it is retried, keeps its earlier outcome.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._reading: asyncio.Task[None] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._batches: dict[tuple[str, str], _Batch] = {}
+        self._open: dict[str, tuple[_Batch, _Member]] = {}
+        self._seen = 0
+        """Number of rollouts, in insertion order, that were read."""
+        self._total = 0
+
+    async def summary(self, patience: float) -> TrainingSummary:
+        """Return the batches of all runs.
+
+        Reading goes on in the background when it takes longer than ``patience``.
+
+        Args:
+            patience: Longest wait, in seconds.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="agl-training-summary")
+        reading = self._reading
+        await asyncio.wait({reading}, timeout=patience)
+        if reading.done():
+            reading.result()
+        return TrainingSummary(
+            batches=[batch.summary() for batch in self._batches.values()],
+            complete=reading.done(),
+            read=self._seen,
+            total=self._total,
+        )
+
+    async def groups(self, run: str, batch: str, patience: float) -> BatchGroups:
+        """Return the rollouts of one batch by task.
+
+        Args:
+            run: Name of the run; empty for rollouts without one.
+            batch: Name of the batch.
+            patience: Longest wait for rewards that are not read yet, in seconds.
+        """
+        await self.summary(patience)
+        found = self._batches.get((run, batch)) or _Batch(run, batch)
+        newest = list(found.newest)
+        rollouts: dict[str, Rollout] = {}
+        for at in range(0, len(newest), _PAGE):
+            ids = [each.rollout_id for each in newest[at : at + _PAGE]]
+            page = await self._store.query_rollouts(rollout_id_in=ids)
+            rollouts.update((rollout.rollout_id, rollout) for rollout in page)
+        groups: dict[bytes, RolloutGroup] = {}
+        spreads: dict[bytes, _Spread] = {}
+        for member in newest:
+            rollout = rollouts.get(member.rollout_id)
+            if rollout is None:
+                continue  # dropped since
+            key = to_json(rollout.input, inf_nan_mode="constants")
+            empty = RolloutGroup(task=rollout.input, rollouts=[], reward_mean=None, reward_std=None)
+            group = groups.setdefault(key, empty)
+            group.rollouts.append(
+                GroupMember(
+                    rollout_id=member.rollout_id, status=rollout.status, reward=member.reward
+                )
+            )
+            if member.reward is not None:
+                spread = spreads.setdefault(key, _Spread())
+                spread.add(member.reward)
+                group.reward_mean, group.reward_std = spread.mean, spread.std
+        return BatchGroups(groups=list(groups.values()), rollouts=found.rollouts)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+
+    async def _read(self) -> None:
+        waiting = list(self._open)
+        for at in range(0, len(waiting), _PAGE):
+            ended = await self._store.query_rollouts(
+                rollout_id_in=waiting[at : at + _PAGE], status_in=_ENDED
+            )
+            await self._take(ended.items)
+        while True:
+            page = await self._store.query_rollouts(limit=_PAGE, offset=self._seen)
+            if page.total < self._seen:
+                self._forget()  # rollouts were dropped: offsets mean others now
+                continue
+            self._total = page.total
+            await self._take(page.items)
+            self._seen += len(page.items)
+            if not page.items or self._seen >= page.total:
+                return
+
+    async def _take(self, rollouts: Sequence[Rollout]) -> None:
+        rewards = await asyncio.gather(*(self._reward(rollout) for rollout in rollouts))
+        for rollout, reward in zip(rollouts, rewards, strict=True):
+            batch, member = self._open.pop(rollout.rollout_id, None) or self._begin(rollout)
+            if rollout.status in FINISHED_STATUSES:
+                batch.end(member, rollout, reward)
+            else:
+                self._open[rollout.rollout_id] = batch, member
+
+    def _begin(self, rollout: Rollout) -> tuple[_Batch, _Member]:
+        labels = rollout.metadata or {}
+        run, name = str(labels.get("run") or ""), str(labels.get("batch") or "")
+        batch = self._batches.setdefault((run, name), _Batch(run, name))
+        return batch, batch.begin(rollout)
+
+    async def _reward(self, rollout: Rollout) -> float | None:
+        if rollout.status not in FINISHED_STATUSES or not isinstance(rollout, AttemptedRollout):
+            return None
+        async with self._slots:
+            try:
+                spans = await self._store.query_encoded_spans(
+                    rollout.rollout_id, rollout.attempt.attempt_id
+                )
+            except SpansEvictedError:
+                return None
+        rewards = (reward_of(encoded) for encoded in reversed(spans.items))
+        return next((value for value in rewards if value is not None), None)

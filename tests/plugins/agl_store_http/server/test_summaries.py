@@ -1,0 +1,234 @@
+"""Endpoints for pages that show many rollouts: counts, rewards, tokens, model calls, training."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import Span
+
+CALL = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.response.model": "demo-7b",
+    "gen_ai.input.messages": json.dumps(
+        [{"role": "user", "parts": [{"type": "text", "content": "2+2?"}]}]
+    ),
+    "gen_ai.output.messages": json.dumps(
+        [{"role": "assistant", "parts": [{"type": "text", "content": "4"}]}]
+    ),
+    "gen_ai.usage.input_tokens": 11,
+    "gen_ai.usage.output_tokens": 2,
+    "response_token_ids": [7, 8],
+    "logprobs.content": json.dumps(
+        [{"token": "4", "logprob": -0.1}, {"token": "<end>", "logprob": -0.2}]
+    ),
+}
+
+
+def reward(value: float) -> dict[str, Any]:
+    return {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+
+
+async def finish(served, *attributes: dict[str, Any], status: str = "succeeded", **labels: Any):
+    """Run one rollout to its end with a span per dict of attributes; return its id."""
+    queued = await served.store.enqueue_rollout("task", mode="train", metadata=labels)
+    claimed = await served.store.dequeue_rollout("w")
+    await add(served, claimed, *attributes)
+    await served.store.update_attempt(queued.rollout_id, "latest", status=status)
+    return queued.rollout_id
+
+
+async def add(served, claimed, *attributes: dict[str, Any]) -> None:
+    await served.store.add_many_spans(
+        [
+            Span.from_attributes(
+                attributes=each,
+                rollout_id=claimed.rollout_id,
+                attempt_id=claimed.attempt.attempt_id,
+                sequence_id=index,
+                name="span",
+                start_time=float(index),
+                end_time=float(index),
+            )
+            for index, each in enumerate(attributes, start=1)
+        ]
+    )
+
+
+async def summaries(served, *ids: str) -> Any:
+    return (await served.post("/rollouts/summaries", {"rollout_ids": ids})).json
+
+
+async def training(served) -> Any:
+    return (await served.get("/training")).json
+
+
+async def test_counts_are_by_status(served):
+    await finish(served)
+    await finish(served, status="failed")
+    await served.store.enqueue_rollout(1)
+    counts = (await served.get("/rollouts/counts")).json
+    assert (counts["succeeded"], counts["failed"], counts["queuing"]) == (1, 1, 1)
+    assert sum(counts.values()) == 3
+
+
+async def test_a_summary_adds_up_calls_and_has_the_last_reward(served):
+    second = {"agentlightning.reward.1.name": "format", "agentlightning.reward.1.value": 0.5}
+    rollout_id = await finish(served, CALL, CALL, reward(0.1), reward(0.9) | second)
+    queued = await served.store.enqueue_rollout(1)
+    of_finished, of_queued = await summaries(served, rollout_id, queued.rollout_id, "unknown")
+    assert of_finished["spans"] == 4
+    assert of_finished["model_calls"] == 2
+    assert (of_finished["input_tokens"], of_finished["output_tokens"]) == (22, 4)
+    assert of_finished["rewards"] == {"primary": 0.9, "format": 0.5}
+    assert (of_finished["reward"], of_finished["model"]) == (0.9, "demo-7b")
+    assert of_queued["attempt_id"] is None
+    assert of_queued["input_tokens"] is None
+
+
+async def test_a_summary_follows_a_running_attempt_and_a_retry(served):
+    await served.store.enqueue_rollout(1)
+    claimed = await served.store.dequeue_rollout("w")
+    await add(served, claimed, CALL)
+    (before,) = await summaries(served, claimed.rollout_id)
+    await add(served, claimed, CALL, reward(1.0))
+    (after,) = await summaries(served, claimed.rollout_id)
+    assert (before["reward"], after["reward"]) == (None, 1.0)
+    await served.store.update_attempt(claimed.rollout_id, "latest", status="failed")
+    await served.store.start_attempt(claimed.rollout_id)
+    (retried,) = await summaries(served, claimed.rollout_id)
+    assert (retried["spans"], retried["reward"]) == (0, None)
+
+
+async def test_the_groups_of_a_batch_are_its_rollouts_by_task(served):
+    for question, value in (("a", 1.0), ("b", 0.5), ("a", 0.0), ("b", 0.5)):
+        metadata = {"run": "night", "batch": "step-1"}
+        await served.store.enqueue_rollout({"question": question}, metadata=metadata)
+        claimed = await served.store.dequeue_rollout("w")
+        await add(served, claimed, reward(value))
+        await served.store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    await finish(served, reward(9.0), run="night", batch="step-2")
+    waiting = await served.store.enqueue_rollout({"question": "a"}, metadata=metadata)
+    found = (await served.get("/training/groups?run=night&batch=step-1")).json
+    assert found["rollouts"] == 5
+    first, second = found["groups"]
+    assert first["task"] == {"question": "a"}
+    assert [each["reward"] for each in first["rollouts"]] == [1.0, 0.0, None]
+    assert first["rollouts"][2]["rollout_id"] == waiting.rollout_id
+    assert (first["reward_mean"], round(first["reward_std"], 3)) == (0.5, 0.707)
+    assert (second["reward_mean"], second["reward_std"]) == (0.5, 0.0)
+    other = (await served.get("/training/groups?run=night&batch=step-9")).json
+    assert other == {"groups": [], "rollouts": 0}
+
+
+async def test_an_unreadable_reward_does_not_count(served):
+    unreadable = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": "x"}
+    rollout_id = await finish(served, reward(0.5), unreadable, reward(float("nan")), batch="b")
+    assert (await summaries(served, rollout_id))[0]["reward"] == 0.5
+    assert (await training(served))["batches"][0]["reward_mean"] == 0.5
+
+
+async def test_too_many_ids_are_refused(served):
+    answer = await served.post("/rollouts/summaries", {"rollout_ids": ["x"] * 501})
+    assert answer.status == 422
+
+
+async def test_model_calls_have_one_form(served):
+    rollout_id = await finish(served, {"other": 1}, CALL, CALL)
+    page = (await served.get(f"/rollouts/{rollout_id}/calls")).json
+    assert page["total"] == 2
+    call = page["items"][0]
+    assert call["messages"] == [
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "4"},
+    ]
+    assert call["tokens"] == [
+        {"token": "4", "logprob": -0.1},
+        {"token": "<end>", "logprob": -0.2},
+    ]
+    assert (call["response_token_ids"], call["output_tokens"]) == ([7, 8], 2)
+    page = (await served.get(f"/rollouts/{rollout_id}/calls?limit=1&offset=1")).json
+    assert (len(page["items"]), page["total"]) == (1, 2)
+
+
+async def test_messages_that_cannot_be_read_are_a_problem_of_their_call(served):
+    broken = CALL | {"gen_ai.input.messages": json.dumps([{"role": "nobody", "parts": []}])}
+    rollout_id = await finish(served, broken, CALL)
+    first, second = (await served.get(f"/rollouts/{rollout_id}/calls")).json["items"]
+    assert first["problem"]
+    assert first["messages"] == []
+    assert second["problem"] is None
+
+
+async def test_training_is_the_rewards_of_each_batch(served):
+    for value in (0.0, 1.0):
+        await finish(served, reward(value), run="r", batch="step-1")
+    await finish(served, run="r", batch="step-1", status="failed")
+    await finish(served, reward(1.0), run="r", batch="step-2")
+    first, second = (await training(served))["batches"]
+    assert (first["run"], first["batch"], first["mode"]) == ("r", "step-1", "train")
+    assert (first["rollouts"], first["finished"], first["failed"]) == (3, 3, 1)
+    assert (first["rewarded"], first["reward_mean"]) == (2, 0.5)
+    assert (first["reward_min"], first["reward_max"]) == (0.0, 1.0)
+    assert abs(first["reward_std"] - 0.5**0.5) < 1e-9
+    assert (second["reward_mean"], second["reward_std"]) == (1.0, None)
+
+
+async def test_training_goes_on_where_it_stopped(served):
+    await finish(served, reward(1.0), run="r", batch="a")
+    await served.store.enqueue_rollout("task", metadata={"run": "r", "batch": "b"})
+    summary = await training(served)
+    assert [batch["finished"] for batch in summary["batches"]] == [1, 0]
+    assert (summary["complete"], summary["read"], summary["total"]) == (True, 2, 2)
+    claimed = await served.store.dequeue_rollout("w")
+    await add(served, claimed, reward(0.25))
+    await served.store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    summary = await training(served)
+    assert [batch["reward_mean"] for batch in summary["batches"]] == [1.0, 0.25]
+
+
+async def test_a_rollout_is_read_once_when_it_has_ended(served, monkeypatch):
+    read: list[str] = []
+    query = InMemoryLightningStore.query_encoded_spans
+
+    async def counted(self, rollout_id, *args, **filters):
+        read.append(rollout_id)
+        return await query(self, rollout_id, *args, **filters)
+
+    monkeypatch.setattr(InMemoryLightningStore, "query_encoded_spans", counted)
+    await served.store.enqueue_rollout("waits", metadata={"run": "r", "batch": "a"})
+    claimed = await served.store.dequeue_rollout("w")  # open, before all others
+    ended = [await finish(served, reward(0.5), run="r", batch="a") for _ in range(3)]
+    for _ in range(2):
+        assert (await training(served))["batches"][0]["finished"] == 3
+    assert sorted(read) == sorted(ended)
+    await served.store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    (batch,) = (await training(served))["batches"]
+    assert (batch["finished"], batch["rewarded"], batch["reward_mean"]) == (4, 3, 0.5)
+    assert read[3:] == [claimed.rollout_id]
+
+
+async def test_training_starts_over_when_rollouts_were_dropped(serve, tmp_path):
+    sqlite = pytest.importorskip("agl_store_sqlite")
+    served = await serve(store=sqlite.SqliteLightningStore(tmp_path / "agl.db"))
+    for number in range(4):
+        await finish(served, reward(float(number)), run="r", batch="a")
+    assert (await training(served))["batches"][0]["rollouts"] == 4
+    assert await served.store.vacuum(keep_last=1) == 3
+    await finish(served, reward(5.0), run="r", batch="a")
+    (batch,) = (await training(served))["batches"]
+    assert (batch["rollouts"], batch["reward_mean"]) == (2, 4.0)
+    await served.store.close()
+
+
+async def test_half_a_surrogate_pair_in_a_task_does_not_hide_other_rollouts(served):
+    await served.store.enqueue_rollout({"text": "half \ud83d here", "score": float("inf")})
+    await served.store.enqueue_rollout("whole")
+    reply = await served.get("/rollouts")
+    assert reply.status == 200
+    inputs = [item["input"] for item in reply.json["items"]]
+    assert inputs[0]["text"] == "half ? here"
+    assert inputs[1] == "whole"

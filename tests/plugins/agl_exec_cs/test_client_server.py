@@ -374,6 +374,32 @@ def test_a_runner_elsewhere_that_is_killed_is_replaced_and_its_attempt_failed() 
     assert pairs[0][1].metadata == {"error": "its runner died"}
 
 
+def test_all_attempts_of_a_runner_elsewhere_that_is_killed_are_failed() -> None:
+    port, store = free_port(), InMemoryLightningStore()
+
+    async def holds_two(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        claimed: list[Any] = []
+        while len(claimed) < 2:
+            claimed += await store.dequeue_many_rollouts(
+                limit=2 - len(claimed), worker_id=f"Worker-{worker_id}", wait=1
+            )
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    runners = strategy(1, role="runner", server_port=port, max_restarts=0)
+    thread, errors = in_thread(
+        lambda: runners.execute(make_batch([]), holds_two, InMemoryLightningStore())
+    )
+    strategy(1, role="algorithm", server_port=port).execute(
+        make_batch(["a", "b"]), make_runner(), store
+    )
+    thread.join(20)
+    assert [str(error) for error in errors] == ["runner-0 died with exit code -9"]
+    assert [attempt.metadata for _, attempt in outcome(store)] == [
+        {"error": "its runner died"},
+        {"error": "its runner died"},
+    ]
+
+
 def test_a_runner_elsewhere_that_hangs_is_ended_with_the_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -437,7 +463,9 @@ def test_a_lost_server_is_waited_for() -> None:
         finally:
             await server.stop()
 
-    stop = strategy(1, role="runner", server_port=port, reconnect_timeout=4.0)
+    # A forked runner could inherit the listener of the server that starts meanwhile.
+    runners = {"role": "runner", "server_port": port, "start_method": "spawn"}
+    stop = strategy(1, reconnect_timeout=4.0, **runners)
     thread, errors = in_thread(
         lambda: stop.execute(make_batch([]), make_runner(), InMemoryLightningStore())
     )

@@ -20,9 +20,11 @@ import pytest
 
 from agl_core.agent import rollout
 from agl_core.algorithm import algo, run_batch
+from agl_core.errors import RunFailedError
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, Rollout
+from tests.processes import is_running
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
@@ -141,12 +143,13 @@ def test_a_program_whose_parent_has_ended_is_found(tmp_path: Path) -> None:
     program = f"sleep {LONG} & echo $! > {file}"
     assert [each.status for each in fit([["sh", "-c", program]])] == ["succeeded"]
     pid = int(file.read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not is_running(pid)
 
 
 def test_a_program_of_a_runner_that_died_is_found(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     program = f"sleep {LONG} & echo $! > {file}; kill -KILL $PPID"
-    fit([["sh", "-c", program]])
+    with pytest.raises(RunFailedError, match="1 of 1 failed: its runner died"):
+        fit([["sh", "-c", program]])
     pid = int(file.read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not is_running(pid)

@@ -49,6 +49,8 @@ def test_a_run_of_two_programs(project: Path, port: str) -> None:
         f"http://127.0.0.1:{port}",
         "-n",
         "2",
+        "--concurrency",
+        "3",
         cwd=elsewhere,
         AGL_AUTH_TOKEN=secret,
     )

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agl_core.errors import error_text
 from agl_core.execution import (
-    MultiprocessingEvent,
     RunnerBundle,
     ThreadingEvent,
     supervise,
-    wait_readable,
 )
 from agl_core.runner import KnownErrors, worker_name
 from agl_core.types import ExecutionEvent
+from agl_exec_cs.events import MultiprocessingEvent, wait_readable
 from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
@@ -172,6 +171,7 @@ async def run_runner(
         return  # the run ended before the server started
     client = RunnerClient(url, stop, access.reconnect_timeout, siblings)
     try:
+        await client.come(worker_name(worker_id))
         await bundle(client, worker_id, stop)
         await client.leave(worker_name(worker_id))
     finally:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-    from agl_core.execution import MultiprocessingEvent
+    from agl_exec_cs.events import MultiprocessingEvent
 
 __all__ = ["Children"]
 

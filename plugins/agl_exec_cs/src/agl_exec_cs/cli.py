@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import click
 
-from agl_core.cli import (
+from agl_serving import listen_options
+from agl_train import (
     INTERRUPTED,
     blame,
     run_options,
@@ -48,6 +49,9 @@ _NOT_FOR_RUNNERS: Final = (
 @click.option("--server", metavar="HOST|URL", help="Address of the algorithm's store server.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Its port, if --server is a host.")
 @click.option("-n", "--n-runners", type=click.IntRange(min=1), help="Number of processes.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), help="Rollouts at a time in each process."
+)
 @click.option("--max-rollouts", type=click.IntRange(min=1), help="Most rollouts per runner.")
 def runner(
     file: Path,
@@ -55,6 +59,7 @@ def runner(
     server: str | None,
     port: int | None,
     n_runners: int | None,
+    concurrency: int | None,
     max_rollouts: int | None,
 ) -> int:
     """Run the agent that FILE describes for an algorithm elsewhere.
@@ -63,7 +68,7 @@ def runner(
     algorithm ends. Options that are not given are read from AGL_SERVER_HOST, AGL_SERVER_PORT and
     AGL_AUTH_TOKEN.
     """
-    from agl_core.trainer import read_train_file
+    from agl_train import read_train_file
 
     ours = _overrides(
         {
@@ -72,6 +77,7 @@ def runner(
             "strategy.server_host": server,
             "strategy.server_port": port,
             "trainer.n_runners": n_runners,
+            "trainer.concurrency": concurrency,
             "trainer.max_rollouts": max_rollouts,
             "store": "memory",
         }
@@ -89,8 +95,7 @@ def runner(
 @run_options
 @click.option("--run", "name", metavar="NAME", help="Name of the run, as in agl train.")
 @click.option("--resume", is_flag=True, help="Resume a run, as in agl train.")
-@click.option("--host", help="Interface that the store server listens on; this machine's only.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Its port; 4747.")
+@listen_options(4747, configured=True)
 def algorithm(
     file: Path,
     overrides: tuple[str, ...],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -25,27 +24,28 @@ from agl_core.env import (
 )
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.execution import (
+    RUN_ENDED,
     AlgorithmBundle,
     ExecutionStrategy,
-    MultiprocessingEvent,
     RunnerBundle,
     ThreadingEvent,
-    supervise,
 )
 from agl_core.plugins import configured_by
-from agl_core.runner import ERROR_KINDS, worker_name
+from agl_core.runner import ERROR_TABLE, worker_name
 from agl_core.store import LightningStore
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.child import RunnerJob, run_runner, supervise_with_signals
 from agl_exec_cs.children import Children
 from agl_exec_cs.config import ClientServerConfig, Role
-from agl_exec_cs.dead_runners import fail_attempt_of
+from agl_exec_cs.dead_runners import fail_attempts_of
+from agl_exec_cs.events import MultiprocessingEvent
 from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
 from agl_exec_cs.run_store import RunStore
 from agl_exec_cs.served_run import ServedRun, serve_run
 from agl_exec_cs.store_access import StoreAccess, UrlPublisher
+from agl_exec_cs.worker_ids import first_worker
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -96,6 +96,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.start_method = config.start_method
         self.max_restarts = config.max_restarts
         self.reconnect_timeout = config.reconnect_timeout
+        self.worker_seed = config.worker_seed
 
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
@@ -133,28 +134,19 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             LaunchError: The server does not start.
             Exception: The error of the algorithm.
         """
-        error: BaseException | None = None
+
+        def note_interrupt() -> None:
+            self.interrupted = True
+
         with self._serve(store) as run:
             publish(run.url)
-            try:
-                asyncio.run(
-                    supervise(partial(algorithm, run.store, stop), stop, self.graceful_timeout)
-                )
-            except KeyboardInterrupt:
-                self.interrupted = True
-                logger.warning("Stopping. Press Ctrl+C again to stop at once")
-            except BaseException as raised:
-                error = raised
-            stop.set()
-            try:
-                run.end()
-                if end_runners is not None:
-                    end_runners()
-                run.wait_for_runners(self.graceful_timeout)
-            except KeyboardInterrupt:
-                self.interrupted = True
-        if error is not None:
-            raise error
+            run.lead(
+                algorithm,
+                stop,
+                self.graceful_timeout,
+                on_interrupt=note_interrupt,
+                end_runners=end_runners,
+            )
 
     def _run_both(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
@@ -166,7 +158,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         stop = MultiprocessingEvent(context)
         publisher = UrlPublisher(context, access, self.reconnect_timeout)
         workers = {f"runner-{i}": worker_name(i) for i in range(self.n_runners)}
-        errors = context.Array("Q", ERROR_KINDS)
+        errors = context.Array("Q", ERROR_TABLE)
 
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
             return RunnerJob(
@@ -184,7 +176,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 self.interrupted = True
             if isinstance(store, RunStore):
                 for name in workers.values():
-                    store.release(name, "the run ended before the attempt did")
+                    store.release(name, RUN_ENDED)
 
         def on_death(name: str) -> bool:
             if not isinstance(store, RunStore):
@@ -207,11 +199,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         access = self._serverless_access(store) or StoreAccess.over_http(
             self._server_url(), self.reconnect_timeout
         )
-        # Worker ids are unique in a store; machines draw their first id at random.
-        first = int.from_bytes(os.urandom(4)) & ~0xFF
+        first = first_worker(self.worker_seed)
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)
-        errors = context.Array("Q", ERROR_KINDS)
+        errors = context.Array("Q", ERROR_TABLE)
 
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
             return RunnerJob(
@@ -221,7 +212,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         workers = {f"runner-{i}": first + i for i in range(self.n_runners)}
 
         def on_death(name: str) -> bool:
-            fail_attempt_of(access, worker_name(workers[name]), "its runner died")
+            fail_attempts_of(access, worker_name(workers[name]), "its runner died")
             return False
 
         children = self._children(context, stop, on_death, on_end=stop.set)

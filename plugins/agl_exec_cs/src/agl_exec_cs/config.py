@@ -50,3 +50,6 @@ class ClientServerConfig(ComponentConfig):
     finished attempt in between."""
     reconnect_timeout: float = Field(default=60.0, ge=0)
     """Longest wait of runners for a lost server, in seconds."""
+    worker_seed: str | None = None
+    """With the role ``runner``: a text that the worker ids are made from, so that whoever starts
+    this process knows them. It differs between processes that run at a time. None draws ids."""

@@ -11,10 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from agl_core.errors import RunEndedError, StoreUnavailableError
 from agl_core.execution import ClaimTracker, ThreadingEvent
+from agl_core.lifecycle import was_interrupted
 from agl_core.store import UNSET, LightningStore, Unset
 from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout, ExecutionEvent, Worker
 from agl_store_http import LightningStoreClient
@@ -24,9 +26,11 @@ __all__ = ["RunStore", "RunnerClient"]
 logger = logging.getLogger(__name__)
 
 _CLAIM_INTERVAL: Final = 30.0  # seconds; a runner that waits for work claims more often
+_COMING: Final = "coming"  # key of a worker's first heartbeat
 _LEAVING: Final = "leaving"  # key of a worker's last heartbeat
 _LEAVE_TIMEOUT: Final = 1.0  # seconds
 _FIRST_PROBES: Final = (0.1, 0.2, 0.5)  # seconds between the first probes of a lost server
+_EXPLAIN_TIMEOUT: Final = 5.0  # seconds
 _PROBE_INTERVAL: Final = 1.0  # seconds between later probes
 
 
@@ -45,6 +49,8 @@ class RunStore(ClaimTracker):
         self._all_done = ThreadingEvent()
         self._progressed: set[str] = set()
         """Workers that finished an attempt since they were released last."""
+        self._broken_off: dict[str, Attempt] = {}
+        """The last attempt of each worker, if it did not fail by the agent's own error."""
         self._last_claims: dict[str, float] = {}
         """Workers that will claim again, with the monotonic time of their last claim."""
 
@@ -74,10 +80,36 @@ class RunStore(ClaimTracker):
         self._check_done()
         return progressed
 
+    def explain(self, worker_id: str, cause: str) -> None:
+        """Put a cause first in the error of a worker's last attempt, if it was interrupted.
+
+        A runner that is stopped from outside does not know why. Blocks for a few seconds at most;
+        errors of an unreachable store are logged. Must not be called in a thread with a running
+        event loop.
+
+        Args:
+            worker_id: The worker, which is gone.
+            cause: Why it was stopped.
+        """
+        attempt = self._broken_off.pop(worker_id, None)
+        said = {} if attempt is None else attempt.metadata or {}
+        if attempt is None or cause in said["error"]:
+            return
+        metadata = {**said, "error": f"{cause}; {said['error']}"}
+        change = partial(super().update_attempt, attempt.rollout_id, attempt.attempt_id)
+        try:
+            asyncio.run(asyncio.wait_for(change(metadata=metadata), _EXPLAIN_TIMEOUT))
+        except Exception:
+            logger.exception("Attempt %s was ended: %s", attempt.attempt_id, cause)
+
     async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
         attempt = await super().update_attempt(*args, **kwargs)
         if attempt.worker_id is not None and attempt.status not in RUNNING_STATUSES:
             self._progressed.add(attempt.worker_id)
+            if was_interrupted(attempt):
+                self._broken_off[attempt.worker_id] = attempt
+            else:
+                self._broken_off.pop(attempt.worker_id, None)
         return attempt
 
     async def wait_for_workers(self, timeout: float) -> None:
@@ -126,7 +158,11 @@ class RunStore(ClaimTracker):
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         worker = await super().update_worker(worker_id, heartbeat_stats)
-        if not isinstance(heartbeat_stats, Unset) and heartbeat_stats.get(_LEAVING):
+        if isinstance(heartbeat_stats, Unset):
+            return worker
+        if heartbeat_stats.get(_COMING):
+            await asyncio.to_thread(self.close_open_attempts, "its runner died", worker_id)
+        if heartbeat_stats.get(_LEAVING):
             self._last_claims.pop(worker_id, None)
             self._check_done()
         return worker
@@ -196,6 +232,13 @@ class RunnerClient(LightningStoreClient):
             if self._siblings is not None:
                 self._siblings.set()
             return []
+
+    async def come(self, worker_id: str) -> None:
+        """Announce that a worker starts, so that the server fails what its predecessor left open.
+
+        A runner may be started again under the same id before its death is noticed.
+        """
+        await self.update_worker(worker_id, {_COMING: True})
 
     async def leave(self, worker_id: str) -> None:
         """Announce that a worker ends, so that the server does not wait for it; 1 s at most."""

@@ -1,0 +1,219 @@
+"""The base class of experiment trackers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import platform
+import queue
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field
+
+import agl_core
+from agl_core.metrics import Instrument, Metric, Metrics
+from agl_core.plugins import ComponentConfig, hookimpl
+from agl_core.types import Checkpoint, PromptTemplate, Resource, ResourcesUpdate
+from agl_tracking.sums import Sums
+
+__all__ = ["Run", "RunTracker", "TrackerConfig"]
+
+logger = logging.getLogger(__name__)
+
+_WAIT_SECONDS: Final = 60.0
+"""How long the end of a run waits for what is not written yet."""
+
+
+class TrackerConfig(ComponentConfig):
+    """Options that every tracker has."""
+
+    name: str | None = None
+    """Name of the run; by default the algorithm and the time."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """What to show as configuration besides the parts of the run: hyperparameters, a commit."""
+    upload_checkpoints: bool = False
+    """Whether to upload the files of checkpoints; otherwise their path is shown."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that starts."""
+
+    run_id: str
+    name: str
+    mode: str
+    config: Mapping[str, Any]
+
+
+@dataclass
+class _Current:
+    """The state of a run in the process that tracks it."""
+
+    process: int = field(default_factory=os.getpid)
+    step: int = 0
+    jobs: queue.SimpleQueue[Callable[[], None] | None] = field(default_factory=queue.SimpleQueue)
+    thread: threading.Thread | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+class RunTracker(Metrics):
+    """Writes a run's metrics, configuration, prompts and checkpoints to an experiment tracker.
+
+    Active in the process of the trainer, which has the algorithm, its steps and the rollouts;
+    copies in the processes of runners do nothing. The methods that a tracker implements are called
+    in a thread, one at a time and in the order of the events, so they may wait for a network. Their
+    errors are logged and do not end the run.
+
+    Args:
+        config: The options.
+    """
+
+    def __init__(self, config: TrackerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._reset()
+
+    def _reset(self) -> None:
+        self._current: _Current | None = None
+        self._sums = Sums()
+
+    # -- what a tracker implements -----------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, run: Run) -> None:
+        """Create the run and write its configuration."""
+
+    @abstractmethod
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write values of a step; every one is finite."""
+
+    @abstractmethod
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Write a text: a prompt, or the JSON of another resource."""
+
+    @abstractmethod
+    def write_file(self, step: int, name: str, path: Path) -> None:
+        """Upload a file or a folder of a checkpoint."""
+
+    @abstractmethod
+    def finish(self, error: BaseException | None) -> None:
+        """Write what is buffered and end the run; ``error`` is the error that ended it, if any."""
+
+    # -- events ------------------------------------------------------------------------------------
+
+    @hookimpl
+    def run_started(self, run_id: str, mode: str, config: Mapping[str, Any]) -> None:
+        parts = {str(key): value for key, value in config.items()}
+        versions = {"agl": agl_core.__version__, "python": platform.python_version()}
+        whole = {"mode": mode, **parts, **versions, **self.config.config}
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        name = self.config.name or f"{parts.get('algorithm', mode)} {stamp}"
+        current = self._current = _Current()
+        current.thread = threading.Thread(
+            target=_work, args=(type(self).__name__, current.jobs), name="agl-tracking", daemon=True
+        )
+        current.thread.start()
+        self._later(self.begin, Run(run_id, name, mode, whole))
+
+    @hookimpl
+    def algorithm_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        current = self._here()
+        if current is not None:
+            current.step = step
+            self._write(step, {**metrics, **self._sums.figures()})
+
+    @hookimpl
+    def resources_changed(self, resources: ResourcesUpdate) -> None:
+        current = self._here()
+        if current is None:
+            return
+        for name, resource in resources.resources.items():
+            if isinstance(resource, Checkpoint):
+                self._checkpoint(current, resource)
+                continue
+            text = _text_of(resource)
+            if current.texts.get(name) != text:
+                current.texts[name] = text
+                self._later(self.write_text, current.step, name, text)
+
+    def _checkpoint(self, current: _Current, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state if isinstance(checkpoint.state, dict) else {}
+        path = state.get("checkpoint")
+        if not isinstance(path, str) or current.texts.get("checkpoint") == path:
+            return
+        current.texts["checkpoint"] = path
+        self._later(self.write_text, current.step, "checkpoint", path)
+        if self.config.upload_checkpoints:
+            self._later(self.write_file, current.step, "checkpoint", Path(path))
+
+    @hookimpl
+    def run_finished(self, error: BaseException | None) -> None:
+        current = self._here()
+        if current is None:
+            return
+        self._write(current.step, self._sums.figures())
+        self._later(self.finish, error)
+        current.jobs.put(None)
+        assert current.thread is not None
+        current.thread.join(_WAIT_SECONDS)
+        if current.thread.is_alive():
+            logger.warning(
+                "%s did not take the rest of the run within %g s",
+                type(self).__name__,
+                _WAIT_SECONDS,
+            )
+        Metrics.__init__(self)
+        self._reset()
+
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        if finite:
+            self._later(self.write_metrics, step, finite)
+
+    def _here(self) -> _Current | None:
+        current = self._current
+        return current if current is not None and current.process == os.getpid() else None
+
+    def _later(self, call: Callable[..., None], *arguments: Any) -> None:
+        assert self._current is not None
+        self._current.jobs.put(lambda: call(*arguments))
+
+    # -- metrics -----------------------------------------------------------------------------------
+
+    def instrument(self, metric: Metric) -> Instrument:
+        return self._sums.instrument(metric)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"config": self.config}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._reset()
+
+
+def _text_of(resource: Resource) -> str:
+    if isinstance(resource, PromptTemplate):
+        return resource.template
+    return json.dumps(resource.model_dump(mode="json", exclude={"api_key"}), indent=2, default=str)
+
+
+def _work(tracker: str, jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    failed = False
+    while (job := jobs.get()) is not None:
+        try:
+            job()
+        except Exception as error:
+            # A tracker that is down fails at each call: one traceback is enough.
+            if failed:
+                logger.debug("%s: %r", tracker, error)
+            else:
+                logger.exception("%s failed; the run goes on without it", tracker)
+            failed = True

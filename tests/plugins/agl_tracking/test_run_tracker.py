@@ -1,0 +1,214 @@
+"""The base class of experiment trackers: which events become which calls."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl_core as agl
+from agl_core.metrics import recording
+from agl_core.plugins import notify
+from agl_core.types import Checkpoint, PromptTemplate, ResourcesUpdate
+from agl_testing import MetricsSuite
+from agl_tracking import Run, RunTracker, TrackerConfig
+
+
+class Kept(RunTracker):
+    """Keeps the calls that it gets."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(TrackerConfig(**options))
+        self.calls: list[tuple[Any, ...]] = []
+        self.threads: set[str] = set()
+
+    def _keep(self, *call: Any) -> None:
+        self.calls.append(call)
+        self.threads.add(threading.current_thread().name)
+
+    def begin(self, run: Run) -> None:
+        self._keep("open", run)
+
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._keep("metrics", step, dict(metrics))
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        self._keep("text", step, name, text)
+
+    def write_file(self, step: int, name: str, path: Path) -> None:
+        self._keep("file", step, name, path)
+
+    def finish(self, error: BaseException | None) -> None:
+        self._keep("finish", error)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.calls, self.threads = [], set()
+
+
+class TestKept(MetricsSuite):
+    @pytest.fixture
+    def metrics(self):
+        return Kept()
+
+
+@agl.rollout
+def agent(task: float, prompt_template: PromptTemplate) -> float:
+    return task
+
+
+class TwoSteps(agl.Algorithm):
+    """Reports two steps and improves the prompt in between."""
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        from agl_core.algorithm import run_batch
+
+        for step, template in enumerate(["{x}", "{x}!"]):
+            prompt = PromptTemplate(template=template, engine="f-string")
+            await run_batch(
+                self.get_store(), train_dataset, resources={"prompt": prompt}, mode="train"
+            )
+            await self.get_store().add_resources({"prompt": prompt})
+            self.report_step(step, {"reward": 0.5 + step, "bad": float("nan")})
+
+
+def train(tracker: Any, strategy: Any = "shm") -> None:
+    prompt = PromptTemplate(template="{x}", engine="f-string")
+    trainer = agl.Trainer(
+        algorithm=TwoSteps(),
+        strategy=strategy,
+        tracker=tracker,
+        initial_resources={"prompt": prompt},
+    )
+    trainer.fit(agent, [0.25, 0.75])
+
+
+def test_a_training_is_written_in_order_and_in_a_thread_of_its_own():
+    tracker = Kept(name="first", config={"lr": 0.1})
+    train(tracker)
+    kinds = [call[0] for call in tracker.calls]
+    assert kinds[0] == "open"
+    assert kinds[-1] == "finish"
+    assert tracker.calls[-1] == ("finish", None)
+    run = tracker.calls[0][1]
+    assert (run.name, run.mode) == ("first", "fit")
+    assert run.config["algorithm"] == "TwoSteps"
+    assert run.config["lr"] == 0.1
+    assert [call for call in tracker.calls if call[0] == "text"] == [
+        ("text", 0, "prompt", "{x}"),
+        ("text", 0, "prompt", "{x}!"),
+    ]
+    steps = [call for call in tracker.calls if call[0] == "metrics"]
+    assert [step for _, step, _ in steps] == [0, 1, 1]
+    assert [metrics["reward"] for _, _, metrics in steps[:2]] == [0.5, 1.5]
+    assert not any("bad" in metrics for _, _, metrics in steps)
+    last = steps[-1][2]
+    assert last["agl.attempts.reward/train"] == 0.5
+    assert last["agl.attempts.total/succeeded/train"] == 4
+    assert not any(name.startswith("agl.store") for name in last)
+    assert tracker.threads == {"agl-tracking"}
+
+
+def test_two_runs_of_one_tracker_are_two_runs():
+    tracker = Kept()
+    train(tracker)
+    train(tracker)
+    kinds = [call[0] for call in tracker.calls]
+    last = [number - 1 for number, kind in enumerate(kinds) if kind == "finish"]
+    ends = [tracker.calls[number][2] for number in last]
+    assert [end["agl.attempts.total/succeeded/train"] for end in ends] == [4, 4]
+
+
+def test_a_checkpoint_is_a_path_and_uploaded_if_asked(tmp_path: Path):
+    for upload in (False, True):
+        tracker = Kept(upload_checkpoints=upload)
+        with recording(tracker):
+            notify("run_started", run_id="r", mode="fit", config={})
+            checkpoint = Checkpoint(state={"checkpoint": str(tmp_path)})
+            update = ResourcesUpdate(
+                resources_id="run/x",
+                create_time=1,
+                update_time=1,
+                version=1,
+                resources={"run": checkpoint},
+            )
+            for _ in range(2):
+                notify("resources_changed", resources=update, origin="grpo")
+            notify("run_finished", run_id="r", mode="fit", error=None)
+        files = [("file", 0, "checkpoint", tmp_path)] * upload
+        assert tracker.calls[1:-1] == [("text", 0, "checkpoint", str(tmp_path)), *files]
+
+
+def test_a_key_of_a_model_is_not_written():
+    tracker = Kept()
+    llm = agl.LLM(endpoint="http://localhost", model="m", api_key="secret-key")
+    update = ResourcesUpdate(
+        resources_id="r", create_time=1, update_time=1, version=1, resources={"llm": llm}
+    )
+    with recording(tracker):
+        notify("run_started", run_id="r", mode="fit", config={})
+        notify("resources_changed", resources=update, origin="grpo")
+        notify("run_finished", run_id="r", mode="fit", error=None)
+    (text,) = [call[3] for call in tracker.calls if call[0] == "text"]
+    assert '"model": "m"' in text
+    assert "secret-key" not in text
+
+
+def test_a_tracker_that_fails_does_not_end_the_run(caplog):
+    class Down(Kept):
+        def _keep(self, *call: Any) -> None:
+            raise ConnectionError("no server")
+
+    train(Down())
+    assert caplog.text.count("Down failed; the run goes on") == 1
+    assert "no server" in caplog.text
+
+
+def test_an_error_of_the_run_reaches_the_tracker():
+    class Broken(agl.Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            raise RuntimeError("out of luck")
+
+    tracker = Kept()
+    prompt = PromptTemplate(template="{x}", engine="f-string")
+    trainer = agl.Trainer(
+        algorithm=Broken(), strategy="shm", tracker=tracker, initial_resources={"prompt": prompt}
+    )
+    with pytest.raises(RuntimeError, match="out of luck"):
+        trainer.fit(agent, [1.0])
+    assert isinstance(tracker.calls[-1][1], RuntimeError)
+
+
+def test_the_backend_multi_hands_events_on():
+    from agl_metrics_console import MultiMetrics
+
+    tracker = Kept()
+    train(MultiMetrics([tracker]))
+    assert [call[0] for call in tracker.calls][:: len(tracker.calls) - 1] == ["open", "finish"]
+    assert tracker.calls[-2][2]["agl.attempts.total/succeeded/train"] == 4
+
+
+def child(tracker: Kept) -> None:
+    with recording(tracker):
+        notify("algorithm_step", algorithm="x", step=0, metrics={"reward": 1.0})
+        notify("run_finished", run_id="r", mode="fit", error=None)
+    assert not [call for call in tracker.calls if call[0] != "open"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_copy_in_another_process_writes_nothing():
+    tracker = Kept()
+    with recording(tracker):
+        notify("run_started", run_id="r", mode="fit", config={})
+        process = multiprocessing.get_context("fork").Process(target=child, args=(tracker,))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0
+        notify("run_finished", run_id="r", mode="fit", error=None)
+    assert [call[0] for call in tracker.calls] == ["open", "finish"]
+    child(pickle.loads(pickle.dumps(tracker)))

@@ -1,0 +1,24 @@
+"""Hooks of the dashboard: the app on the store server and the command ``agl dashboard``."""
+
+from agl_core.plugins import AppSpec, CommandSpec, hookimpl
+
+
+@hookimpl
+def agl_app() -> AppSpec:
+    return AppSpec(
+        name="dashboard",
+        path="/dashboard",
+        factory="agl_dashboard.app:make_app",
+        # The files hold no data. The page asks for a token and sends it with each API request.
+        scope="public",
+        summary="Web page: live rollouts, traces, rewards, training, workers, resources",
+    )
+
+
+@hookimpl
+def agl_command() -> CommandSpec:
+    return CommandSpec(
+        name="dashboard",
+        target="agl_dashboard.cli:dashboard",
+        summary="Show a store, from a file or a server, as a web page",
+    )

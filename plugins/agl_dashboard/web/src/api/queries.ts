@@ -1,0 +1,222 @@
+// The queries of the pages. The first part of a key says which events refresh it (live.ts).
+import {
+  type UseQueryResult,
+  keepPreviousData,
+  useMutation,
+  useQueries,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
+import { useEffect } from "react";
+import {
+  ApiError,
+  type Attempt,
+  type Batch,
+  type BatchGroups,
+  type ModelCall,
+  type Rollout,
+  type RolloutMode,
+  type RolloutStatus,
+  type Snapshot,
+  type Span,
+  type Summary,
+  type Worker,
+  api,
+  data,
+} from "./client";
+
+export const PAGE = 100;
+export type Group = BatchGroups["groups"][number];
+const OPEN = new Set(["queuing", "preparing", "running", "requeuing"]);
+
+/** Whether a rollout may still get spans. */
+export function isOpen(rollout: Rollout | null | undefined): boolean {
+  return OPEN.has(rollout?.status ?? "");
+}
+
+export interface RolloutFilter {
+  status: RolloutStatus[];
+  mode: RolloutMode[];
+  contains: string;
+  sortBy: string;
+  descending: boolean;
+}
+
+export interface Page<T> {
+  items: T[];
+  total: number;
+}
+
+function rolloutPage(filter: RolloutFilter, offset: number, limit = PAGE): Promise<Page<Rollout>> {
+  return data(
+    api.POST("/v1/agl/rollouts/search", {
+      body: {
+        status_in: filter.status.length ? filter.status : null,
+        mode_in: filter.mode.length ? filter.mode : null,
+        rollout_id_in: null,
+        rollout_id_contains: filter.contains || null,
+        filter_logic: "and",
+        sort_by: filter.sortBy,
+        sort_order: filter.descending ? "desc" : "asc",
+        limit,
+        offset,
+      },
+    }),
+  ) as Promise<Page<Rollout>>;
+}
+
+export function useRolloutPages(filter: RolloutFilter, pages: number[]): UseQueryResult<Page<Rollout>>[] {
+  return useQueries({
+    queries: pages.map((page) => ({
+      queryKey: ["rollouts", filter, page],
+      queryFn: () => rolloutPage(filter, page * PAGE),
+      placeholderData: keepPreviousData,
+    })),
+  });
+}
+
+/** Rewards and tokens of rollouts; null where the server is too old to tell. */
+export function useSummaries(ids: string[]): Map<string, Summary> | null {
+  const query = useQuery({
+    queryKey: ["summaries", ids],
+    queryFn: async () => {
+      const found = await data(api.POST("/v1/agl/rollouts/summaries", { body: { rollout_ids: ids } }));
+      return new Map(found.map((item) => [item.rollout_id, item]));
+    },
+    enabled: ids.length > 0,
+    placeholderData: keepPreviousData,
+  });
+  if (query.error instanceof ApiError && query.error.missing) return null;
+  return query.data ?? new Map<string, Summary>();
+}
+
+export function useCounts(): UseQueryResult<Record<RolloutStatus, number> | null> {
+  return useQuery({
+    queryKey: ["counts"],
+    queryFn: () =>
+      data(api.GET("/v1/agl/rollouts/counts")).catch((error: unknown) => {
+        if (error instanceof ApiError && error.missing) return null;
+        throw error;
+      }),
+  });
+}
+
+export function useRollout(id: string): UseQueryResult<Rollout | null> {
+  return useQuery({
+    queryKey: ["rollout", id],
+    enabled: id !== "",
+    queryFn: () => data(api.GET("/v1/agl/rollouts/{rollout_id}", { params: { path: { rollout_id: id } } })) as Promise<Rollout | null>,
+  });
+}
+
+export function useAttempts(id: string): UseQueryResult<Attempt[]> {
+  return useQuery({
+    queryKey: ["rollout", id, "attempts"],
+    queryFn: async () =>
+      (await data(api.GET("/v1/agl/rollouts/{rollout_id}/attempts", { params: { path: { rollout_id: id } } }))).items,
+  });
+}
+
+function spanPage(id: string, attempt: string, limit: number): Promise<Page<Span>> {
+  const query = { rollout_id: id, limit, ...(attempt ? { attempt_id: attempt } : {}) };
+  return data(api.GET("/v1/agl/spans", { params: { query } }));
+}
+
+const GROWTH_MS = 500;
+
+/** The spans of an attempt; while it runs, new ones appear: no event tells of a span. */
+export function useSpans(id: string, attempt: string, runs: boolean): UseQueryResult<Span[]> {
+  const spans = useQuery({
+    queryKey: ["rollout", id, "spans", attempt],
+    queryFn: async () => (await spanPage(id, attempt, -1)).items,
+    enabled: id !== "",
+  });
+  const total = useQuery({
+    queryKey: ["span-count", id, attempt],
+    queryFn: async () => (await spanPage(id, attempt, 1)).total,
+    enabled: runs && id !== "",
+    refetchInterval: GROWTH_MS,
+  }).data;
+  const { data: known, refetch } = spans;
+  useEffect(() => {
+    if (runs && total !== undefined && known !== undefined && total > known.length) void refetch();
+  }, [runs, total, known, refetch]);
+  return spans;
+}
+
+/** Model calls among so many spans in one form; null where the server is too old to tell. */
+export function useModelCalls(id: string, attempt: string, spans: number): UseQueryResult<ModelCall[] | null> {
+  return useQuery({
+    queryKey: ["rollout", id, "calls", attempt, spans],
+    placeholderData: keepPreviousData,
+    queryFn: async () => {
+      try {
+        const query = { attempt_id: attempt || "latest" };
+        const path = { rollout_id: id };
+        return (await data(api.GET("/v1/agl/rollouts/{rollout_id}/calls", { params: { path, query } }))).items;
+      } catch (error) {
+        if (error instanceof ApiError && error.missing) return null;
+        throw error;
+      }
+    },
+  });
+}
+
+export function useWorkers(): UseQueryResult<Worker[]> {
+  return useQuery({
+    queryKey: ["workers"],
+    queryFn: async () => (await data(api.GET("/v1/agl/workers", {}))).items,
+  });
+}
+
+export function useSnapshots(): UseQueryResult<Snapshot[]> {
+  return useQuery({
+    queryKey: ["resources"],
+    queryFn: async () => (await data(api.GET("/v1/agl/resources", {}))).items,
+  });
+}
+
+export interface Training {
+  batches: Batch[];
+  complete: boolean;
+  read: number;
+  total: number;
+}
+
+export function useTraining(): UseQueryResult<Training | null> {
+  return useQuery({
+    queryKey: ["training"],
+    queryFn: () =>
+      data(api.GET("/v1/agl/training")).catch((error: unknown) => {
+        if (error instanceof ApiError && error.missing) return null;
+        throw error;
+      }) as Promise<Training | null>,
+    refetchInterval: ({ state }) => (state.data && !state.data.complete ? 1000 : false),
+  });
+}
+
+/** The rollouts of one batch by task; null where the server is too old to tell. */
+export function useGroups(run: string, batch: string): UseQueryResult<BatchGroups | null> {
+  return useQuery({
+    queryKey: ["training", "groups", run, batch],
+    queryFn: () =>
+      data(api.GET("/v1/agl/training/groups", { params: { query: { run, batch } } })).catch((error: unknown) => {
+        if (error instanceof ApiError && error.missing) return null;
+        throw error;
+      }),
+  });
+}
+
+/** Change the status of rollouts, one after another; the error of the first refusal is thrown. */
+export function useSetStatus() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: async ({ ids, status }: { ids: string[]; status: RolloutStatus }) => {
+      for (const id of ids) {
+        await data(api.POST("/v1/agl/rollouts/{rollout_id}", { params: { path: { rollout_id: id } }, body: { status } }));
+      }
+      return ids.length;
+    },
+    onSettled: () => client.invalidateQueries(),
+  });
+}

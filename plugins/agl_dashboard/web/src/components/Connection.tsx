@@ -1,0 +1,32 @@
+import { useIsFetching } from "@tanstack/react-query";
+import { Link } from "react-router";
+import { type Connection as State, useConnection } from "../api/live";
+
+const WORDS: Record<State, [label: string, detail: string]> = {
+  connecting: ["Connecting", "Waiting for the server"],
+  live: ["Live", "Changes appear as they happen"],
+  polling: ["Polling", "This server sends no events; the page asks again and again"],
+  offline: ["Offline", "The server does not answer. The page tries again by itself"],
+  unauthorized: ["No access", "The server needs a token, or the token has expired"],
+};
+
+/** The state of the connection, busy while the page waits for data; and a notice when there is none. */
+export function Connection() {
+  const state = useConnection();
+  const waits = useIsFetching({ predicate: (query) => query.state.data === undefined }) > 0;
+  const [label, detail] = WORDS[state];
+  return (
+    <>
+      <div className="connection" data-state={state} aria-busy={waits} title={detail} role="status">
+        <span className="dot" aria-hidden />
+        <span>{label}</span>
+      </div>
+      {state === "offline" && <p className="notice bad">{detail}.</p>}
+      {state === "unauthorized" && (
+        <p className="notice bad">
+          {detail}. <Link to="/settings">Enter a token</Link>.
+        </p>
+      )}
+    </>
+  );
+}

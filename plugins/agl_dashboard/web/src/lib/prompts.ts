@@ -1,0 +1,98 @@
+// The prompt templates of snapshots, with the rewards of the rollouts that ran with them, as a tree.
+import type { Batch, Snapshot } from "../api/client";
+import { type Run, isObject, isRecord } from "./runs";
+
+export interface PromptVersion {
+  id: string;
+  name: string;
+  text: string;
+  time: number;
+  score: number | null;
+  rollouts: number;
+  /** The version that it was edited from; null for the first. */
+  parent: PromptVersion | null;
+  /** Number of its ancestors. */
+  depth: number;
+}
+
+/** Return the versions of all prompts; each follows its parent, with its own edits below it. */
+export function promptVersions(snapshots: Snapshot[], batches: Batch[], runs: Run[]): PromptVersion[] {
+  const scores = scoresOf(batches);
+  const parents = parentsOf(runs);
+  const found: PromptVersion[] = [];
+  for (const snapshot of snapshots) {
+    if (isRecord(snapshot)) continue;
+    for (const [name, resource] of Object.entries(snapshot.resources)) {
+      const fields = resource as Record<string, unknown>;
+      if (fields["resource_type"] !== "prompt_template" || typeof fields["template"] !== "string") continue;
+      const score = scores.get(snapshot.resources_id);
+      found.push({
+        id: snapshot.resources_id,
+        name,
+        text: fields["template"],
+        time: snapshot.create_time,
+        score: score?.count ? score.sum / score.count : null,
+        rollouts: score?.count ?? 0,
+        parent: null,
+        depth: 0,
+      });
+    }
+  }
+  found.sort((a, b) => a.time - b.time);
+  const byKey = new Map(found.map((version) => [`${version.name} ${version.id}`, version]));
+  const newest = new Map<string, PromptVersion>();
+  for (const version of found) {
+    const told = parents.get(version.id);
+    // Without a word of the algorithm, a version is an edit of the one before it.
+    const series = `${version.name} ${seriesOf(version.id)}`;
+    version.parent = (told === undefined ? newest.get(series) : byKey.get(`${version.name} ${told}`)) ?? null;
+    newest.set(series, version);
+  }
+  return inTreeOrder(found);
+}
+
+/** The run of a snapshot that a named run made; empty for others. */
+function seriesOf(id: string): string {
+  return id.includes("/") ? id.slice(0, id.indexOf("/")) : "";
+}
+
+function inTreeOrder(found: PromptVersion[]): PromptVersion[] {
+  const children = new Map<PromptVersion | null, PromptVersion[]>();
+  for (const version of found) children.set(version.parent, [...(children.get(version.parent) ?? []), version]);
+  const ordered: PromptVersion[] = [];
+  const waiting = (children.get(null) ?? []).toReversed();
+  for (let version = waiting.pop(); version; version = waiting.pop()) {
+    version.depth = version.parent ? version.parent.depth + 1 : 0;
+    ordered.push(version);
+    waiting.push(...(children.get(version) ?? []).toReversed());
+  }
+  return ordered;
+}
+
+function scoresOf(batches: Batch[]): Map<string, { sum: number; count: number }> {
+  const scores = new Map<string, { sum: number; count: number }>();
+  for (const batch of batches) {
+    const [only, ...others] = batch.resources_ids;
+    if (!only || others.length > 0 || batch.reward_mean == null) continue;
+    const known = scores.get(only) ?? { sum: 0, count: 0 };
+    known.sum += batch.reward_mean * batch.rewarded;
+    known.count += batch.rewarded;
+    scores.set(only, known);
+  }
+  return scores;
+}
+
+/** The parents that prompt searches write into their state; "" for one that has none. */
+function parentsOf(runs: Run[]): Map<string, string> {
+  const parents = new Map<string, string>();
+  for (const { name, state } of runs) {
+    const history = isObject(state) ? state["history"] : null;
+    if (!Array.isArray(history)) continue;
+    for (const candidate of history as unknown[]) {
+      if (!isObject(candidate) || typeof candidate["version"] !== "string") continue;
+      const parent = candidate["parent"];
+      parents.set(`${name}/${candidate["version"]}`, typeof parent === "string" ? `${name}/${parent}` : "");
+    }
+  }
+  return parents;
+}

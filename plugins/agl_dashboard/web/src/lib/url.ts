@@ -1,0 +1,21 @@
+// The state of a page, kept in its URL, so that links and the back button hold it.
+import { useCallback } from "react";
+import { useSearchParams } from "react-router";
+
+/** Return the query's values, and a function that changes some of them; empty values leave the URL. */
+export function useUrl(): [URLSearchParams, (change: Record<string, string>, replace?: boolean) => void] {
+  const [params, setParams] = useSearchParams();
+  const change = useCallback(
+    (values: Record<string, string>, replace = false) => {
+      // The address, not `params`: a change may come before the last one is drawn.
+      const next = new URLSearchParams(window.location.search);
+      for (const [name, value] of Object.entries(values)) {
+        if (value) next.set(name, value);
+        else next.delete(name);
+      }
+      setParams(next, { replace });
+    },
+    [setParams],
+  );
+  return [params, change];
+}

@@ -1,0 +1,336 @@
+import { Download, RotateCcw, XCircle } from "lucide-react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { useNavigate } from "react-router";
+import type { Rollout, RolloutMode, RolloutStatus, Summary } from "../api/client";
+import { PAGE, type RolloutFilter, useCounts, useRolloutPages, useSetStatus, useSummaries } from "../api/queries";
+import { Problem, Reward, Status } from "../components/parts";
+import { SearchField } from "../components/SearchField";
+import { isTyping } from "../components/Shortcuts";
+import { VirtualRows } from "../components/VirtualRows";
+import { now } from "../lib/clock";
+import { exportRollouts } from "../lib/export";
+import { NONE, ago, count, duration, reward, task, time } from "../lib/format";
+import { useUrl } from "../lib/url";
+
+const GROUPS: [label: string, statuses: RolloutStatus[]][] = [
+  ["All", []],
+  ["Running", ["preparing", "running"]],
+  ["Queued", ["queuing", "requeuing"]],
+  ["Succeeded", ["succeeded"]],
+  ["Failed", ["failed"]],
+  ["Cancelled", ["cancelled"]],
+];
+
+const MODES: RolloutMode[] = ["train", "val", "test"];
+
+const COLUMNS: [label: string, sort: string, className: string][] = [
+  ["Status", "status", "c-status"],
+  ["Input", "", "c-input"],
+  ["Rollout", "rollout_id", "c-id"],
+  ["Mode", "mode", "c-mode"],
+  ["Reward", "reward", "c-num"],
+  ["Duration", "duration", "c-num"],
+  ["Attempt", "", "c-num"],
+  ["Tokens", "", "c-num"],
+  ["Created", "start_time", "c-time"],
+];
+
+export function RolloutsPage() {
+  const [url, change] = useUrl();
+  const navigate = useNavigate();
+  const group = url.get("status") ?? "All";
+  const contains = url.get("q") ?? "";
+  const mode = MODES.find((each) => each === url.get("mode"));
+  const sort = url.get("sort") ?? "-start_time";
+  const filter: RolloutFilter = useMemo(
+    () => ({
+      status: GROUPS.find(([label]) => label === group)?.[1] ?? [],
+      mode: mode ? [mode] : [],
+      contains,
+      sortBy: sort.replace(/^-/, ""),
+      descending: sort.startsWith("-"),
+    }),
+    [group, mode, contains, sort],
+  );
+  const [range, setRange] = useState<[number, number]>([0, 40]);
+  const pages = useMemo(() => {
+    const [from, to] = [Math.floor(range[0] / PAGE), Math.floor(Math.max(range[1], 0) / PAGE)];
+    return Array.from({ length: to - from + 1 }, (_, index) => from + index);
+  }, [range]);
+  const results = useRolloutPages(filter, pages);
+  const found = results.find(({ data }) => data)?.data?.total;
+  const known = useRef(0);
+  known.current = found ?? known.current; // after a jump, no page in sight is there yet
+  const total = known.current;
+  const at = useCallback(
+    (index: number): Rollout | undefined => {
+      const position = pages.indexOf(Math.floor(index / PAGE));
+      const result = results[position];
+      return result && !result.isPlaceholderData ? result.data?.items[index % PAGE] : undefined;
+    },
+    [pages, results],
+  );
+  const ids: string[] = [];
+  for (let index = range[0]; index <= range[1]; index += 1) {
+    const found = at(index);
+    if (found) ids.push(found.rollout_id);
+  }
+  const summaries = useSummaries(ids);
+  const counts = useCounts();
+  const isOld = counts.data === null; // its server has neither the filter nor the figures
+  const [selected, setSelected] = useState<Map<string, Rollout>>(new Map());
+  const row = Number(url.get("row") ?? -1);
+  const [cursor, setCursor] = useState(row);
+  const latest = useRef(cursor); // keys may come faster than the page is drawn
+  const move = useCallback((to: number) => {
+    latest.current = to;
+    setCursor(to);
+  }, []);
+  useEffect(() => move(row), [filter, row, move]);
+  const choose = (values: Record<string, string>, replace = false): void => change({ ...values, row: "" }, replace);
+  const open = useCallback(
+    (index: number, id: string): void => {
+      change({ row: String(index) }, true); // the back button returns to this row
+      void navigate(`/rollouts/${encodeURIComponent(id)}`);
+    },
+    [change, navigate],
+  );
+  const toggle = useCallback((rollout: Rollout) => {
+    setSelected((old) => {
+      const next = new Map(old);
+      if (!next.delete(rollout.rollout_id)) next.set(rollout.rollout_id, rollout);
+      return next;
+    });
+  }, []);
+  const onRange = useCallback((first: number, last: number) => setRange([first, last]), []);
+
+  useEffect(() => {
+    const pressed = (event: KeyboardEvent): void => {
+      if (isTyping(event)) return;
+      if (event.key === "j") move(Math.min(latest.current + 1, total - 1));
+      else if (event.key === "k") move(Math.max(latest.current - 1, 0));
+      else if (event.key === "Escape") setSelected(new Map());
+      else {
+        const rollout = at(latest.current);
+        if (!rollout) return;
+        if (event.key === "x") toggle(rollout);
+        else if (event.key === "Enter" && !(event.target instanceof HTMLElement && event.target.closest("button, a"))) {
+          open(latest.current, rollout.rollout_id);
+        }
+      }
+    };
+    window.addEventListener("keydown", pressed);
+    return () => window.removeEventListener("keydown", pressed);
+  }, [at, move, open, toggle, total]);
+
+  const problem = results.find(({ error }) => error)?.error;
+  const waiting = results.some(({ isPending }) => isPending);
+  return (
+    <section className="page page-fill">
+      <div className="page-head">
+        <h1>Rollouts</h1>
+        <span className="muted">{count(total)}</span>
+        {!isOld && (
+          <label className="select">
+            Mode
+            <select value={mode ?? ""} onChange={(event) => choose({ mode: event.target.value })}>
+              <option value="">all</option>
+              {MODES.map((each) => (
+                <option key={each}>{each}</option>
+              ))}
+            </select>
+          </label>
+        )}
+        <SearchField label="Search by id" value={contains} onChange={(q) => choose({ q }, true)} />
+      </div>
+      <div className="chips" role="group" aria-label="Status">
+        {GROUPS.map(([label, statuses]) => (
+          <button
+            type="button"
+            key={label}
+            className="chip"
+            aria-pressed={group === label}
+            onClick={() => choose({ status: label === "All" ? "" : label })}
+          >
+            {label}
+            <span className="chip-count">{counts.data ? count(sum(counts.data, statuses)) : ""}</span>
+          </button>
+        ))}
+      </div>
+      <Problem error={problem} />
+      <VirtualRows
+        className="rollouts"
+        label="Rollouts"
+        count={total}
+        current={cursor}
+        onRange={onRange}
+        head={<Head sort={sort} isOld={isOld} onSort={(by) => choose({ sort: by })} />}
+        row={(index, top) => (
+          <Row
+            key={index}
+            index={index}
+            top={top}
+            rollout={at(index)}
+            summaries={summaries}
+            selected={selected}
+            current={index === cursor}
+            onToggle={toggle}
+            onOpen={(id) => open(index, id)}
+          />
+        )}
+      />
+      {total === 0 && !waiting && !problem && (
+        <p className="empty">{contains || mode || group !== "All" ? "No rollout matches." : "No rollouts yet. They appear here as soon as an algorithm enqueues them."}</p>
+      )}
+      {selected.size > 0 && <Selection rollouts={[...selected.values()]} onClear={() => setSelected(new Map())} />}
+    </section>
+  );
+}
+
+function sum(counts: Record<RolloutStatus, number>, statuses: RolloutStatus[]): number {
+  const names = statuses.length ? statuses : (Object.keys(counts) as RolloutStatus[]);
+  return names.reduce((total, name) => total + counts[name], 0);
+}
+
+function Head({ sort, isOld, onSort }: { sort: string; isOld: boolean; onSort: (by: string) => void }) {
+  return (
+    <div role="row" className="row head">
+      <span role="columnheader" className="c-check">
+        <span className="visually-hidden">Select</span>
+      </span>
+      {COLUMNS.map(([label, key, className]) => {
+        const by = isOld && FIGURES.has(key) ? "" : key;
+        const active = by !== "" && sort.replace(/^-/, "") === by;
+        const descending = sort.startsWith("-");
+        return (
+          <span key={label} role="columnheader" className={className} aria-sort={active ? (descending ? "descending" : "ascending") : undefined}>
+            {by ? (
+              <button type="button" className="sort" onClick={() => onSort(active && !descending ? `-${by}` : active ? by : `-${by}`)}>
+                {label}
+                <span aria-hidden>{active ? (descending ? " ↓" : " ↑") : ""}</span>
+              </button>
+            ) : (
+              label
+            )}
+          </span>
+        );
+      })}
+    </div>
+  );
+}
+
+const FIGURES = new Set(["reward", "duration"]);
+
+interface RowProps {
+  index: number;
+  top: number;
+  rollout: Rollout | undefined;
+  summaries: Map<string, Summary> | null;
+  selected: Map<string, Rollout>;
+  current: boolean;
+  onToggle: (rollout: Rollout) => void;
+  onOpen: (id: string) => void;
+}
+
+function Row({ index, top, rollout, summaries, selected, current, onToggle, onOpen }: RowProps) {
+  const place = (element: HTMLDivElement | null): void => {
+    if (element) element.style.transform = `translateY(${top}px)`;
+  };
+  if (!rollout) {
+    return (
+      <div role="row" className="row loading" aria-rowindex={index + 2} ref={place}>
+        <span role="cell">Loading…</span>
+      </div>
+    );
+  }
+  const id = rollout.rollout_id;
+  const attempt = "attempt" in rollout ? rollout.attempt : undefined;
+  const summary = summaries?.get(id);
+  const tokens = summary && (summary.input_tokens != null || summary.output_tokens != null) ? (summary.input_tokens ?? 0) + (summary.output_tokens ?? 0) : null;
+  const took = attempt ? (attempt.end_time ?? (rollout.end_time || null) ?? now()) - attempt.start_time : null;
+  const most = rollout.config?.max_attempts ?? 1;
+  return (
+    <div
+      role="row"
+      className="row"
+      aria-rowindex={index + 2}
+      data-selected={selected.has(id) || undefined}
+      data-current={current || undefined}
+      ref={place}
+      onClick={(event) => {
+        if (!(event.target as HTMLElement).closest("input, a, label")) onOpen(id);
+      }}
+    >
+      <span role="cell" className="c-check">
+        <input type="checkbox" aria-label={`Select ${id}`} checked={selected.has(id)} onChange={() => onToggle(rollout)} />
+      </span>
+      <span role="cell" className="c-status">
+        <Status value={rollout.status} />
+      </span>
+      <span role="cell" className="c-input" dir="auto">
+        {task(rollout.input)}
+      </span>
+      <span role="cell" className="c-id mono">
+        <a
+          href={`rollouts/${encodeURIComponent(id)}`}
+          onClick={(event) => {
+            if (event.metaKey || event.ctrlKey) return;
+            event.preventDefault();
+            onOpen(id);
+          }}
+        >
+          {id}
+        </a>
+      </span>
+      <span role="cell" className="c-mode">
+        {rollout.mode ?? NONE}
+      </span>
+      <span role="cell" className="c-num">
+        <Reward value={summary?.reward} text={reward(summary?.reward)} />
+      </span>
+      <span role="cell" className="c-num">
+        {duration(took)}
+      </span>
+      <span role="cell" className="c-num">
+        {attempt ? `${attempt.sequence_id}/${most}` : NONE}
+      </span>
+      <span role="cell" className="c-num">
+        {count(tokens)}
+      </span>
+      <span role="cell" className="c-time" title={time(rollout.start_time)}>
+        {ago(rollout.start_time)}
+      </span>
+    </div>
+  );
+}
+
+function Selection({ rollouts, onClear }: { rollouts: Rollout[]; onClear: () => void }) {
+  const setStatus = useSetStatus();
+  const [said, setSaid] = useState("");
+  const act = (status: RolloutStatus, verb: string): void =>
+    setStatus.mutate(
+      { ids: rollouts.map(({ rollout_id }) => rollout_id), status },
+      { onSuccess: (changed) => setSaid(`${verb} ${changed}`) },
+    );
+  return (
+    <div className="selection" role="region" aria-label="Selection">
+      <strong>{rollouts.length} selected</strong>
+      <button type="button" className="button" disabled={setStatus.isPending} onClick={() => act("cancelled", "Cancelled")}>
+        <XCircle size={14} aria-hidden /> Cancel
+      </button>
+      <button type="button" className="button" disabled={setStatus.isPending} onClick={() => act("requeuing", "Requeued")}>
+        <RotateCcw size={14} aria-hidden /> Retry
+      </button>
+      <button type="button" className="button" onClick={() => void exportRollouts(rollouts).then((spans) => setSaid(`Exported ${rollouts.length} rollouts, ${spans} spans`), (error: unknown) => setSaid(String(error)))}>
+        <Download size={14} aria-hidden /> Export
+      </button>
+      <button type="button" className="button quiet" onClick={onClear}>
+        Clear
+      </button>
+      <span role="status" className="muted">
+        {said}
+      </span>
+      <Problem error={setStatus.error} />
+    </div>
+  );
+}

@@ -1,0 +1,186 @@
+import { useMemo } from "react";
+import type { Batch } from "../api/client";
+import { useSnapshots, useTraining } from "../api/queries";
+import { Chart, type Line } from "../components/Chart";
+import { Empty, Facts, Problem, Reward } from "../components/parts";
+import { NONE, ago, count, duration, preview, reward } from "../lib/format";
+import { promptVersions } from "../lib/prompts";
+import { runsOf } from "../lib/runs";
+import { useUrl } from "../lib/url";
+import { Groups } from "../training/Groups";
+import { Metrics } from "../training/Metrics";
+import { Prompts } from "../training/Prompts";
+
+export default function TrainingPage() {
+  const [url, change] = useUrl();
+  const training = useTraining();
+  const snapshots = useSnapshots();
+  const runs = useMemo(() => runsOf(snapshots.data ?? []), [snapshots.data]);
+  const names = useMemo(
+    () => [...new Set([...(training.data?.batches ?? []).map(({ run }) => run).reverse(), ...runs.map(({ name }) => name)])],
+    [training.data, runs],
+  );
+  const run = url.get("run") ?? names[0] ?? "";
+  const batches = useMemo(() => (training.data?.batches ?? []).filter((batch) => batch.run === run), [training.data, run]);
+  const step = url.get("batch") ?? "";
+  if (!training.data) {
+    return (
+      <section className="page">
+        <h1>Training</h1>
+        <Problem error={training.error} />
+        {training.data === null && <Empty>This server is of an older version and has no summary of training.</Empty>}
+        {training.isPending && <Empty>Reading rewards…</Empty>}
+      </section>
+    );
+  }
+  const checkpoint = runs.find(({ name }) => name === run);
+  const history = checkpoint?.history;
+  const versions = promptVersions(snapshots.data ?? [], batches, runs);
+  const finished = batches.reduce((total, batch) => total + batch.finished, 0);
+  const rollouts = batches.reduce((total, batch) => total + batch.rollouts, 0);
+  return (
+    <section className="page">
+      <div className="page-head">
+        <h1>Training</h1>
+        {names.length > 0 && (
+          <label className="select">
+            Run
+            <select value={run} onChange={(event) => change({ run: event.target.value, batch: "", prompt: "" })}>
+              {names.map((name) => (
+                <option key={name} value={name}>
+                  {name || "without a name"}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
+        {!training.data.complete && (
+          <span className="muted" role="status">
+            Reading rewards: {count(training.data.read)} of {count(training.data.total)}
+          </span>
+        )}
+      </div>
+      <Problem error={training.error} />
+      {batches.length === 0 ? (
+        <Empty>No rollouts yet. Each batch of a run becomes a point of the curve.</Empty>
+      ) : (
+        <>
+          <Facts
+            items={[
+              ["Batches", count(batches.length)],
+              ["Rollouts", `${count(finished)} of ${count(rollouts)} finished`],
+              ["Last reward", <Reward value={last(batches)} text={reward(last(batches))} />],
+              ["Best batch", <Reward value={best(batches)} text={reward(best(batches))} />],
+              ...Object.entries(checkpoint?.metrics ?? {}).map(([name, value]): [string, string] => [preview(name, 30), reward(value)]),
+            ]}
+          />
+          <h2>Reward</h2>
+          <Curves batches={batches} onPick={(batch) => change({ batch })} />
+        </>
+      )}
+      {history && history.series.length > 0 && <Metrics history={history} />}
+      {batches.length > 0 && (
+        <>
+          <h2>Batches</h2>
+          <Batches batches={batches} chosen={step} onPick={(batch) => change({ batch: batch === step ? "" : batch })} />
+          {step !== "" && <Groups run={run} batch={step} />}
+        </>
+      )}
+      {versions.length > 0 && (
+        <>
+          <h2>Prompts</h2>
+          <Prompts versions={versions} />
+        </>
+      )}
+    </section>
+  );
+}
+
+const last = (batches: Batch[]): number | null => batches.findLast(({ reward_mean }) => reward_mean != null)?.reward_mean ?? null;
+const best = (batches: Batch[]): number | null =>
+  batches.reduce<number | null>((top, { reward_mean }) => (reward_mean != null && (top === null || reward_mean > top) ? reward_mean : top), null);
+
+/** Half of the 95 % interval of a mean, by the normal distribution. */
+function halfInterval(batch: Batch): number | null {
+  return batch.reward_std == null ? null : (1.96 * batch.reward_std) / Math.sqrt(batch.rewarded);
+}
+
+function Curves({ batches, onPick }: { batches: Batch[]; onPick: (batch: string) => void }) {
+  const [x, lines] = useMemo((): [number[], Line[]] => {
+    const modes = [...new Set(batches.map(({ mode }) => mode ?? "rollouts"))];
+    return [
+      batches.map((_, index) => index),
+      modes.map((mode) => {
+        const own = batches.map((batch) => ((batch.mode ?? "rollouts") === mode ? batch : null));
+        return {
+          label: mode,
+          values: own.map((batch) => batch?.reward_mean ?? null),
+          spread: own.map((batch) => (batch ? halfInterval(batch) : null)),
+        };
+      }),
+    ];
+  }, [batches]);
+  return <Chart label="Mean reward of each batch" x={x} lines={lines} onPick={(index) => onPick(batches[index]?.batch ?? "")} />;
+}
+
+function Batches({ batches, chosen, onPick }: { batches: Batch[]; chosen: string; onPick: (batch: string) => void }) {
+  const shown = batches.toReversed().slice(0, 500);
+  const low = Math.min(...batches.map(({ reward_min }) => reward_min ?? Infinity));
+  const high = Math.max(...batches.map(({ reward_max }) => reward_max ?? -Infinity));
+  return (
+    <div className="table-scroll" tabIndex={0} role="region" aria-label="Batches">
+      <table className="table">
+        <thead>
+          <tr>
+            <th scope="col">Batch</th>
+            <th scope="col">Mode</th>
+            <th scope="col" className="num">Rollouts</th>
+            <th scope="col" className="num">Failed</th>
+            <th scope="col" className="num">Reward</th>
+            <th scope="col">Spread</th>
+            <th scope="col" className="num">Took</th>
+            <th scope="col" className="num">Started</th>
+          </tr>
+        </thead>
+        <tbody>
+          {shown.map((batch) => (
+            <tr key={batch.batch} data-current={batch.batch === chosen || undefined}>
+              <th scope="row">
+                <button type="button" className="link" aria-pressed={batch.batch === chosen} onClick={() => onPick(batch.batch)}>
+                  {preview(batch.batch, 60) || "without a name"}
+                </button>
+              </th>
+              <td>{batch.mode ?? NONE}</td>
+              <td className="num">
+                {count(batch.finished)}/{count(batch.rollouts)}
+              </td>
+              <td className="num">{batch.failed ? <span className="bad-text">{count(batch.failed)}</span> : "0"}</td>
+              <td className="num">
+                <Reward value={batch.reward_mean} text={reward(batch.reward_mean)} />
+                {batch.reward_std != null && <span className="muted"> ± {reward(halfInterval(batch))}</span>}
+              </td>
+              <td>
+                <Spread batch={batch} low={low} high={high} />
+              </td>
+              <td className="num">{duration(batch.end_time ? batch.end_time - batch.start_time : null)}</td>
+              <td className="num">{ago(batch.start_time)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** The smallest, the mean and the largest reward of a group, on the scale of all groups. */
+function Spread({ batch, low, high }: { batch: Batch; low: number; high: number }) {
+  const { reward_min: min, reward_max: max, reward_mean: mean } = batch;
+  if (min == null || max == null || mean == null) return <span className="muted">{NONE}</span>;
+  const at = (value: number): number => (high > low ? ((value - low) / (high - low)) * 100 : 50);
+  return (
+    <span className="spread" role="img" aria-label={`${reward(min)} to ${reward(max)}`}>
+      <span className="range" style={{ left: `${at(min)}%`, width: `max(${at(max) - at(min)}%, 2px)` }} />
+      <span className="mean" style={{ left: `${at(mean)}%` }} />
+    </span>
+  );
+}

@@ -1,0 +1,32 @@
+"""Hooks of this package: its commands."""
+
+from collections.abc import Sequence
+
+from agl_core.plugins import CommandSpec, hookimpl
+
+
+@hookimpl
+def agl_command() -> Sequence[CommandSpec]:
+    return [
+        CommandSpec(
+            name="top",
+            target="agl_top.top:top",
+            summary="Watch rollouts, queue, workers, rewards and rates",
+        ),
+        CommandSpec(
+            name="rollouts", target="agl_top.lists:rollouts", summary="List rollouts of a store"
+        ),
+        CommandSpec(
+            name="attempts",
+            target="agl_top.lists:attempts",
+            summary="List attempts of a rollout, or the latest of all",
+        ),
+        CommandSpec(
+            name="workers", target="agl_top.lists:workers", summary="List workers and their load"
+        ),
+        CommandSpec(
+            name="resources",
+            target="agl_top.lists:resources",
+            summary="List snapshots of resources, or show one",
+        ),
+    ]

@@ -1,0 +1,149 @@
+"""Prints a list once, or again when the store changes: for people, for pipes, as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from agl_core.cli import in_terminal, print_json, print_table
+from agl_core.errors import AglError, error_message
+from agl_core.store import LightningStore
+from agl_top.watching import watch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A list that was read from a store."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    items: Sequence[dict[str, Any]]
+    """The same as JSON; each has the key that ``key`` names."""
+    key: str
+    total: int | None
+    """Number of matches; None if there are more than ``rows``, which are not counted."""
+
+
+Read = Callable[[LightningStore], Awaitable[Listing]]
+
+
+def list_options(command: F) -> F:
+    """Add the options of every list."""
+    options = [
+        click.option(
+            "--limit",
+            type=click.IntRange(1),
+            default=20,
+            show_default=True,
+            help="Longest list.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--watch",
+            "watches",
+            is_flag=True,
+            help="Go on until Ctrl+C: a list that follows the store, or, in a pipe, a line for "
+            "each item that is new or changed.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def show(store: LightningStore, read: Read, *, as_json: bool, watches: bool) -> int:
+    """Print what ``read`` returns; return the exit code."""
+    try:
+        if not watches:
+            _print(asyncio.run(_once(store, read)), as_json)
+        elif in_terminal() and not as_json:
+            asyncio.run(_follow(store, read))
+        else:
+            asyncio.run(_stream(store, read, as_json))
+    except KeyboardInterrupt:
+        if not watches:
+            raise
+    return 0
+
+
+async def _once(store: LightningStore, read: Read) -> Listing:
+    try:
+        return await read(store)
+    finally:
+        await store.close()
+
+
+def _print(found: Listing, as_json: bool) -> None:
+    if as_json:
+        print_json(found.items)
+        return
+    print_table(found.columns, found.rows)
+    if found.total is None:
+        click.echo("there are more: raise --limit", err=True)
+    elif (left := found.total - len(found.rows)) > 0:
+        click.echo(f"{left} more: raise --limit", err=True)
+
+
+async def _follow(store: LightningStore, read: Read) -> None:
+    """Redraw the list in a terminal."""
+
+    async def draw() -> None:
+        try:
+            found = await read(store)
+        except AglError as error:  # a server that is away may return
+            live.update(Text(f"{error_message(error)}; trying again"), refresh=True)
+            return
+        room = max(1, live.console.height - 2)
+        table = Table(box=None, header_style="bold")
+        for column in found.columns:
+            table.add_column(column, no_wrap=True, overflow="ellipsis")
+        for row in found.rows[:room]:
+            table.add_row(*map(Text, row))
+        live.update(table, refresh=True)
+
+    try:
+        with Live(console=Console(), screen=True, auto_refresh=False) as live:
+            await watch(store, draw, _SECONDS)
+    finally:
+        await store.close()
+
+
+async def _stream(store: LightningStore, read: Read, as_json: bool) -> None:
+    """Print each item that is new or has changed, one per line."""
+    known: dict[str, str] = {}
+    problem = ""
+
+    async def tell() -> None:
+        nonlocal known, problem
+        try:
+            found = await read(store)
+        except AglError as error:
+            if problem != (problem := error_message(error)):
+                click.echo(f"agl: {problem}; trying again", err=True)
+            return
+        problem = ""
+        now: dict[str, str] = {}
+        for row, item in zip(found.rows, found.items, strict=True):
+            key = str(item[found.key])
+            now[key] = json.dumps(item, default=str)
+            if now[key] != known.get(key):
+                click.echo(now[key] if as_json else "  ".join(row))
+        known = now
+
+    try:
+        await watch(store, tell, _SECONDS)
+    finally:
+        await store.close()

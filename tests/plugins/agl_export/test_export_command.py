@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +102,20 @@ def test_sft(folder, capsys):
     found = rows("best.jsonl")
     assert [row["messages"] for row in found] == [[user(f"{n}"), said("right")] for n in range(10)]
     assert {row["reward"] for row in found} == {1.0}
+
+
+class Screen(io.StringIO):
+    """A terminal as standard error."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_how_far_an_export_is(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["export", "sft", "best.jsonl"]) == 0
+    assert re.search(r"rollouts .*25/25", screen.getvalue())
 
 
 def test_every_rollout_is_counted_with_its_reason(folder, capsys):

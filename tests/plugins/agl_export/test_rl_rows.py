@@ -41,6 +41,8 @@ def test_a_trajectory():
         "task": "task",
         "rollout_id": one.rollout_id,
         "attempt_id": one.attempt_id,
+        "parent_id": None,
+        "turn": None,
         "agent": "*",
         "ids_present": True,
         "logprobs_present": True,

@@ -30,6 +30,8 @@ def test_a_row_holds_the_conversation_and_its_origin():
         "task": "task",
         "rollout_id": one.rollout_id,
         "attempt_id": one.attempt_id,
+        "parent_id": None,
+        "turn": None,
     }
     assert report.used == 1
 
@@ -113,6 +115,8 @@ def test_labels_mark_the_tokens_that_the_model_sampled():
         "task": "task",
         "rollout_id": two_turns.rollout_id,
         "attempt_id": two_turns.attempt_id,
+        "parent_id": None,
+        "turn": None,
         "agent": "*",
         "ids_present": True,
         "logprobs_present": False,

@@ -40,8 +40,8 @@ def make(**fields: Any) -> Span:
 
 def decode(request: Any) -> list[dict[str, Any]]:
     message = decode_request(request.SerializeToString(), PROTOBUF_TYPE)
-    found, homeless = pending_spans(message, None, None)
-    assert homeless == 0
+    found, rejected = pending_spans(message, None, None, 0)
+    assert not rejected
     return [from_json(span.payload) for span in encode_spans(found, ())]
 
 

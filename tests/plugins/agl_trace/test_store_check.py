@@ -10,6 +10,7 @@ import pytest
 from agl_core.doctor import Finding
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, RolloutConfig, Span
+from agl_testing import Clock
 from agl_testing.samples import full_span, reward_span, span_of
 from agl_testing.traces import trace
 from agl_trace.check import check_store
@@ -29,6 +30,21 @@ async def finding_of(store, check: str, *, later: float = 0.0, **options) -> Fin
 async def bad(store, *, later: float = 0.0) -> list[str]:
     found = await check_store(store, now=time.time() + later)
     return [finding.check for finding in found if finding.severity in ("warning", "error")]
+
+
+async def test_times_are_judged_by_the_clock_of_the_store(store, monkeypatch):
+    await store.enqueue_rollout("task")
+    await store.dequeue_rollout("Worker-0")
+    told = (await store.statistics())["time"]
+
+    async def statistics():
+        return {"name": "elsewhere", "time": told}
+
+    with Clock(told + 7200).installed():
+        ours = [each.check for each in await check_store(store)]
+        monkeypatch.setattr(store, "statistics", statistics)
+        its = [each.check for each in await check_store(store)]
+    assert ("stuck" in ours, "stuck" in its) == (True, False)
 
 
 async def run(

@@ -117,6 +117,7 @@ def test_json(ids, capsys):
         "mode": "train",
         "resources_id": None,
         "input": {"q": 1},
+        "replay": None,
     }
     assert (said["attempt"]["attempt_id"], said["attempt"]["attempts"]) == (ids[2], 2)
     assert said["summary"] == {

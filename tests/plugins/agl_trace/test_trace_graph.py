@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.adapter import TraceTree
+from agl_adapters import TraceTree
 from agl_core.errors import MissingDependencyError
 from agl_core.types import Span
 from agl_trace import tree_to_dot, visualize_tree

@@ -54,6 +54,16 @@ def test_overlapping_siblings_keep_their_times():
     assert [(row.start, row.seconds) for row in rows.rows] == [(0, 3), (0, 2), (1, 2)]
 
 
+def test_the_clock_of_a_proxy_may_differ():
+    call = span(2, 1, start=1, end=3)
+    proxy = span(3, 2, start=7201.5, end=7202.5)
+    assert proxy.parent is not None
+    proxy.parent.is_remote = True
+    view = view_trace([span(1, start=0, end=9), call, proxy])
+    assert [(row.start, row.seconds) for row in view.rows] == [(0, 9), (1, 2), (1.5, 1)]
+    assert view.summary.seconds == 9
+
+
 def test_several_roots_are_all_at_the_top():
     assert shape([span(2), span(1)]) == [(1, 0), (2, 0)]
 

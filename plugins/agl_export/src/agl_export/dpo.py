@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from agl_core.adapter import TrajectoryRow
+from agl_adapter_trajectory import TrajectoryRow
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import OpenAIMessages
 from agl_export.report import ExportReport, Skip

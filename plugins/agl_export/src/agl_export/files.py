@@ -152,7 +152,7 @@ class _Parquet:
             return pa.float64()
         if name in _FLAGS:
             return pa.bool_()
-        if name == "prompt_length":
+        if name in ("prompt_length", "turn"):
             return pa.int64()
         if name == "responses":
             return pa.list_(pa.list_(pa.int64()))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agl_core.adapter import TracerTraceToTriplet, read_logprobs
+from agl_adapter_trajectory import read_logprobs
+from agl_adapters import TracerTraceToTriplet
 from agl_core.errors import InvalidArgumentError
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import Row, Sample, about, trajectories

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from agl_core.algorithm import show_progress
 from agl_core.errors import SpansEvictedError
-from agl_core.types import AttemptedRollout, Rollout, RolloutMode, RolloutStatus
+from agl_core.types import AttemptedRollout, ReplayConfig, Rollout, RolloutMode, RolloutStatus
 from agl_export.files import check_format, writing_rows
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import Row, Sample, final_reward, task_key
@@ -32,7 +33,7 @@ _PAGE: Final = 200
 _READERS: Final = 16  # rollouts whose spans are read concurrently
 _HASHES: Final = 2**64
 _ABOUT: Final = frozenset(
-    {"reward", "task", "rollout_id", "attempt_id", "agent", "response_id"}
+    {"reward", "task", "rollout_id", "attempt_id", "parent_id", "turn", "agent", "response_id"}
     | {"ids_present", "logprobs_present", "models", "model_versions", "break_cause"}
     | {"reward_chosen", "reward_rejected", "rollout_chosen", "rollout_rejected"}
 )
@@ -161,24 +162,31 @@ async def read_samples(
         selection: Selects rollouts.
         report: Counts all rollouts, and those without a sample.
     """
-    tasks: dict[str, list[str]] = {}
+    tasks: dict[str, dict[str, ReplayConfig | None]] = {}
     async for rollout in _rollouts(store):
         report.rollouts += 1
         reason = selection.why_not(rollout)
         if reason is None:
-            tasks.setdefault(task_key(rollout.input), []).append(rollout.rollout_id)
+            replay = rollout.config.replay
+            tasks.setdefault(task_key(rollout.input), {})[rollout.rollout_id] = replay
         else:
             report.leave_out(reason)
-    for task, rollout_ids in tasks.items():
-        samples: dict[str, Sample] = {}
-        limit = anyio.CapacityLimiter(_READERS)
-        try:
-            async with anyio.create_task_group() as group:
-                for rollout_id in rollout_ids:
-                    group.start_soon(_read_sample, store, rollout_id, task, samples, limit, report)
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # every read failed in the same way
-        yield task, [samples[key] for key in rollout_ids if key in samples]
+    done = 0
+    with show_progress("rollouts", sum(map(len, tasks.values()))) as progress:
+        for task, rollouts in tasks.items():
+            samples: dict[str, Sample] = {}
+            limit = anyio.CapacityLimiter(_READERS)
+            try:
+                async with anyio.create_task_group() as group:
+                    for rollout_id, replay in rollouts.items():
+                        group.start_soon(
+                            _read_sample, store, rollout_id, replay, task, samples, limit, report
+                        )
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None  # every read failed in the same way
+            yield task, [samples[key] for key in rollouts if key in samples]
+            done += len(rollouts)
+            progress.update(done)
 
 
 async def _rollouts(store: LightningStore) -> AsyncIterator[Rollout]:
@@ -193,6 +201,7 @@ async def _rollouts(store: LightningStore) -> AsyncIterator[Rollout]:
 async def _read_sample(
     store: LightningStore,
     rollout_id: str,
+    replay: ReplayConfig | None,
     task: str,
     samples: dict[str, Sample],
     limit: anyio.CapacityLimiter,
@@ -207,4 +216,13 @@ async def _read_sample(
     if not spans:
         report.leave_out(Skip.NO_SPANS)
         return
-    samples[rollout_id] = Sample(rollout_id, spans[0].attempt_id, task, final_reward(spans), spans)
+    fork = replay if replay is not None and replay.then == "live" else None
+    samples[rollout_id] = Sample(
+        rollout_id,
+        spans[0].attempt_id,
+        task,
+        final_reward(spans),
+        spans,
+        parent_id=fork and fork.rollout_id,
+        turn=fork and fork.until,
+    )

@@ -8,16 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from agl_core.adapter import (
-    AdapterReport,
-    CallRules,
-    TraceToMessages,
-    TraceToTrajectory,
-    TraceTree,
-    TrajectoryRow,
-    is_model_call,
-    read_reward,
-)
+from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
+from agl_adapters import CallRules, TraceToMessages, TraceTree, is_model_call
+from agl_core.adapter import AdapterReport, read_reward
 from agl_core.types import OpenAIMessages, Span
 
 __all__ = [
@@ -48,6 +41,8 @@ class Sample:
         task: Key of its task; rollouts with equal keys are compared.
         reward: Its final reward; None if it has none, NaN if it cannot be read.
         spans: The spans of the attempt, by sequence id.
+        parent_id: The rollout that it is a fork of, if any.
+        turn: Number of calls that it repeats of its parent.
     """
 
     rollout_id: str
@@ -55,6 +50,8 @@ class Sample:
     task: str
     reward: float | None
     spans: Sequence[Span] = field(repr=False)
+    parent_id: str | None = None
+    turn: int | None = None
 
 
 def task_key(task: Any) -> str:
@@ -69,12 +66,14 @@ def final_reward(spans: Sequence[Span]) -> float | None:
 
 
 def about(sample: Sample) -> Row:
-    """Return the columns about a row's origin: reward, task and ids."""
+    """Return the columns about a row's origin: reward, task, ids, and the parent of a fork."""
     return {
         "reward": sample.reward,
         "task": sample.task,
         "rollout_id": sample.rollout_id,
         "attempt_id": sample.attempt_id,
+        "parent_id": sample.parent_id,
+        "turn": sample.turn,
     }
 
 
@@ -182,7 +181,7 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
 def trajectories(
     spans: Sequence[Span], *, agent_match: str | None = None, report: AdapterReport | None = None
 ) -> list[TrajectoryRow]:
-    """Return the token rows of an attempt, from :class:`~agl_core.adapter.TraceToTrajectory`.
+    """Return the token rows of an attempt, from :class:`~agl_adapter_trajectory.TraceToTrajectory`.
 
     Args:
         spans: The spans of one attempt.

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agl_core.adapter import TrajectoryRow
+from agl_adapter_trajectory import TrajectoryRow
 from agl_core.errors import InvalidArgumentError
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import (
@@ -164,7 +164,7 @@ def _token_rows(
 
 
 def certificate_columns(row: TrajectoryRow) -> Row:
-    """Return the columns of a row's certificate; see :class:`~agl_core.adapter.Certificate`."""
+    """Return a certificate as columns; see :class:`~agl_adapter_trajectory.Certificate`."""
     certificate = row.certificate
     return {
         "ids_present": certificate.ids_present,

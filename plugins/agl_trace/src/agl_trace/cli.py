@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from agl_core.cli import in_terminal, open_store, print_json, store_options
-from agl_core.errors import AttemptNotFoundError, ConfigError, RolloutNotFoundError
+from agl_core.errors import ConfigError
+from agl_trace.selection import LATEST, find_attempt, find_rollout
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["trace"]
 
-_LATEST: Final = "latest"
-_SHOWN_IDS: Final = 5
 _NARROWEST: Final = 24
 _IN_A_FILE: Final = 120  # columns of output that is not a terminal
 
@@ -35,12 +34,15 @@ _IN_A_FILE: Final = 120  # columns of output that is not a terminal
 @store_options
 @click.option(
     "--attempt",
-    default=_LATEST,
+    default=LATEST,
     show_default=True,
     metavar="ATTEMPT",
     help="Which attempt: its number (1, 2, …), its id, or latest.",
 )
 @click.option("--depth", type=click.IntRange(min=0), help="Fold deeper levels of the tree.")
+@click.option(
+    "--forks", is_flag=True, help="Show the tree of the rollouts that are forks of each other."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 @click.option(
     "--otlp",
@@ -63,6 +65,7 @@ def trace(
     url: str | None,
     attempt: str,
     depth: int | None,
+    forks: bool,
     as_json: bool,
     otlp: str | None,
     headers: tuple[str, ...],
@@ -74,6 +77,10 @@ def trace(
     """
     if headers and otlp is None:
         raise ConfigError("--header needs --otlp")
+    if forks:
+        if otlp is not None:
+            raise ConfigError("--forks and --otlp exclude each other")
+        return _show_forks(open_store(backend, path, url, reading=True), rollout, as_json)
     sender = None if otlp is None else _sender(otlp, headers)
     recorded = asyncio.run(_read(open_store(backend, path, url, reading=True), rollout, attempt))
     if sender is None:
@@ -97,50 +104,13 @@ class _Recorded:
 
 async def _read(store: LightningStore, rollout_id: str, attempt_id: str) -> _Recorded:
     try:
-        rollout = await _find_rollout(store, rollout_id)
+        rollout = await find_rollout(store, rollout_id)
         attempts = (await store.query_attempts(rollout.rollout_id)).items
-        attempt = _find_attempt(rollout, attempts, attempt_id)
+        attempt = find_attempt(rollout, attempts, attempt_id)
         spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id)
     finally:
         await store.close()
     return _Recorded(rollout, attempt, len(attempts), spans.items)
-
-
-async def _find_rollout(store: LightningStore, wanted: str) -> Rollout:
-    if wanted == _LATEST:
-        page = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=1)
-        if not page.items:
-            raise RolloutNotFoundError("the store has no rollout yet")
-        return page.items[0]
-    exact = await store.get_rollout_by_id(wanted)
-    if exact is not None:
-        return exact
-    page = await store.query_rollouts(
-        rollout_id_contains=wanted, sort_by="start_time", sort_order="desc", limit=_SHOWN_IDS
-    )
-    if not page.items:
-        raise RolloutNotFoundError(f"the store has no rollout {wanted!r}")
-    if page.total > 1:
-        found = ", ".join(one.rollout_id for one in page.items)
-        more = f" and {page.total - _SHOWN_IDS} more" if page.total > _SHOWN_IDS else ""
-        raise RolloutNotFoundError(f"{wanted!r} is part of {page.total} ids: {found}{more}")
-    return page.items[0]
-
-
-def _find_attempt(rollout: Rollout, attempts: Sequence[Attempt], wanted: str) -> Attempt:
-    if not attempts:
-        raise AttemptNotFoundError(
-            f"rollout {rollout.rollout_id} has no attempt yet: it is {rollout.status}"
-        )
-    if wanted == _LATEST:
-        return attempts[-1]
-    for attempt in attempts:
-        if wanted in (attempt.attempt_id, str(attempt.sequence_id)):
-            return attempt
-    known = ", ".join(f"{one.sequence_id} ({one.attempt_id})" for one in attempts[-_SHOWN_IDS:])
-    raise AttemptNotFoundError(
-        f"rollout {rollout.rollout_id} has no attempt {wanted!r}; it has {known}"
-    )
 
 
 # -- showing ---------------------------------------------------------------------------------------
@@ -160,11 +130,29 @@ def _show(recorded: _Recorded, depth: int | None, as_json: bool) -> None:
         click.echo("\n".join(lines), color=style.color)
 
 
+def _show_forks(store: LightningStore, wanted: str, as_json: bool) -> int:
+    from agl_trace.forks import ForkTree, read_forks, render_forks
+
+    async def read() -> ForkTree:
+        try:
+            return await read_forks(store, await find_rollout(store, wanted))
+        finally:
+            await store.close()
+
+    tree = asyncio.run(read())
+    if as_json:
+        print_json(tree.as_dict())
+    else:
+        click.echo("\n".join(render_forks(tree, unicode=_style().unicode)))
+    return 0
+
+
 def _as_json(recorded: _Recorded, view: TraceView) -> dict[str, Any]:
     summary = asdict(view.summary)
     if view.summary.reward is not None and not math.isfinite(view.summary.reward):
         summary["reward"] = None  # JSON has no NaN and no infinities
     rollout, attempt = recorded.rollout, recorded.attempt
+    replay = rollout.config.replay
     return {
         "rollout": {
             "rollout_id": rollout.rollout_id,
@@ -172,6 +160,7 @@ def _as_json(recorded: _Recorded, view: TraceView) -> dict[str, Any]:
             "mode": rollout.mode,
             "resources_id": rollout.resources_id,
             "input": rollout.input,
+            "replay": replay and replay.model_dump(),
         },
         "attempt": {**attempt.model_dump(mode="json"), "attempts": recorded.attempts},
         "summary": summary,
@@ -196,8 +185,15 @@ def _title(recorded: _Recorded, summary: TraceSummary) -> list[str]:
     if summary.errors:
         facts.append(_count(summary.errors, "error"))
     mode = f", {rollout.mode}" if rollout.mode else ""
+    replay = rollout.config.replay
+    origin: list[str] = []
+    if replay is not None:
+        what = "fork" if replay.then == "live" else "replay"
+        until = "" if replay.until is None else f" after call {replay.until}"
+        origin = [f"{what} of {replay.rollout_id}{until}"]
     return [
         f"rollout {rollout.rollout_id}: {rollout.status}{mode}",
+        *origin,
         f"attempt {attempt.sequence_id}{of}, {attempt.attempt_id}: {attempt.status}",
         ", ".join(facts),
     ]

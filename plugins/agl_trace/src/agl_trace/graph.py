@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agl_core.adapter import TraceTree
+from agl_adapters import TraceTree
 from agl_core.errors import MissingDependencyError
 
 __all__ = ["tree_to_dot", "visualize_tree"]

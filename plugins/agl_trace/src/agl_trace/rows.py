@@ -11,15 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from agl_adapters import VIRTUAL_ROOT, ModelCall, TraceTree, by_start, is_model_call
 from agl_core import semconv
-from agl_core.adapter import (
-    VIRTUAL_ROOT,
-    ModelCall,
-    TraceTree,
-    by_start,
-    is_model_call,
-    read_reward,
-)
+from agl_core.adapter import read_reward
 from agl_core.emitter import get_rewards_from_span
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
@@ -136,9 +130,10 @@ def view_trace(spans: Sequence[Span]) -> TraceView:
     if not spans:
         return TraceView([], TraceSummary(0, 0.0, 0, 0, 0, None, 0, 0))
     top = _tree(spans)
-    origin = min(_times(spans, "start_time"), default=None)
+    timed = [node.span for node in top.traverse()]
+    origin = min(_times(timed, "start_time"), default=None)
     if origin is None:
-        origin = min(_times(spans, "end_time"), default=0.0)
+        origin = min(_times(timed, "end_time"), default=0.0)
     rows: list[SpanRow] = []
     tops = top.children if top.id == VIRTUAL_ROOT else [top]
     recorded = {span.span_id for span in spans}

@@ -31,9 +31,10 @@ async def check_store(
         store: The store.
         silent_seconds: Seconds without a heartbeat or request after which a worker counts as gone.
         max_traces: How many traces to read, newest first.
-        now: The time, in epoch seconds; by default the current time.
+        now: The time, in epoch seconds; by default that of the store's clock.
     """
-    now = time.time() if now is None else now
+    if now is None:
+        now = (await store.statistics()).get("time", time.time())
     rollouts = list(await store.query_rollouts())
     snapshot = Snapshot(
         rollouts=rollouts,

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from agl_core.adapter import (
-    AdapterReport,
-    CertificateSummary,
-    Reason,
-    TracerTraceToTriplet,
-    TraceToTrajectory,
-    read_reward,
-)
+from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory
+from agl_adapters import TracerTraceToTriplet
+from agl_core.adapter import AdapterReport, Reason, read_reward
 from agl_core.doctor import Finding, Severity, examples
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import RUNNING_STATUSES, AttemptedRollout, Span

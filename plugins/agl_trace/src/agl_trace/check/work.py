@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from agl_core.doctor import Finding, examples
+from agl_core.lifecycle import is_abandoned
 from agl_core.types import (
     QUEUING_STATUSES,
     RUNNING_STATUSES,
@@ -104,7 +105,7 @@ def _why_it_hangs(
     if snapshot.now - heard <= snapshot.silent_seconds:
         return None
     worker = snapshot.workers.get(attempt.worker_id or "")
-    on_it = worker is not None and worker.current_attempt_id == attempt.attempt_id
+    on_it = worker is not None and not is_abandoned(worker, attempt)
     if snapshot.is_alive(worker) and on_it:
         return None  # the runner waits for a long model call, which writes no span until it ends
     if worker is None:

@@ -1,0 +1,123 @@
+"""The agent of a replay: the user's agent, whose models are the replaying proxy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, cast
+
+from agl_core.agent import LitAgent, RunnerView, TrainerView
+from agl_core.types import (
+    LLM,
+    AttemptedRollout,
+    NamedResources,
+    ProxyLLM,
+    Rollout,
+    RolloutRawResult,
+)
+
+__all__ = ["Around", "ReplayedAgent", "endpoints_in_environment"]
+
+Around = Callable[[AttemptedRollout, NamedResources], AbstractContextManager[NamedResources]]
+"""Prepares a replay; yields the resources that the agent gets."""
+
+
+class ReplayedAgent(LitAgent[Any]):
+    """Runs an agent within a context that gives it the resources of a replay.
+
+    Args:
+        agent: The user's agent.
+        around: Called before each run of the agent, in its thread.
+    """
+
+    def __init__(self, agent: LitAgent[Any], around: Around) -> None:
+        super().__init__()
+        self._agent = agent
+        self._around = around
+
+    def set_trainer(self, trainer: TrainerView) -> None:
+        self._agent.set_trainer(trainer)
+
+    def set_runner(self, runner: RunnerView) -> None:
+        super().set_runner(runner)
+        self._agent.set_runner(runner)
+
+    def is_async(self) -> bool:
+        return self._agent.is_async()
+
+    def check_signature(self) -> None:
+        self._agent.check_signature()
+
+    def training_rollout(
+        self, task: Any, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        with self._around(cast("AttemptedRollout", rollout), resources) as replayed:
+            return self._agent.training_rollout(task, replayed, rollout)
+
+    def validation_rollout(
+        self, task: Any, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        with self._around(cast("AttemptedRollout", rollout), resources) as replayed:
+            return self._agent.validation_rollout(task, replayed, rollout)
+
+    async def training_rollout_async(
+        self, task: Any, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        with self._around(cast("AttemptedRollout", rollout), resources) as replayed:
+            return await self._agent.training_rollout_async(task, replayed, rollout)
+
+    async def validation_rollout_async(
+        self, task: Any, resources: NamedResources, rollout: Rollout
+    ) -> RolloutRawResult:
+        with self._around(cast("AttemptedRollout", rollout), resources) as replayed:
+            return await self._agent.validation_rollout_async(task, replayed, rollout)
+
+
+def redirect(resources: NamedResources, base_url: str, ids: tuple[str, str]) -> NamedResources:
+    """Return resources whose models are behind a proxy, under the URL of one attempt."""
+    whole = ProxyLLM(endpoint=base_url, model="")
+    found = dict(resources)
+    for name, resource in resources.items():
+        if isinstance(resource, ProxyLLM):
+            found[name] = resource.model_copy(update={"endpoint": base_url})
+        elif isinstance(resource, LLM):
+            url = whole.get_base_url(*ids)
+            found[name] = resource.model_copy(update={"endpoint": url})
+    return found
+
+
+_BASE_URLS: Final = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+_KEYS: Final = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+
+@contextmanager
+def endpoints_in_environment(base_url: str) -> Generator[None]:
+    """Set the variables from which OpenAI's and Anthropic's clients read their endpoint.
+
+    For agents that take no model from their resources. The variables are those of the process, so
+    only one replay at a time may do this.
+
+    Args:
+        base_url: Base URL that ends in ``/v1``.
+    """
+    values = {
+        **dict.fromkeys(_BASE_URLS, base_url),
+        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
+        # The clients refuse to start without a key.
+        **{name: os.environ.get(name) or "none" for name in _KEYS},
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _restore(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,0 +1,241 @@
+"""Recorded answers as the bytes that a model server sends.
+
+A span holds an answer in the shape of chat. The answer is written in the protocol of the call; a
+stream has several chunks, so that the agent's code for streams runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from agl_codec import stream_translator, translate_response
+from agl_core.genai import DONE, Json, Protocol, dumps, event_bytes, loads, named_event
+from agl_core.ids import generate_id
+
+__all__ = ["answer_body", "answer_chunks"]
+
+_PIECES: Final = 16
+"""Most chunks that a text is cut into."""
+
+
+def answer_body(attributes: Mapping[str, Any], protocol: Protocol, request: Json) -> bytes:
+    """Return the answer of a call.
+
+    Args:
+        attributes: Attributes of the recorded span.
+        protocol: Protocol of the answer.
+        request: The request that is answered, in that protocol.
+    """
+    if protocol == "completions":
+        return dumps(_completion(attributes, request))
+    return dumps(translate_response("chat", protocol, _chat(attributes, request)))
+
+
+def answer_chunks(
+    attributes: Mapping[str, Any], protocol: Protocol, request: Json, *, whole: bool = True
+) -> list[bytes]:
+    """Return the answer of a call as the events of a stream; parameters as :func:`answer_body`.
+
+    Args:
+        attributes: Attributes of the recorded span.
+        protocol: Protocol of the answer.
+        request: The request that is answered.
+        whole: Whether the recorded stream came to its end; if not, only what had come is sent.
+    """
+    if protocol == "completions":
+        events = list(_completion_events(_completion(attributes, request)))
+    else:
+        events = list(_chat_events(_chat(attributes, request)))
+    if not whole:
+        # What follows the last piece of a choice says that the choice is complete.
+        events = [event for event in events if not _is_end(event)]
+    if protocol in ("chat", "completions"):
+        options = request.get("stream_options") or {}
+        if not options.get("include_usage"):
+            events = [event for event in events if event["choices"]]
+        return [*map(event_bytes, events), *([DONE] if whole else [])]
+    translator = stream_translator("chat", protocol, usage=True)
+    made = [out for event in events for out in translator.feed(event)]
+    return [named_event(event) for event in [*made, *(translator.close() if whole else [])]]
+
+
+# -- the answer ------------------------------------------------------------------------------------
+
+
+def _chat(attributes: Mapping[str, Any], request: Json) -> Json:
+    choices: list[Json] = []
+    for position, message in enumerate(_messages(attributes)):
+        choice: Json = {
+            "index": position,
+            "message": _message(message["parts"]),
+            "finish_reason": message.get("finish_reason") or None,
+            "logprobs": None,
+        }
+        suffix = f".{position}" if position else ""
+        logprobs = attributes.get(f"logprobs.content{suffix}")
+        if logprobs is not None and _asked(request, "logprobs"):
+            content = [{"bytes": None, "top_logprobs": [], **one} for one in _json(logprobs)]
+            choice["logprobs"] = {"content": content}
+        ids = attributes.get(f"response_token_ids{suffix}")
+        if ids is not None and _asked(request, "return_token_ids"):
+            choice["token_ids"] = list(ids)
+        choices.append(choice)
+    return _response(attributes, request, "chat.completion", "prompt_token_ids", choices)
+
+
+def _completion(attributes: Mapping[str, Any], request: Json) -> Json:
+    choices: list[Json] = []
+    for choice in _chat(attributes, {**request, "logprobs": True})["choices"]:
+        logprobs = choice["logprobs"]
+        if logprobs is not None:
+            entries = logprobs["content"]
+            choice["logprobs"] = {
+                "tokens": [one["token"] for one in entries],
+                "token_logprobs": [one["logprob"] for one in entries],
+            }
+        if request.get("logprobs") is None:
+            choice["logprobs"] = None
+        choice["text"] = choice.pop("message")["content"] or ""
+        if "token_ids" in choice and "prompt_token_ids" in attributes:
+            choice["prompt_token_ids"] = list(attributes["prompt_token_ids"])
+        choices.append(choice)
+    return _response(attributes, request, "text_completion", None, choices)
+
+
+def _response(
+    attributes: Mapping[str, Any],
+    request: Json,
+    kind: str,
+    prompt_key: str | None,
+    choices: list[Json],
+) -> Json:
+    response: Json = {
+        "id": attributes.get("gen_ai.response.id") or f"replayed-{generate_id(12)}",
+        "object": kind,
+        "created": 0,
+        "model": attributes.get("gen_ai.response.model") or request.get("model"),
+        "choices": choices,
+    }
+    fingerprint = attributes.get("gen_ai.response.system_fingerprint")
+    if fingerprint is not None:
+        response["system_fingerprint"] = fingerprint
+    ids = attributes.get("prompt_token_ids")
+    if prompt_key and ids is not None and _asked(request, "return_token_ids"):
+        response[prompt_key] = list(ids)
+    usage = _usage(attributes)
+    if usage is not None:
+        response["usage"] = usage
+    return response
+
+
+def _usage(attributes: Mapping[str, Any]) -> Json | None:
+    name = "gen_ai.usage."
+    prompt = attributes.get(name + "input_tokens")
+    output = attributes.get(name + "output_tokens")
+    if prompt is None and output is None:
+        return None
+    usage: Json = {
+        "prompt_tokens": prompt or 0,
+        "completion_tokens": output or 0,
+        "total_tokens": (prompt or 0) + (output or 0),
+    }
+    cached = attributes.get(name + "cache_read.input_tokens")
+    thought = attributes.get(name + "reasoning.output_tokens")
+    if cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    if thought is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage
+
+
+def _asked(request: Json, name: str) -> bool:
+    return request.get(name) not in (None, False)
+
+
+def _messages(attributes: Mapping[str, Any]) -> list[Json]:
+    found = attributes.get("gen_ai.output.messages")
+    return [] if found is None else _json(found)
+
+
+def _json(value: Any) -> Any:
+    return loads(value.encode()) if isinstance(value, str) else value
+
+
+def _message(parts: list[Json]) -> Json:
+    """Return the chat message of recorded parts (:func:`agl_core.genai.message_parts`)."""
+    message: Json = {"role": "assistant", "content": None}
+    texts = [part.get("content") for part in parts if part["type"] == "text"]
+    if texts:
+        message["content"] = "".join(text for text in texts if text is not None)
+    for part in parts:
+        if part["type"] == "reasoning":
+            message["reasoning_content"] = part["content"]
+        elif part["type"] == "refusal":
+            message["refusal"] = part["content"]
+        elif part["type"] == "tool_call":
+            call = {"name": part.get("name"), "arguments": part.get("arguments") or ""}
+            found = {"id": part.get("id"), "type": "function", "function": call}
+            message.setdefault("tool_calls", []).append(found)
+    return message
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def _chat_events(response: Json) -> Iterator[Json]:
+    prompt = response.pop("prompt_token_ids", None)
+    for choice in response["choices"]:
+        message = choice.pop("message")
+        first: Json = {"role": "assistant"}
+        if not message.get("tool_calls"):
+            first["content"] = ""
+        event = _event(response, choice["index"], delta=first)
+        if prompt is not None:
+            event["prompt_token_ids"] = prompt
+        yield event
+        for key in ("reasoning_content", "content", "refusal"):
+            for piece in _pieces(message.get(key)):
+                yield _event(response, choice["index"], delta={key: piece})
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            named = {"name": call["function"]["name"], "arguments": ""}
+            head = {"index": number, "id": call["id"], "type": "function", "function": named}
+            yield _event(response, choice["index"], delta={"tool_calls": [head]})
+            for piece in _pieces(call["function"]["arguments"]):
+                rest = {"index": number, "function": {"arguments": piece}}
+                yield _event(response, choice["index"], delta={"tool_calls": [rest]})
+        yield _event(response, **choice, delta={})
+    yield from _usage_events(response)
+
+
+def _completion_events(response: Json) -> Iterator[Json]:
+    for choice in response["choices"]:
+        for piece in _pieces(choice["text"]):
+            yield _event(response, choice["index"], text=piece)
+        yield _event(response, **{**choice, "text": ""})
+    yield from _usage_events(response)
+
+
+def _usage_events(response: Json) -> Iterator[Json]:
+    usage = response.get("usage")
+    if usage is not None:
+        yield {**_event(response, 0), "choices": [], "usage": usage}
+
+
+def _event(response: Json, index: int, **choice: Any) -> Json:
+    choice = {"index": index, "finish_reason": None, "logprobs": None, **choice}
+    head = {key: value for key, value in response.items() if key not in ("choices", "usage")}
+    if head["object"] == "chat.completion":
+        head["object"] = "chat.completion.chunk"
+    return {**head, "choices": [choice]}
+
+
+def _is_end(event: Json) -> bool:
+    return not event["choices"] or event["choices"][0]["finish_reason"] is not None
+
+
+def _pieces(text: str | None) -> Iterator[str]:
+    if text:
+        size = max(16, -(-len(text) // _PIECES))
+        for start in range(0, len(text), size):
+            yield text[start : start + size]

@@ -1,0 +1,99 @@
+"""Runs the agent of one attempt with a proxy that answers from a recording."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final
+
+from agl_core.agent import LitAgent
+from agl_core.emitter import answering_operations
+from agl_core.errors import ConfigError
+from agl_core.proxy import LLMProxy
+from agl_core.store import LightningStore
+from agl_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM
+from agl_replay.agent import ReplayedAgent, endpoints_in_environment, redirect
+from agl_replay.live import live_models
+from agl_replay.proxy import ReplayProxy, replay_proxy
+from agl_replay.recording import read_recording
+from agl_replay.session import ReplaySession
+
+__all__ = ["in_session", "replayed_agent"]
+
+_environment: Final = threading.Lock()
+"""Held by the one replay of the process whose agent reads its endpoint from the environment."""
+
+
+@asynccontextmanager
+async def replayed_agent(
+    agent: LitAgent[Any], rollout: AttemptedRollout, store: LightningStore
+) -> AsyncGenerator[LitAgent[Any]]:
+    """Yield an agent that repeats what the rollout's ``config.replay`` names; runners call this.
+
+    Args:
+        agent: The agent.
+        rollout: The claimed rollout.
+        store: The runner's store, which has the recording and gets the spans.
+
+    Raises:
+        RolloutNotFoundError: The store has no such recording.
+        NotReplayableError: No call of the recording can be replayed.
+    """
+    replay = rollout.config.replay
+    assert replay is not None
+    recording = await read_recording(store, replay.rollout_id, replay.attempt_id)
+    session = ReplaySession(
+        recording.calls,
+        recording.operations,
+        until=replay.until,
+        beyond=replay.then,
+        on_divergence="stop" if replay.on_divergence == "ignore" else replay.on_divergence,
+        compare=replay.on_divergence != "ignore",
+    )
+    async with replay_proxy(recording, store) as proxy:
+        yield in_session(agent, session, proxy)
+
+
+def in_session(
+    agent: LitAgent[Any], session: ReplaySession, proxy: ReplayProxy, live: LLMProxy | None = None
+) -> ReplayedAgent:
+    """Return an agent whose model calls are answered in a session.
+
+    Args:
+        agent: The agent.
+        session: The session.
+        proxy: The running proxy of the session.
+        live: Proxy of the live models; by default they are those of the rollout's resources.
+    """
+
+    @contextmanager
+    def around(rollout: AttemptedRollout, resources: NamedResources) -> Generator[NamedResources]:
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        session.models = live_models({"llm": live.as_resource()} if live else resources, *ids)
+        proxy.sessions[ids] = session
+        try:
+            with ExitStack() as stack:
+                if not any(isinstance(resource, LLM) for resource in resources.values()):
+                    base = ProxyLLM(endpoint=proxy.base_url, model="").get_base_url(*ids)
+                    stack.enter_context(_environment_alone())
+                    stack.enter_context(endpoints_in_environment(base))
+                stack.enter_context(answering_operations(session.answer))
+                yield redirect(resources, proxy.base_url, ids)
+        finally:
+            del proxy.sessions[ids]
+
+    return ReplayedAgent(agent, around)
+
+
+@contextmanager
+def _environment_alone() -> Generator[None]:
+    if not _environment.acquire(blocking=False):
+        raise ConfigError(
+            "replays of agents without an LLM resource run one at a time, since these agents read "
+            "their endpoint from the environment; give them an LLM resource, or set concurrency=1"
+        )
+    try:
+        yield
+    finally:
+        _environment.release()

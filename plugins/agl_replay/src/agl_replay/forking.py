@@ -1,0 +1,210 @@
+"""Forks: rollouts that repeat the first calls of a recorded rollout and sample the rest again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from agl_core.agent import LitAgent
+from agl_core.runner import Hook, LitAgentRunner
+from agl_core.store import LightningStore
+from agl_core.tracer import OtelTracer, Tracer
+from agl_core.types import (
+    LLM,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    ReplayConfig,
+    Rollout,
+)
+from agl_proxy_direct import DirectProxy
+from agl_replay.recording import (
+    NotReplayableError,
+    find_recorded,
+    read_recording,
+    recorded_resources,
+)
+from agl_replay.session import OnDivergence
+
+__all__ = ["fork", "fork_requests", "fork_requests_at"]
+
+
+def fork_requests(
+    rollout: Rollout,
+    attempt_id: str,
+    *,
+    at: int,
+    samples: int = 1,
+    resources_id: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    on_divergence: OnDivergence | Literal["ignore"] = "stop",
+) -> list[EnqueueRolloutRequest]:
+    """Return requests for forks of a rollout, for the runners of the store.
+
+    ::
+
+        requests = fork_requests(rollout, attempt_id, at=2, samples=4)
+        forks = await store.enqueue_many_rollouts(requests)
+
+    A fork is a rollout with its parent and its turn in ``config.replay``. Calls up to ``at`` get
+    the recorded answers with their token ids; all later calls go to the models of the fork's
+    resources. Training rows leave the repeated calls out (mask 0), so each token that was sampled
+    is trained on once.
+
+    Args:
+        rollout: The parent.
+        attempt_id: The recorded attempt of it.
+        at: Number of calls to repeat; 0 samples all calls again.
+        samples: Number of forks.
+        resources_id: Snapshot to run with; by default the parent's.
+        metadata: Metadata of the forks; the parent's is not copied, since it may name a batch.
+        on_divergence: What to do when a repeated call differs: fail the fork, go live there, or
+            answer it with the recorded answer all the same, for forks with another prompt.
+    """
+    replay = ReplayConfig(
+        rollout_id=rollout.rollout_id,
+        attempt_id=attempt_id,
+        until=at,
+        then="live",
+        on_divergence=on_divergence,
+    )
+    config = rollout.config.model_copy(update={"replay": replay})
+    request = EnqueueRolloutRequest(
+        input=rollout.input,
+        mode=rollout.mode,
+        resources_id=resources_id or rollout.resources_id,
+        config=config,
+        metadata=metadata,
+    )
+    return [request.model_copy(deep=True) for _ in range(samples)]
+
+
+async def fork_requests_at(
+    store: LightningStore,
+    rollout_id: str,
+    *,
+    span_id: str,
+    samples: int = 1,
+    metadata: dict[str, Any] | None = None,
+) -> list[EnqueueRolloutRequest]:
+    """Return requests for forks that sample a model call of a rollout again, and all after it.
+
+    Args:
+        store: The store that has the rollout.
+        rollout_id: The parent; its latest attempt is forked.
+        span_id: A span of the call, of the proxy or of the agent's own client.
+        samples: Number of forks.
+        metadata: Metadata of the forks.
+
+    Raises:
+        RolloutNotFoundError: The store has no such rollout.
+        NotReplayableError: The rollout made no call of that span that can be replayed.
+    """
+    recording = await read_recording(store, rollout_id)
+    # A client's span of the call is the parent of the proxy's.
+    number = next(
+        (
+            call.number
+            for call in recording.calls
+            if span_id in (call.span.span_id, call.span.parent_id)
+        ),
+        None,
+    )
+    if number is None:
+        raise NotReplayableError(f"rollout {rollout_id} recorded no call of the span {span_id}")
+    return fork_requests(
+        recording.rollout,
+        recording.attempt.attempt_id,
+        at=number - 1,
+        samples=samples,
+        metadata=metadata,
+    )
+
+
+async def fork(
+    agent: LitAgent[Any],
+    rollout_id: str,
+    store: LightningStore,
+    *,
+    at: int,
+    samples: int = 1,
+    attempt_id: str | None = None,
+    on_divergence: OnDivergence = "stop",
+    model_list: Sequence[Mapping[str, Any]] | None = None,
+    tracer: Tracer | None = None,
+    hooks: Sequence[Hook] = (),
+) -> list[Rollout]:
+    """Fork a rollout in this process, and return the finished forks, which are in its store.
+
+    Forks of an async agent run at the same time, those of a sync agent one after another. A fork
+    whose agent fails is returned with the status ``failed``.
+
+    Args:
+        agent: The agent.
+        rollout_id: The parent.
+        store: The store that has the parent; the forks are added to it.
+        at: Number of calls to repeat.
+        samples: Number of forks.
+        attempt_id: The attempt; None takes the latest.
+        on_divergence: What to do when a repeated call differs.
+        model_list: Live models, in LiteLLM's form; by default those of the recorded resources.
+        tracer: Records the forks; a new :class:`~agl_core.tracer.OtelTracer` by default.
+        hooks: Callbacks around each fork.
+
+    Raises:
+        RolloutNotFoundError: The store has no such rollout.
+        AttemptNotFoundError: The rollout has no such attempt.
+    """
+    parent, attempt = await find_recorded(store, rollout_id, attempt_id)
+    proxy = DirectProxy(model_list=model_list, store=store) if model_list else None
+    resources_id = None
+    if proxy is not None:
+        await proxy.start()
+        resources = await recorded_resources(store, parent)
+        llm = proxy.as_resource()
+        names = [name for name, one in resources.items() if isinstance(one, LLM)] or ["llm"]
+        changed = await store.add_resources({**resources, **dict.fromkeys(names, llm)})
+        resources_id = changed.resources_id
+    requests = fork_requests(
+        parent,
+        attempt.attempt_id,
+        at=at,
+        samples=samples,
+        resources_id=resources_id,
+        on_divergence=on_divergence,
+    )
+    runner: LitAgentRunner[Any] = LitAgentRunner(tracer or OtelTracer(), heartbeat_interval=0)
+    started = Started()
+    width = asyncio.Semaphore(samples if agent.is_async() else 1)
+
+    async def run(request: EnqueueRolloutRequest) -> None:
+        async with width:
+            await runner.step(
+                request.input,
+                mode=request.mode,
+                config=request.config,
+                resources_id=request.resources_id,
+            )
+
+    try:
+        with runner.run_context(agent=agent, store=store, hooks=[*hooks, started]):
+            ended = await asyncio.gather(*map(run, requests), return_exceptions=True)
+    finally:
+        if proxy is not None:
+            await proxy.stop()
+    errors = [error for error in ended if error is not None]
+    if len(started.ids) < samples or not all(isinstance(error, Exception) for error in errors):
+        raise errors[0]
+    forks = {one.rollout_id: one for one in await store.query_rollouts(rollout_id_in=started.ids)}
+    return [forks[rollout_id] for rollout_id in started.ids]
+
+
+class Started(Hook):
+    """Notes the rollouts that a runner starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+
+    async def on_rollout_start(self, *, rollout: AttemptedRollout, **_: Any) -> None:
+        self.ids.append(rollout.rollout_id)

@@ -1,0 +1,152 @@
+"""Agents that call their model by every protocol, with and without streams."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from anthropic import Anthropic
+from openai import OpenAI
+
+from agl_core.agent import LitAgent
+from agl_core.emitter import emit_reward, operation
+from agl_core.types import NamedResources
+from agl_testing import Reply, ToolCall
+from agl_testing.models import SeenRequest
+
+WEATHER = {"Paris": "sunny", "Oslo": "rain"}
+PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "Weather.", "parameters": PARAMETERS},
+}
+
+
+def weather_script(seen: SeenRequest) -> Reply:
+    """Call the tool first, and answer with its result."""
+    items = seen.body.get("messages") or seen.body["input"]
+    last = json.dumps(items[-1])
+    if '"tool"' in last or "tool_result" in last or "function_call_output" in last:
+        return Reply("It is " + next(word for word in WEATHER.values() if word in last) + ".")
+    return Reply(tool_calls=[ToolCall("get_weather", {"city": "Paris"}, id=f"call_{seen.number}")])
+
+
+class WeatherAgent(LitAgent[str]):
+    """Asks for the weather with a tool.
+
+    Args:
+        protocol: ``chat``, ``responses`` or ``messages``.
+        stream: Whether answers are streamed.
+        question: The question, with a place for the city.
+        weather: The tool's answers, by city.
+        options: Further parameters of each call.
+    """
+
+    def __init__(
+        self,
+        protocol: str = "chat",
+        *,
+        stream: bool = False,
+        question: str = "What is the weather in {}?",
+        weather: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.stream = stream
+        self.question = question
+        self.weather = weather or WEATHER
+        self.options = options
+
+    def rollout(self, task: str, resources: NamedResources, rollout: Any) -> float:
+        llm: Any = resources["llm"]
+        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        ask = getattr(self, f"_{self.protocol}")
+        answer = ask(url, llm.api_key or "none", llm.model, self.question.format(task))
+        emit_reward(0.5 if "sunny" in answer else 0.0)
+        return 1.0 if "sunny" in answer else 0.0
+
+    @operation
+    def look_up(self, city: str) -> str:
+        return self.weather[city]
+
+    def _chat(self, url: str, key: str, model: str, question: str) -> str:
+        messages: list[Any] = [{"role": "user", "content": question}]
+        with OpenAI(base_url=url, api_key=key) as client:
+            while True:
+                given = {"model": model, "messages": messages, "tools": [TOOL], **self.options}
+                if self.stream:
+                    with client.chat.completions.stream(**given) as stream:
+                        message: Any = stream.get_final_completion().choices[0].message
+                else:
+                    message = client.chat.completions.create(**given).choices[0].message
+                if not message.tool_calls:
+                    return message.content
+                calls = [
+                    {
+                        "id": call.id,
+                        "type": "function",
+                        "function": {
+                            "name": call.function.name,
+                            "arguments": call.function.arguments,
+                        },
+                    }
+                    for call in message.tool_calls
+                ]
+                messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+                for call in message.tool_calls:
+                    result = self.look_up(**json.loads(call.function.arguments))
+                    messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+    def _responses(self, url: str, key: str, model: str, question: str) -> str:
+        items: list[Any] = [{"role": "user", "content": question}]
+        tool = {"type": "function", **TOOL["function"]}
+        with OpenAI(base_url=url, api_key=key) as client:
+            while True:
+                given = {"model": model, "input": items, "tools": [tool], **self.options}
+                if self.stream:
+                    with client.responses.stream(**given) as stream:
+                        response: Any = stream.get_final_response()
+                else:
+                    response = client.responses.create(**given)
+                calls = [item for item in response.output if item.type == "function_call"]
+                if not calls:
+                    return response.output_text
+                for call in calls:
+                    kept = ("type", "call_id", "name", "arguments")
+                    items.append({key: getattr(call, key) for key in kept})
+                    result = self.look_up(**json.loads(call.arguments))
+                    answer = {"type": "function_call_output", "call_id": call.call_id}
+                    items.append({**answer, "output": result})
+
+    def _messages(self, url: str, key: str, model: str, question: str) -> str:
+        messages: list[Any] = [{"role": "user", "content": question}]
+        tool = {"name": "get_weather", "description": "Weather.", "input_schema": PARAMETERS}
+        root = url.removesuffix("/v1")
+        with Anthropic(base_url=root, api_key=key) as client:
+            while True:
+                given = {"model": model, "messages": messages, "tools": [tool], "max_tokens": 64}
+                given |= self.options
+                if self.stream:
+                    with client.messages.stream(**given) as stream:
+                        message: Any = stream.get_final_message()
+                else:
+                    message = client.messages.create(**given)
+                calls = [block for block in message.content if block.type == "tool_use"]
+                if not calls:
+                    return "".join(block.text for block in message.content)
+                blocks = [block.model_dump(exclude_none=True) for block in message.content]
+                messages.append({"role": "assistant", "content": blocks})
+                answers = [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": call.id,
+                        "content": self.look_up(call.input["city"]),
+                    }
+                    for call in calls
+                ]
+                messages.append({"role": "user", "content": answers})

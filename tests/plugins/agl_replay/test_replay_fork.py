@@ -1,0 +1,213 @@
+"""Forks repeat the first calls of a rollout, and sample the rest from the live model."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from agl_adapter_trajectory import TraceToTrajectory
+from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet
+from agl_core import semconv
+from agl_core.agent import LitAgent
+from agl_core.runner import LitAgentRunner
+from agl_core.store import InMemoryLightningStore
+from agl_core.tracer import OtelTracer
+from agl_core.types import LLM, NamedResources, Rollout, Span
+from agl_proxy_direct import DirectProxy
+from agl_replay import NotReplayableError, fork, fork_requests, fork_requests_at
+from agl_testing import Reply, ScriptedModels
+from agl_testing.models import SeenRequest
+
+Record = Callable[..., Awaitable[Rollout]]
+
+
+class Talker(LitAgent[str]):
+    """Talks with its model for some turns; the last answer is the reward."""
+
+    def __init__(self, turns: int = 3, greeting: str = "Hello") -> None:
+        super().__init__()
+        self.turns = turns
+        self.greeting = greeting
+
+    async def rollout_async(self, task: str, resources: NamedResources, rollout: Any) -> float:
+        llm: Any = resources["llm"]
+        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        messages: list[Any] = [{"role": "user", "content": f"{self.greeting} {task}"}]
+        async with AsyncOpenAI(base_url=url, api_key=llm.api_key or "none") as client:
+            for turn in range(self.turns):
+                done = await client.chat.completions.create(model=llm.model, messages=messages)
+                answer = done.choices[0].message.content
+                messages.append({"role": "assistant", "content": answer})
+                messages.append({"role": "user", "content": f"turn {turn}"})
+        return float(str(answer).rpartition(" ")[2])
+
+
+class Counter:
+    """Answers with a number that grows with each call, so that no two answers are equal."""
+
+    def __init__(self, start: int) -> None:
+        self.number = start
+
+    def __call__(self, seen: SeenRequest) -> Reply:
+        self.number += 1
+        return Reply(f"the answer is {self.number}")
+
+
+def calls_of(spans: Any) -> list[Span]:
+    return [span for span in spans if span.name == semconv.SPAN_MODEL_CALL]
+
+
+def live_models(models: ScriptedModels) -> list[dict[str, Any]]:
+    params = {"model": "hosted_vllm/m", "api_base": models.base_url}
+    return [{"model_name": "m", "litellm_params": params}]
+
+
+async def test_a_fork_repeats_calls_and_samples_the_rest(
+    record: Record, store: InMemoryLightningStore
+):
+    parent = await record(Talker(), Counter(0))
+    recorded = calls_of(await store.query_spans(parent.rollout_id))
+
+    with ScriptedModels(Counter(10)) as models:
+        forks = await fork(
+            Talker(), parent.rollout_id, store, at=2, samples=3, model_list=live_models(models)
+        )
+        assert len(models.requests) == 3
+
+    rewards = set[float]()
+    for one in forks:
+        assert one.status == "succeeded"
+        assert one.config.replay is not None
+        assert (one.config.replay.rollout_id, one.config.replay.until) == (parent.rollout_id, 2)
+        spans = list(await store.query_spans(one.rollout_id))
+        calls = calls_of(spans)
+        assert [call.attributes.get(semconv.REPLAYED_CALL) for call in calls] == [1, 2, None]
+        for key in ("prompt_token_ids", "response_token_ids", "logprobs.content"):
+            now = [call.attributes[key] for call in calls[:2]]
+            assert now == [call.attributes[key] for call in recorded[:2]]
+            assert calls[2].attributes[key]
+        rewards |= {span.attributes["agentlightning.reward.0.value"] for span in spans[-1:]}  # type: ignore[misc]
+    assert rewards == {11.0, 12.0, 13.0}
+
+
+async def test_repeated_calls_are_in_no_training_row(record: Record, store: InMemoryLightningStore):
+    parent = await record(Talker(), Counter(0))
+    with ScriptedModels(Counter(10)) as models:
+        (one,) = await fork(
+            Talker(), parent.rollout_id, store, at=2, model_list=live_models(models)
+        )
+    spans = list(await store.query_spans(one.rollout_id))
+    last = calls_of(spans)[-1]
+
+    (row,), report = TraceToTrajectory().adapt_with_report(spans)
+    response: Any = last.attributes["response_token_ids"]
+    prompt: Any = last.attributes["prompt_token_ids"]
+    assert row.token_ids == [*prompt, *response]
+    assert sum(row.mask) == len(response)
+    assert row.prompt_length == len(prompt)
+    assert (row.reward, len(row.responses)) == (11.0, 1)
+    assert "repeats a recorded call" in str(report)
+
+    for adapter in (TracerTraceToTriplet(llm_call_match=None), LlmProxyTraceToTriplet()):
+        (triplet,) = adapter.adapt(spans)
+        assert triplet.response["token_ids"] == list(response)
+
+
+async def test_a_fork_of_no_call_is_a_new_rollout(record: Record, store: InMemoryLightningStore):
+    parent = await record(Talker(), Counter(0))
+    with ScriptedModels(Counter(10)) as models:
+        (one,) = await fork(
+            Talker(), parent.rollout_id, store, at=0, model_list=live_models(models)
+        )
+        assert len(models.requests) == 3
+    assert len(calls_of(await store.query_spans(one.rollout_id))) == 3
+
+
+async def test_a_fork_whose_agent_asks_something_else_fails(
+    record: Record, store: InMemoryLightningStore
+):
+    parent = await record(Talker(), Counter(0))
+    with ScriptedModels(Counter(10)) as models:
+        (one,) = await fork(
+            Talker(greeting="Hi"), parent.rollout_id, store, at=2, model_list=live_models(models)
+        )
+        assert not models.requests
+    (attempt,) = await store.query_attempts(one.rollout_id)
+    assert one.status == "failed"
+    assert "call 1 differs from the recorded one" in str(attempt.metadata)
+
+
+@pytest.mark.parametrize("auth", [None, "a-secret-of-this-test-only-0123456789"])
+async def test_runners_of_a_training_run_forks_of_its_queue(
+    store: InMemoryLightningStore, auth: str | None
+):
+    """The run's own proxy records the live calls, with the version of its weights."""
+    with ScriptedModels(Counter(0)) as models:
+        proxy = DirectProxy(model_list=live_models(models), store=store, auth_token=auth)
+        await proxy.start()
+        proxy.set_model_version("step-7")
+        try:
+            await store.add_resources({"llm": proxy.as_resource()})
+            parent = await store.enqueue_rollout("Bob", mode="train")
+            await _run_queue(store, proxy)
+            (attempt,) = await store.query_attempts(parent.rollout_id)
+            requests = fork_requests(parent, attempt.attempt_id, at=1, samples=4)
+            name = parent.rollout_id
+            second = calls_of(await store.query_spans(name))[1]
+            at_call = await fork_requests_at(store, name, span_id=second.span_id, samples=4)
+            assert [one.config for one in at_call] == [one.config for one in requests]
+            with pytest.raises(NotReplayableError, match="no call of the span ff"):
+                await fork_requests_at(store, name, span_id="ff")
+            forks = await store.enqueue_many_rollouts(requests)
+            await _run_queue(store, proxy)
+        finally:
+            await proxy.stop()
+        assert len(models.requests) == 3 + 4 * 2
+    for one in forks:
+        found = await store.get_rollout_by_id(one.rollout_id)
+        assert found is not None
+        assert (found.status, found.mode) == ("succeeded", "train")
+        calls = calls_of(await store.query_spans(one.rollout_id))
+        assert [call.attributes.get(semconv.REPLAYED_CALL) for call in calls] == [1, None, None]
+        versions = [call.attributes.get(semconv.MODEL_VERSION) for call in calls]
+        assert versions == [None, "step-7", "step-7"]
+        assert all(call.attributes["response_token_ids"] for call in calls)
+
+
+async def _run_queue(store: InMemoryLightningStore, proxy: DirectProxy) -> None:
+    runner: LitAgentRunner[str] = LitAgentRunner(OtelTracer(), heartbeat_interval=0)
+    runner.init(agent=Talker(), llm_proxy=proxy)
+    runner.init_worker(0, store)
+    try:
+        await runner.iter(until_idle=True)
+    finally:
+        runner.teardown_worker(0)
+        runner.teardown()
+
+
+async def test_a_fork_uses_the_recorded_models(store: InMemoryLightningStore):
+    """Without a proxy, the tracer records the live calls."""
+    with ScriptedModels(Counter(0)) as models:
+        runner: LitAgentRunner[str] = LitAgentRunner(OtelTracer(), heartbeat_interval=0)
+        with runner.run_context(agent=Talker(), store=store):
+            llm = LLM(endpoint=models.base_url, model="m")
+            parent = await runner.step("Bob", resources={"llm": llm})
+        (one,) = await fork(Talker(), parent.rollout_id, store, at=2)
+        assert len(models.requests) == 4
+    assert one.status == "succeeded"
+    spans = list(await store.query_spans(one.rollout_id))
+    assert sum(span.name == "openai.chat.completion" for span in spans) == 3
+    assert len(TracerTraceToTriplet(llm_call_match=None).adapt(spans)) == 1
+
+
+async def test_a_runner_replays(record: Record, store: InMemoryLightningStore):
+    parent = await record(Talker(), Counter(0))
+    runner: LitAgentRunner[str] = LitAgentRunner(OtelTracer(), heartbeat_interval=0)
+    with runner.run_context(agent=Talker(), store=store):
+        result = await runner.replay(parent.rollout_id)
+        assert (result.same, result.answered) == (True, 3)
+        stopped = await runner.replay(parent.rollout_id, until=1)
+        assert (stopped.stopped, stopped.answered) == (True, 1)

@@ -82,6 +82,7 @@ REQUESTS: dict[str, bytes] = {
 }
 HUGE_REQUESTS: dict[str, bytes] = {
     "20 MB of text": chat(messages=[{"role": "user", "content": "x" * 20_000_000}]),
+    "200,000 unknown keys": chat(**{f"k{i}": i for i in range(200_000)}),
     "2 MB of [[],[],…]": chat(messages=[[]] * 700_000),
     "2 MB of {}": chat(messages=[{}] * 700_000),
     "60 MB of [[],[],…]": chat(x=0)[:-1] + b',"y":[' + b"[]," * 20_000_000 + b"0]}",
@@ -218,6 +219,7 @@ HUGE_ANSWERS: dict[str, Answer] = {
     "gzip of 400 MB": http_response(
         gzip.compress(b" " * (400 * 2**20), 1), content_encoding="gzip"
     ),
+    "50,000 choices": answered(choices=[{"message": {"content": "x"}}] * 50_000),
     "2 MB of [[],[],…] ": choice(message={"content": [[]] * 700_000}),
     "an error of 20 MB": failed("500 Oops", b"x" * 20_000_000),
 }

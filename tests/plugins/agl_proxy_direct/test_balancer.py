@@ -210,3 +210,11 @@ async def test_waiting_calls_use_an_update():
     with pytest.raises(CallError, match="served: other") as caught:
         await asyncio.wait_for(orphan, 5)
     assert caught.value.status == 404
+
+
+async def test_backends_of_any_model_take_the_models_without_their_own():
+    balancer = Balancer([*backends("a"), *backends("b", model="*")])
+    assert host_of(await take(balancer)) == "a"
+    other = await asyncio.wait_for(balancer.acquire("other", ""), 5)
+    assert host_of(other) == "b"
+    assert (balancer.models, balancer.count_backends("other")) == (["q"], 1)

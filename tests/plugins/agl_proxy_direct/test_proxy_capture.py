@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
+from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
-from agl_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy

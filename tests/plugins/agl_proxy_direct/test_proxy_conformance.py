@@ -7,7 +7,9 @@ from agl_testing import ProxySuite
 
 
 class TestDirectProxy(ProxySuite):
-    flags = frozenset({"streaming", "token_ids", "routes", "translation"})
+    flags = frozenset(
+        {"streaming", "token_ids", "routes", "translation", "balancing", "passthrough"}
+    )
 
     @pytest.fixture
     def make_proxy(self):

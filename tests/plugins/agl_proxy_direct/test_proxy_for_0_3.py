@@ -43,6 +43,7 @@ def test_it_pickles() -> None:
         {"num_workers": 1, "callbacks": None, "middlewares": None, "litellm_config": None},
         {"callbacks": ["return_token_ids", "opentelemetry"]},
         {"middlewares": ["rollout_attempt", "stream_conversion"], "launch_mode": "thread"},
+        {"num_workers": 1, "launch_mode": "mp"},
     ],
 )
 def test_options_that_ask_for_what_it_does_anyway_are_accepted(options: dict[str, Any]) -> None:
@@ -53,7 +54,6 @@ def test_options_that_ask_for_what_it_does_anyway_are_accepted(options: dict[str
     ("options", "named"),
     [
         ({"num_workers": 4}, "num_workers"),
-        ({"launch_mode": "mp"}, "launch_mode"),
         ({"callbacks": [object]}, "callbacks"),
         ({"middlewares": ["message_inspection"]}, "middlewares"),
         ({"litellm_config": {"router_settings": {}}}, "litellm_config"),

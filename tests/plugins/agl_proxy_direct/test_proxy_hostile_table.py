@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from .raw_backend import RawBackend, http_response, raw_call
 PATHS = ("/chat/completions", "/messages", "/responses", "/completions", "/embeddings", "/score")
 GOOD = http_response(b'{"id":"a","choices":[{"message":{"content":"x"},"text":"x"}]}')
 MB = 2**20
+SPAN_SECONDS = 20.0
 
 Send = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 
@@ -44,7 +46,13 @@ class Table:
     async def call(self, name: str, path: str, send: Awaitable[tuple[int, Any, bytes]]) -> None:
         cpu, memory = self._cost()
         status, _, body = await send
-        found = await self._store.query_spans(self._claim.rollout_id, offset=self._spans)
+        # The proxy answers without the span if storing it takes seconds.
+        deadline = time.monotonic() + SPAN_SECONDS
+        while True:
+            found = await self._store.query_spans(self._claim.rollout_id, offset=self._spans)
+            if found or status == 413 or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
         cpu, memory = (
             after - before for after, before in zip(self._cost(), (cpu, memory), strict=True)
         )

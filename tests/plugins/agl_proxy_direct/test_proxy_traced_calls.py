@@ -10,13 +10,9 @@ import anthropic
 import openai
 import pytest
 
+from agl_adapter_trajectory import TraceToTrajectory
+from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
-from agl_core.adapter import (
-    LlmProxyTraceToTriplet,
-    TracerTraceToTriplet,
-    TraceToMessages,
-    TraceToTrajectory,
-)
 from agl_core.emitter import operation
 from agl_core.tracer import OtelTracer
 from agl_core.types import AttemptedRollout, Span
@@ -53,13 +49,13 @@ CALLS = [chat, chat_stream, responses, messages]
 @pytest.fixture
 async def run(
     serve: Any, backend: Any, models: ScriptedModels, store: Any, claim: AttemptedRollout
-) -> Callable[[Callable[[str], None]], Any]:
+) -> Callable[..., Any]:
     """Return a function that runs work on the proxy's endpoint in a trace."""
     proxy = await serve(backend(models))
     ids: Any = {"rollout_id": claim.rollout_id, "attempt_id": claim.attempt.attempt_id}
 
-    async def traced(work: Callable[[str], None]) -> list[Span]:
-        tracer = OtelTracer()
+    async def traced(work: Callable[[str], None], **options: Any) -> list[Span]:
+        tracer = OtelTracer(**options)
         with tracer.lifespan(store):
             async with tracer.trace_context(**ids):
                 with operation(name="step"):
@@ -85,6 +81,25 @@ async def test_a_call_is_counted_once_with_the_proxys_token_ids(run: Any, call: 
     assert row.token_ids[row.prompt_length :] == ids
     (conversation,) = TraceToMessages().adapt(spans)
     assert conversation["messages"] == [*HI, answer]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_only_direct_calls_are_recorded_if_the_tracer_is_told_so(
+    run: Any, models: ScriptedModels, call: Any
+):
+    def work(endpoint: str) -> None:
+        call(endpoint)
+        call(models.base_url)
+
+    spans = await run(work, model_calls="direct")
+    (proxied,) = [span for span in spans if span.name == semconv.SPAN_MODEL_CALL]
+    (direct,) = [
+        span for span in spans if span is not proxied and "gen_ai.request.model" in span.attributes
+    ]
+    (step,) = [span for span in spans if span.span_id == proxied.parent_id]
+    assert step.attributes["agentlightning.operation.name"] == "step"
+    assert (direct.parent_id, direct.trace_id) == (step.span_id, proxied.trace_id)
+    assert len(TracerTraceToTriplet().adapt(spans)) == 2
 
 
 @pytest.mark.parametrize("call", CALLS)

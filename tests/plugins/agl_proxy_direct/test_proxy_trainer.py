@@ -62,3 +62,21 @@ def test_agents_of_a_trainer_are_recorded_by_its_proxy():
         for task in tasks
     }
     assert algorithm.found == expected
+
+
+def test_evaluations_reach_the_proxy_that_runs_now():
+    with ScriptedModels(lambda seen: Reply("echo a")) as models:
+        params = {"model": "hosted_vllm/Q", "api_base": models.base_url}
+        trainer = agl.Trainer(
+            algorithm="baseline",
+            strategy="shm",
+            llm_proxy={"model_list": [{"model_name": "q", "litellm_params": params}]},
+        )
+        # Without resources the agent gets the proxy's model.
+        first = trainer.evaluate(agent, [{"say": "a"}])
+        trainer.fit(agent, [{"say": "a"}])
+        # The stored snapshots name the ports of proxies that have stopped.
+        latest = trainer.evaluate(agent, [{"say": "a"}])
+        named = trainer.evaluate(agent, [{"say": "a"}], resources=first.resources_id)
+    assert [one.score().mean for one in (first, latest, named)] == [1.0] * 3
+    assert len(models.requests) == 4

@@ -13,7 +13,7 @@ import pytest
 
 from agl_core.errors import StoreUnavailableError
 from agl_core.store import EncodedSpan, InMemoryLightningStore
-from agl_core.types import AttemptedRollout
+from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct.spool import Spool
 from agl_serving import PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, LightningStoreServer
@@ -82,6 +82,29 @@ def submit(spool: Spool, claim: AttemptedRollout, span_id: int = 1) -> Any:
     span = spool.reserve(claim.rollout_id, claim.attempt.attempt_id)
     span.submit({**FIELDS, "span_id": f"{span_id:016x}"})
     return span
+
+
+async def test_spans_reach_a_store_in_this_process_as_objects(store: PoisonedStore, spool: Spool):
+    context = {"trace_id": "1" * 32, "span_id": "2" * 16, "is_remote": True, "trace_state": {}}
+    fields = {
+        **FIELDS,
+        "span_id": "3" * 16,
+        "parent_id": "2" * 16,
+        "status": {"status_code": "ERROR", "description": "no"},
+        "attributes": {"text": "a", "ids": [1, 2], "logprobs": [-0.25, -1.5], "flag": True},
+        "parent": context,
+        "context": {**context, "span_id": "3" * 16, "is_remote": False, "trace_state": {"k": "v"}},
+        "resource": {"attributes": {"service.name": "agl-proxy"}, "schema_url": "s"},
+    }
+    claim = await store.start_rollout(input=1)
+    ids = {"rollout_id": claim.rollout_id, "attempt_id": claim.attempt.attempt_id}
+    span = spool.reserve(**ids)
+    span.submit(fields)
+    assert await spool.wait_stored(span, 2)
+    (held,) = (await store.query_encoded_spans(claim.rollout_id)).items
+    assert held.parts is not None
+    (read,) = await store.query_spans(claim.rollout_id)
+    assert read == Span.model_validate({**fields, **ids, "sequence_id": 1})
 
 
 async def count(store: PoisonedStore, claim: AttemptedRollout) -> int:

@@ -7,7 +7,7 @@ from agl_testing import ProxySuite
 
 
 class TestLiteLLMProxy(ProxySuite):
-    flags = frozenset({"streaming", "token_ids", "translation"})
+    flags = frozenset({"streaming", "token_ids", "translation", "balancing"})
 
     @pytest.fixture
     def make_proxy(self):

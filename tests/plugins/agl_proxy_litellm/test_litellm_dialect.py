@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agl_core.adapter import LlmProxyTraceToTriplet, Reason, TraceToMessages
+from agl_adapters import LlmProxyTraceToTriplet, TraceToMessages
+from agl_core.adapter import Reason
 from agl_core.types import Span
 
 TOOL: dict[str, Any] = {

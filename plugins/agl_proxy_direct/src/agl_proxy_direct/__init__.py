@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from agl_proxy_direct.config import DirectProxyConfig
     from agl_proxy_direct.errors import CallError, error_body
-    from agl_proxy_direct.http_upstream import HttpUpstream, response_headers
+    from agl_proxy_direct.http_upstream import NOT_FORWARDED, HttpUpstream, response_headers
     from agl_proxy_direct.proxy import DirectProxy
     from agl_proxy_direct.upstream import (
         MAX_RESPONSE_BYTES,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_RESPONSE_BYTES",
+    "NOT_FORWARDED",
     "Backend",
     "CallError",
     "DirectProxy",
@@ -74,6 +75,7 @@ __getattr__, __dir__ = lazy_names(
         "HttpUpstream": "agl_proxy_direct.http_upstream",
         "MAX_RESPONSE_BYTES": "agl_proxy_direct.upstream",
         "ModelEntry": "agl_proxy_direct.backends",
+        "NOT_FORWARDED": "agl_proxy_direct.http_upstream",
         "ModelParams": "agl_proxy_direct.backends",
         "ProxyApp": "agl_proxy_direct.app",
         "Upstream": "agl_proxy_direct.upstream",

@@ -41,6 +41,8 @@ __all__ = [
 
 _SECRET_NAME: Final = re.compile("auth|cookie|credential|key|password|secret|token", re.IGNORECASE)
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_TIMEOUT: Final = 600.0
+_CONNECT_TIMEOUT: Final = 10.0
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _COMPATIBLE: Final = ProviderSpec(
@@ -82,14 +84,14 @@ class ModelParams(BaseModel):
     api_key: str | None = Field(
         default=None, description='A key, or "os.environ/NAME" to read it from a variable'
     )
-    timeout: float = Field(default=600.0, gt=0, description="Longest call, in seconds")
+    timeout: float = Field(default=_TIMEOUT, gt=0, description="Longest call, in seconds")
     stream_timeout: float | None = Field(
         default=None,
         gt=0,
         description="Longest wait for the next bytes, in seconds; None: as timeout",
     )
     connect_timeout: float = Field(
-        default=10.0, gt=0, description="Longest wait for a connection, in seconds"
+        default=_CONNECT_TIMEOUT, gt=0, description="Longest wait for a connection, in seconds"
     )
     max_parallel_requests: int | None = Field(
         default=None, ge=1, description="Calls in flight; further calls wait, fairly by rollout"
@@ -132,18 +134,18 @@ class Backend:
     """The model's name on the server."""
     provider: str
     api_base: str
-    api_key: str | None
-    headers: tuple[tuple[str, str], ...]
     protocols: tuple[Protocol, ...]
-    token_ids: bool
-    logprobs: bool
-    stream_usage: bool
-    timeout: float
-    read_timeout: float
-    connect_timeout: float
-    max_parallel: int | None
-    defaults: tuple[tuple[str, Any], ...]
-    version: str | None
+    api_key: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    token_ids: bool = False
+    logprobs: bool = False
+    stream_usage: bool = False
+    timeout: float = _TIMEOUT
+    read_timeout: float = _TIMEOUT
+    connect_timeout: float = _CONNECT_TIMEOUT
+    max_parallel: int | None = None
+    defaults: tuple[tuple[str, Any], ...] = ()
+    version: str | None = None
     auth: Literal["bearer", "x-api-key"] = "bearer"
     """How the key is sent; see :class:`agl_core.plugins.ProviderSpec`."""
     provider_headers: tuple[tuple[str, str], ...] = ()

@@ -23,6 +23,8 @@ _FIRST_EJECTION: Final = 1.0
 """Seconds without calls; doubles with each further failure."""
 _LONGEST_EJECTION: Final = 60.0
 _STICKY_ROLLOUTS: Final = 65_536
+_ANY_MODEL: Final = "*"
+"""Model name of the backends that answer calls for any model without backends of its own."""
 
 
 @dataclass(eq=False, slots=True)
@@ -129,7 +131,7 @@ class Balancer:
     @property
     def models(self) -> list[str]:
         """Names of the models served, in the order of the list."""
-        return [name for name, pool in self._pools.items() if pool.members]
+        return [name for name, pool in self._pools.items() if pool.members and name != _ANY_MODEL]
 
     @property
     def in_flight(self) -> int:
@@ -200,8 +202,11 @@ class Balancer:
 
     def count_backends(self, model: str) -> int:
         """Return the number of a model's backends."""
-        pool = self._pools.get(model)
+        pool = self._pool(model)
         return len(pool.members) if pool else 0
+
+    def _pool(self, model: str) -> _Pool | None:
+        return self._pools.get(model) or self._pools.get(_ANY_MODEL)
 
     async def acquire(self, model: str, rollout: str, without: Collection[Member] = ()) -> Member:
         """Return the backend for a call, which must be given back with :meth:`release`.
@@ -218,7 +223,7 @@ class Balancer:
         deadline = self._clock() + self._queue_timeout
         waited = False
         while True:
-            pool = self._pools.get(model)
+            pool = self._pool(model)
             if pool is None or not pool.members:
                 known = ", ".join(self.models) or "none"
                 raise CallError(

@@ -18,6 +18,7 @@ from agl_codec import MALFORMED
 from agl_core import genai, semconv
 from agl_core.genai import Json, Protocol, dumps
 from agl_core.ids import new_span_id, new_trace_id
+from agl_core.store import MAX_SPAN_ATTRIBUTES
 
 __all__ = ["CallRecord", "parse_traceparent", "span_fields"]
 
@@ -31,6 +32,8 @@ _OPERATIONS: Final[Mapping[Protocol, str]] = {
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _LARGEST: Final = 2**63 - 1
 """OpenTelemetry's integers are signed and have 64 bits."""
+_MAX_ATTRIBUTES: Final = MAX_SPAN_ATTRIBUTES // 4
+"""Of a request or a response; one with more becomes JSON text in one attribute."""
 _RESOURCE: Final = {"attributes": {"service.name": "agl-proxy"}, "schema_url": ""}
 
 
@@ -155,7 +158,7 @@ def _model_attributes(record: CallRecord) -> Json:
     """
     found: Json = {}
     try:
-        found |= genai.request_attributes(record.request)
+        found |= _bounded(genai.request_attributes(record.request))
         if record.protocol is not None and record.protocol != "embeddings":
             messages = genai.input_messages(record.request)
             found["gen_ai.input.messages"] = dumps(messages).decode()
@@ -167,15 +170,21 @@ def _model_attributes(record: CallRecord) -> Json:
         if record.protocol == "embeddings":
             found |= genai.usage_attributes(record.response)
         else:
-            found |= genai.response_attributes(record.response)
+            found |= _bounded(genai.response_attributes(record.response))
     except MALFORMED as error:
         found |= _raw("response", record.response, error)
     return found
 
 
+def _bounded(attributes: Json) -> Json:
+    if len(attributes) > _MAX_ATTRIBUTES:
+        raise ValueError(f"{len(attributes)} attributes")
+    return attributes
+
+
 def _raw(what: str, value: Json, error: Exception) -> Json:
     return {
-        f"agl.proxy.raw_{what}": dumps(value).decode(),
+        f"agl.proxy.raw_{what}": dumps(genai.without_secrets(value)).decode(),
         "agl.proxy.codec_error": f"{type(error).__name__}: {error!s:.200}",
     }
 

@@ -10,7 +10,7 @@ import click
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
-from agl_serving import freeze_memory, stop_signal
+from agl_serving import freeze_memory, listen_options, log_level_option, stop_signal
 
 __all__ = ["proxy"]
 
@@ -19,14 +19,7 @@ __all__ = ["proxy"]
     epilog="Example: agl proxy --port 4000 --model qwen=http://127.0.0.1:8000/v1 "
     "--store http://127.0.0.1:4747"
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=4000,
-    show_default=True,
-    help="Port; 0 takes a free one.",
-)
+@listen_options(4000)
 @click.option(
     "--model",
     "models",
@@ -57,12 +50,7 @@ __all__ = ["proxy"]
     help="Secret for tokens: agents must send one as API key, and the store gets one.",
 )
 @click.option("--insecure", is_flag=True, help="Accept calls from a network without a token.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    default="INFO",
-    show_default=True,
-)
+@log_level_option
 def proxy(
     host: str,
     port: int,

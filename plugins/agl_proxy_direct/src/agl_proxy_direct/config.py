@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, cast
 
 from pydantic import Field, field_validator, model_validator
 
 from agl_core.plugins import ComponentConfig
 from agl_core.store import LightningStore
-from agl_serving import LOOPBACK, MIN_SECRET_LENGTH, PythonServerLauncherArgs, is_loopback
+from agl_serving import (
+    LOOPBACK,
+    MIN_SECRET_LENGTH,
+    LaunchMode,
+    PythonServerLauncherArgs,
+    is_loopback,
+)
 
 __all__ = ["DirectProxyConfig"]
 
@@ -48,9 +54,10 @@ class DirectProxyConfig(ComponentConfig):
     """Interface to listen on; None is loopback. Any other needs ``auth_token`` or ``insecure``."""
     access_host: str | None = None
     """Host in the URL for agents; None is the bound host, "auto" the outbound address."""
-    launch_mode: Literal["thread", "asyncio"] = "thread"
+    launch_mode: LaunchMode = "thread"
     """``thread``: a thread with an event loop of its own; ``asyncio``: a task of the loop that
-    starts the proxy."""
+    starts the proxy; ``mp``: a process of its own, which leaves the interpreter lock to the
+    agents."""
     auth_token: str | None = Field(default=None, min_length=MIN_SECRET_LENGTH)
     """Secret of the tokens that callers send as API key (:func:`agl_serving.mint_token`)."""
     insecure: bool = False
@@ -62,13 +69,13 @@ class DirectProxyConfig(ComponentConfig):
     """Further calls that tokens of attempts and runners may make, e.g. ``POST /rerank``. By default
     they may call models, tokenize, and list the models."""
     num_retries: int = Field(default=2, ge=0)
-    """Tries of a call after the first, on other backends and before its first byte."""
+    """How often a failed call is sent again, to other backends; not after its first byte."""
     queue_timeout: float = Field(default=600.0, gt=0)
     """Longest wait of a call for a free backend or for the end of a pause, in seconds."""
     flush_timeout: float = Field(default=5.0, gt=0)
-    """Longest wait of a response's end for its span to be stored, in seconds."""
+    """How long the end of a response waits until its span is stored, in seconds."""
     stop_timeout: float = Field(default=30.0, gt=0)
-    """Longest wait of a stop for spans to be stored, in seconds."""
+    """How long a stop waits until all spans are stored, in seconds."""
     max_spooled_spans: int = Field(default=20_000, ge=1)
     """Spans that may wait for the store before new calls are refused."""
     max_calls_per_rollout: int | None = Field(default=None, ge=1)
@@ -122,7 +129,7 @@ class DirectProxyConfig(ComponentConfig):
 
 
 def _is_default(value: Any) -> bool:
-    """Return whether a value asks for nothing but what the proxy does anyway."""
+    """Return whether a value is what the proxy does in any case."""
     if isinstance(value, (list, tuple)):
         return _PARTS_OF_0_3.issuperset(cast("Sequence[Any]", value))
     return value in (None, 1, {})

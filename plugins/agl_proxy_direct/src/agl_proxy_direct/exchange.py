@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from agl_core.genai import Json, Route, dumps
+from agl_core.metrics import Metric, is_recording, record
 from agl_proxy_direct.call_span import CallRecord, parse_traceparent, span_fields
 from agl_proxy_direct.errors import CallError, error_body, error_event
-from agl_proxy_direct.upstream import UpstreamError
+from agl_proxy_direct.upstream import UpstreamError, UpstreamResponse
 from agl_serving import JSON, Message, Receive, Send
 
 if TYPE_CHECKING:
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
     from agl_proxy_direct.pending_span import PendingSpan
 
 __all__ = ["Exchange"]
+
+_CALL: Final = ("model", "status")
+CALL_SECONDS: Final = Metric(
+    "histogram", "agl.proxy.latency", "Time of calls.", _CALL, "s", count="agl.proxy.total"
+)
+TOKENS: Final = Metric(
+    "counter", "agl.proxy.tokens", "Tokens of calls.", ("model", "type"), "tokens"
+)
 
 _CLIENT_CLOSED: Final = 499
 """nginx's status for a client that closed its connection; recorded in the span and never sent."""
@@ -86,6 +96,7 @@ class Exchange(ABC):
         except asyncio.CancelledError:
             ended_by = self._ended_by or CallError(503, "the proxy was stopped", "proxy_stopped")
             self._record.error, self._record.error_type = ended_by.message, ended_by.code
+            self._record.status = ended_by.status
             self._submit_span()
             if self._ended_by is None:
                 raise
@@ -98,6 +109,8 @@ class Exchange(ABC):
         finally:
             watch.cancel()
             self._submit_span()
+            if is_recording():
+                self._record_metrics()
 
     def abort(self, why: str) -> None:
         """End the call with status 503."""
@@ -139,6 +152,19 @@ class Exchange(ABC):
         span.submit(span_fields(record))
         self._app.limits.add_tokens(span.rollout_id, _total_tokens(record.response))
 
+    def _record_metrics(self) -> None:
+        call = self._record
+        # An agent may ask for any name; only those of backends become labels.
+        model = call.model if call.backend else "unknown"
+        status = str(call.status or call.error_type or _CLIENT_CLOSED)
+        record(CALL_SECONDS, time.monotonic() - self._started_at, model, status)
+        usage: Any = (call.response or {}).get("usage")
+        if isinstance(usage, dict):
+            for name, kind in (("prompt_tokens", "prompt"), ("completion_tokens", "completion")):
+                tokens = cast("Json", usage).get(name)
+                if isinstance(tokens, int) and tokens > 0:
+                    record(TOKENS, tokens, model, kind)
+
     async def _store_span(self, status: int) -> None:
         """Wait until the span is in the store, for at most ``flush_timeout`` seconds.
 
@@ -151,6 +177,18 @@ class Exchange(ABC):
             await self._app.spool.wait_stored(self._span, self._app.config.flush_timeout)
 
     # -- to the agent ----------------------------------------------------------------------------
+
+    async def _copy(self, response: UpstreamResponse) -> None:
+        """Relay a response unchanged."""
+        if response.status >= 400:
+            self._record.error = f"the backend answered {response.status}"
+            self._record.error_type = f"backend_{response.status}"
+        await self._send_headers(response.status, response.headers)
+        async with aclosing(response.chunks()) as chunks:
+            async for chunk in chunks:
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._store_span(response.status)
+        await self._send({"type": "http.response.body", "body": b""})
 
     async def _send_headers(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if not self._headers_sent:

@@ -27,7 +27,7 @@ from agl_codec import (
     translate_request,
     translate_response,
 )
-from agl_core.genai import ENDPOINTS, Json, Protocol, dumps, loads
+from agl_core.genai import ENDPOINTS, Json, Protocol, dumps, loads, without_secrets
 from agl_proxy_direct.balancer import Member
 from agl_proxy_direct.errors import CallError, translate_error
 from agl_proxy_direct.exchange import Exchange
@@ -124,7 +124,8 @@ class ModelCallExchange(Exchange):
             return translate_request(self._protocol, "chat", request)
         except CodecError as error:
             # The backend may accept fields that the codec cannot translate, so the call continues.
-            self._record.extra["agl.proxy.raw_request"] = dumps(request).decode()
+            raw = dumps(without_secrets(request)).decode()
+            self._record.extra["agl.proxy.raw_request"] = raw
             self._record.extra["agl.proxy.codec_error"] = str(error)
             return {}
 
@@ -158,9 +159,16 @@ class ModelCallExchange(Exchange):
             self._headers,
             query=self._query,
             forward_key=self._app.forwards_keys,
+            route=self._route,
+            call=request,
         )
         response = await send(self._app.upstream, sent)
+        record.extra |= response.attributes
         try:
+            if response.recorded:
+                self._span = None
+                await self._copy(response)
+                return
             if response.status >= 400:
                 raise BackendRefusal(member, target, response, await response.read())
             if response.streamed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import cast
 
 from agl_core.genai import Json, dumps, loads
@@ -10,7 +9,7 @@ from agl_proxy_direct.access import TOKENIZING
 from agl_proxy_direct.errors import CallError
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.redaction import send
-from agl_proxy_direct.upstream import UpstreamRequest, UpstreamResponse
+from agl_proxy_direct.upstream import UpstreamRequest
 
 __all__ = ["PassthroughExchange"]
 
@@ -47,6 +46,7 @@ class PassthroughExchange(Exchange):
                 method=self._method,
                 query=self._query,
                 forward_key=app.forwards_keys,
+                route=self._route,
             )
             response = await send(app.upstream, sent)
             try:
@@ -59,17 +59,6 @@ class PassthroughExchange(Exchange):
             raise
         finally:
             app.balancer.release(member, failed=failed)
-
-    async def _copy(self, response: UpstreamResponse) -> None:
-        if response.status >= 400:
-            self._record.error = f"the backend answered {response.status}"
-            self._record.error_type = f"backend_{response.status}"
-        await self._send_headers(response.status, response.headers)
-        async with aclosing(response.chunks()) as chunks:
-            async for chunk in chunks:
-                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await self._store_span(response.status)
-        await self._send({"type": "http.response.body", "body": b""})
 
     def _json_body(self) -> Json | None:
         """Return the body if it is a JSON object."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from agl_core.genai import dumps
-from agl_core.store import EncodedSpan
+from agl_core.store import EncodedSpan, SpanParts
 
 if TYPE_CHECKING:
     from agl_proxy_direct.spool import Spool
@@ -18,8 +18,8 @@ class _SubmittedSpan(NamedTuple):
     """A complete span, except for its sequence id."""
 
     fields: dict[str, Any]
-    json: bytes
-    """All fields as JSON."""
+    json: bytes | None
+    """All fields as JSON; None if the store needs no JSON."""
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -74,9 +74,12 @@ class PendingSpan:
         if b"\\ud" in json:
             fields = _without_surrogates(fields)
             json = dumps(fields)
-        # The bytes hold the attributes now; keeping them twice would double the spool's memory.
-        del fields["attributes"]
-        self._submitted = _SubmittedSpan(fields, json)
+        if self._spool.keeps_objects:
+            self._submitted = _SubmittedSpan(fields, None)
+        else:
+            # The bytes hold the attributes now; kept twice they would double the spool's memory.
+            del fields["attributes"]
+            self._submitted = _SubmittedSpan(fields, json)
         self.size = len(json)
         self.done = asyncio.get_running_loop().create_future()
         self._spool.add(self)
@@ -96,5 +99,29 @@ class PendingSpan:
             fields["name"],
             fields["start_time"],
             fields["end_time"],
-            b'{"sequence_id":%d,' % self.sequence_id + json[1:],
+            None if json is None else b'{"sequence_id":%d,' % self.sequence_id + json[1:],
+            _parts(fields) if json is None else None,
         )
+
+
+def _parts(fields: dict[str, Any]) -> SpanParts:
+    """Return the content of a span for a store that keeps objects."""
+    attributes: dict[str, Any] = fields["attributes"]
+    resource = fields["resource"]
+    return SpanParts(
+        fields["status"]["status_code"],
+        fields["status"]["description"],
+        attributes,
+        _context(fields["context"]),
+        _context(fields["parent"]),
+        resource["attributes"],
+        resource["schema_url"],
+        list in map(type, attributes.values()),
+    )
+
+
+def _context(fields: dict[str, Any] | None) -> tuple[Any, ...] | None:
+    if fields is None:
+        return None
+    state = tuple(fields["trace_state"].items())
+    return (fields["trace_id"], fields["span_id"], fields["is_remote"], state)

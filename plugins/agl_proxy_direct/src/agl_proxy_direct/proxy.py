@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from agl_core.errors import LaunchError
 from agl_core.plugins import configured_by
@@ -23,6 +24,8 @@ from agl_core.proxy import LLMProxy
 from agl_core.store import LightningStore
 from agl_proxy_direct.app import HEALTH_PATH, ProxyApp
 from agl_proxy_direct.config import DirectProxyConfig
+from agl_proxy_direct.orders import AWAITED_ORDERS, ORDERS, WorkerSettings
+from agl_proxy_direct.own_process import OwnProcess
 from agl_proxy_direct.upstream_spec import UpstreamSpec
 from agl_serving import (
     ATTEMPT_TOKEN_SECONDS,
@@ -35,7 +38,6 @@ __all__ = ["DirectProxy"]
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _CALL_IN_LOOP_TIMEOUT: Final = 10.0
 """Longest wait of :meth:`DirectProxy._call_in_loop`, in seconds."""
 
@@ -51,8 +53,8 @@ class DirectProxy(LLMProxy):
         ConfigError: An option is invalid.
     """
 
-    upstream_spec: ClassVar[UpstreamSpec] = UpstreamSpec()
-    """A subclass replaces it to use other backends with the same application."""
+    upstream_spec: UpstreamSpec = UpstreamSpec()
+    """A subclass or an instance replaces it to use other backends with the same application."""
 
     @configured_by(DirectProxyConfig)
     def __init__(self, config: DirectProxyConfig) -> None:
@@ -60,6 +62,7 @@ class DirectProxy(LLMProxy):
         self._model_list = [dict(item) for item in config.model_list or ()]
         self._backends = self.upstream_spec.parse(self._model_list)
         self._versions: dict[str | None, str] = {}
+        self._paused = False
         # Without the store and the model list, which change while the proxy runs.
         self._config = config.model_copy(update={"store": None, "model_list": None})
         self._args = PythonServerLauncherArgs(
@@ -71,6 +74,7 @@ class DirectProxy(LLMProxy):
             thread_join_timeout=config.stop_timeout + 10.0,
         )
         self._app: ProxyApp | None = None
+        self._process: OwnProcess | None = None
         self._launcher = PythonServerLauncher(_refuse_calls, self._args)
 
     # -- store -----------------------------------------------------------------------------------
@@ -90,6 +94,8 @@ class DirectProxy(LLMProxy):
         return self._launcher.access_endpoint + "/v1"
 
     def is_running(self) -> bool:
+        if self._process is not None:
+            return self._process.is_running()
         return self._app is not None and self._launcher.is_running()
 
     async def start(self) -> None:
@@ -97,21 +103,58 @@ class DirectProxy(LLMProxy):
             raise ValueError("a proxy needs a store for spans: pass store=, or call set_store()")
         if self.is_running():
             raise LaunchError(f"the proxy at {self.base_url} runs already")
-        needed = "thread_safe" if self._args.launch_mode == "thread" else "async_safe"
+        needed = "async_safe" if self._args.launch_mode == "asyncio" else "thread_safe"
         if not self._store.capabilities.get(needed):
             raise LaunchError(
                 f"{type(self._store).__name__} is not {needed}, which launch_mode="
                 f"{self._args.launch_mode!r} needs; wrap it in LightningStoreThreaded"
             )
-        app = ProxyApp(self._store, self._backends, self._config, self.upstream_spec)
-        for model, version in self._versions.items():
-            app.balancer.set_version(version, model)
-        self._launcher = PythonServerLauncher(app, self._args)
-        await self._launcher.start()
-        self._app = app
-        logger.info("LLM proxy at %s: %s", self.base_url, ", ".join(app.balancer.models))
+        self._paused = False
+        if self._args.launch_mode == "mp":
+            await self._start_process()
+        else:
+            app = ProxyApp(self._store, self._backends, self._config, self.upstream_spec)
+            for model, version in self._versions.items():
+                app.balancer.set_version(version, model)
+            self._launcher = PythonServerLauncher(app, self._args)
+            await self._launcher.start()
+            self._app = app
+        models = dict.fromkeys(backend.model_name for backend in self._backends)
+        logger.info("LLM proxy at %s: %s", self.base_url, ", ".join(models))
+
+    async def _start_process(self) -> None:
+        if self._process is not None:
+            await self._process.stop()  # clean up after a process that died too often
+        self._process = None
+        stop_seconds = self._args.thread_join_timeout
+        process = OwnProcess(
+            self._args.host, self._args.port, stop_seconds, self._store_of_spans, self._settings
+        )
+        await process.start()
+        self._process = process
+        # This launcher serves nothing. It has the addresses.
+        self._launcher = PythonServerLauncher(_refuse_calls, replace(self._args, port=process.port))
+
+    def _store_of_spans(self) -> LightningStore:
+        assert self._store is not None
+        return self._store
+
+    def _settings(self) -> WorkerSettings:
+        return WorkerSettings(
+            self._config,
+            self.upstream_spec,
+            self._backends,
+            dict(self._versions),
+            self._paused,
+            self._store_of_spans().capabilities,
+            logger.getEffectiveLevel(),
+        )
 
     async def stop(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            await process.stop()
+            return
         if self._app is None:
             logger.warning("the proxy does not run; stop() has no effect")
             return
@@ -123,7 +166,8 @@ class DirectProxy(LLMProxy):
         # The copy of a store in memory would be a different store, so it is left out.
         shared = self._store is not None and self._store.capabilities.get("zero_copy")
         store = self._store if shared else None
-        return {**self.__dict__, "_app": None, "_launcher": launcher, "_store": store}
+        state = {**self.__dict__, "_app": None, "_process": None}
+        return state | {"_launcher": launcher, "_store": store}
 
     # -- models ----------------------------------------------------------------------------------
 
@@ -134,13 +178,11 @@ class DirectProxy(LLMProxy):
         backends = self.upstream_spec.parse(model_list)
         self._model_list = [dict(item) for item in model_list]
         self._backends = backends
-        if self._app is not None:
-            self._call_in_loop(lambda app: app.update(backends))
+        self._order_if_running("backends", backends)
 
     def set_model_version(self, version: str, model: str | None = None) -> None:
         self._versions[model] = version
-        if self._app is not None:
-            self._call_in_loop(lambda app: app.balancer.set_version(version, model))
+        self._order_if_running("version", version, model)
 
     def api_key_for(self, rollout_id: str | None, attempt_id: str | None) -> str | None:
         secret = self._config.auth_token
@@ -157,18 +199,42 @@ class DirectProxy(LLMProxy):
     # -- control ---------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        self._call_in_loop(lambda app: app.balancer.pause())
+        self._paused = True
+        self._order("pause")
 
     async def drain(self, deadline: float = 60.0, *, abort: bool = False) -> int:
-        return await self._await_in_loop(lambda app: app.drain(deadline, abort=abort))
+        self._paused = True
+        return await self._await_order("drain", deadline, abort)
 
     async def resume(self) -> None:
-        self._call_in_loop(lambda app: app.balancer.resume())
+        self._paused = False
+        self._order("resume")
 
     async def flush(self, rollout_id: str | None = None, attempt_id: str | None = None) -> None:
-        await self._await_in_loop(lambda app: app.spool.flush(rollout_id, attempt_id))
+        await self._await_order("flush", rollout_id, attempt_id)
 
-    # -- calls into the loop that serves ---------------------------------------------------------
+    # -- orders to the application ---------------------------------------------------------------
+
+    def _order_if_running(self, name: str, *arguments: Any) -> None:
+        if self._app is not None or self.is_running():
+            self._order(name, *arguments)
+
+    def _order(self, name: str, *arguments: Any) -> None:
+        """Carry out one of ORDERS where the application is; return when it is done."""
+        if self._process is not None and self._process.is_running():
+            self._process.call(name, *arguments)
+        else:
+            self._call_in_loop(lambda app: ORDERS[name](app, *arguments))
+
+    async def _await_order(self, name: str, *arguments: Any) -> Any:
+        """Carry out one of AWAITED_ORDERS where the application is; return its result."""
+        if self._process is not None and self._process.is_running():
+            return await self._process.request(name, *arguments)
+        app, loop = self._running()
+        work = AWAITED_ORDERS[name](app, *arguments)
+        if _running_loop() is loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     def _running(self) -> tuple[ProxyApp, asyncio.AbstractEventLoop]:
         if self._app is None or self._app.loop is None:
@@ -193,12 +259,6 @@ class DirectProxy(LLMProxy):
 
         loop.call_soon_threadsafe(run)
         done.result(_CALL_IN_LOOP_TIMEOUT)
-
-    async def _await_in_loop(self, do: Callable[[ProxyApp], Coroutine[Any, Any, T]]) -> T:
-        app, loop = self._running()
-        if _running_loop() is loop:
-            return await do(app)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(app), loop))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

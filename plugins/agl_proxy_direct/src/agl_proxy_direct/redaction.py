@@ -90,6 +90,7 @@ class _RedactedResponse(UpstreamResponse):
         self.headers: HeaderList = [
             (name, redactor.whole(value)) for name, value in response.headers
         ]
+        self.attributes, self.recorded = response.attributes, response.recorded
         self._response = response
         self._redactor = redactor
 

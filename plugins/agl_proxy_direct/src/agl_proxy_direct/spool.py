@@ -136,6 +136,11 @@ class Spool:
         since = now if lane is None or lane.failing_since is None else lane.failing_since
         return now - (since if self._store_error is None else min(since, self._failing_since))
 
+    @property
+    def keeps_objects(self) -> bool:
+        """Whether the store keeps its data in this process, so that it needs no JSON of spans."""
+        return not self.store.capabilities.get("zero_copy")
+
     def full(self) -> bool:
         return self._waiting >= self._max_spans or self._bytes >= self._max_bytes
 

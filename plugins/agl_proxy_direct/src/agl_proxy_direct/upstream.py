@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from agl_core.genai import Protocol
+from agl_core.genai import Protocol, Route
 from agl_proxy_direct.backends import Backend
 
 __all__ = [
@@ -62,6 +63,9 @@ class UpstreamRequest:
         method: HTTP method.
         query: Query string, without the question mark.
         forward_key: Whether a backend without a key of its own gets the agent's.
+        route: The path of the agent's call: its protocol, rollout and attempt.
+        call: The agent's own request, in the route's protocol; None for a call that is passed
+            through.
     """
 
     backend: Backend
@@ -72,6 +76,8 @@ class UpstreamRequest:
     method: str = "POST"
     query: str = ""
     forward_key: bool = False
+    route: Route | None = None
+    call: Mapping[str, Any] | None = None
 
 
 class UpstreamResponse(ABC):
@@ -83,11 +89,16 @@ class UpstreamResponse(ABC):
         status: HTTP status.
         headers: The headers that the agent gets.
         streamed: Whether the body is a stream of server-sent events.
+        attributes: Further attributes of the call's span.
+        recorded: Whether another proxy or tracer records the call. The body is in the agent's
+            protocol then; it is relayed unchanged, and no span is stored.
     """
 
     status: int
     headers: HeaderList
     streamed: bool
+    attributes: Mapping[str, Any] = MappingProxyType({})
+    recorded: bool = False
 
     @abstractmethod
     async def read(self) -> bytes:

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from agl_proxy_direct import DirectProxy, UpstreamSpec
 from agl_proxy_litellm.backends import check_received, parse_model_list
 from agl_proxy_litellm.upstream import LiteLLMUpstream
@@ -26,6 +24,4 @@ class LiteLLMProxy(DirectProxy):
     and calls in flight. LiteLLM's own proxy server is not started.
     """
 
-    upstream_spec: ClassVar[UpstreamSpec] = UpstreamSpec(
-        parse_model_list, LiteLLMUpstream, check_received
-    )
+    upstream_spec: UpstreamSpec = UpstreamSpec(parse_model_list, LiteLLMUpstream, check_received)

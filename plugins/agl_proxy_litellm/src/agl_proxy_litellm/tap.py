@@ -21,6 +21,10 @@ __all__ = ["Tap", "TapTransport"]
 class Tap:
     """The bytes of one call.
 
+    Args:
+        connect_timeout: Longest wait for a connection, in seconds.
+        authorization: Header of the backend, which LiteLLM would send beside its own.
+
     Attributes:
         status: HTTP status of the server's last response; 0 before there was one.
         headers: Headers of that response.
@@ -28,12 +32,13 @@ class Tap:
         whole: Whether the whole body has been read.
     """
 
-    def __init__(self, connect_timeout: float) -> None:
+    def __init__(self, connect_timeout: float, authorization: str | None = None) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.error: Exception | None = None
         self.whole = False
         self.connect_timeout = connect_timeout
+        self.authorization = authorization
         self._seen: list[bytes] = []
         self._size = 0
         self._stream: httpx.AsyncByteStream | None = None
@@ -124,6 +129,8 @@ class TapTransport(httpx.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         # The bytes go to the agent unchanged, and agents did not accept compression.
         request.headers["accept-encoding"] = "identity"
+        if tap.authorization is not None:
+            request.headers["authorization"] = tap.authorization
         limits = dict(request.extensions.get("timeout") or {})
         request.extensions["timeout"] = {**limits, "connect": tap.connect_timeout}
         try:

@@ -12,7 +12,14 @@ import httpx
 from pydantic_core import to_json
 
 from agl_core.genai import Protocol
-from agl_proxy_direct import CallError, HttpUpstream, Upstream, UpstreamRequest, UpstreamResponse
+from agl_proxy_direct import (
+    NOT_FORWARDED,
+    CallError,
+    HttpUpstream,
+    Upstream,
+    UpstreamRequest,
+    UpstreamResponse,
+)
 from agl_proxy_litellm.arguments import arguments
 from agl_proxy_litellm.backends import Backend, LiteLLMBackend
 from agl_proxy_litellm.library import library
@@ -30,7 +37,7 @@ _METHODS: Final[dict[Protocol, str]] = {
 }
 _FORWARDED: Final = ("anthropic-beta", "openai-", "traceparent", "tracestate", "x-")
 """Prefixes of the agent's headers that are forwarded to the provider."""
-_NOT_FORWARDED: Final = ("x-api-key", "x-forwarded", "x-real-ip", "x-stainless")
+_ABOUT_THE_AGENT: Final = ("x-forwarded", "x-real-ip", "x-stainless")
 _KEEP_ALIVE: Final = 4.0
 """Seconds; uvicorn closes idle connections after 5 by default."""
 
@@ -100,7 +107,8 @@ class LiteLLMUpstream(Upstream):
         assert isinstance(backend, LiteLLMBackend)
         if request.protocol is None or request.protocol not in _METHODS:
             return await self._bypass(request)
-        tap = Tap(backend.connect_timeout)
+        own = {name.lower(): value for name, value in backend.headers}
+        tap = Tap(backend.connect_timeout, own.get("authorization"))
         tap.open()
         try:
             async with asyncio.timeout(backend.timeout):
@@ -193,7 +201,9 @@ def _forwarded(request: UpstreamRequest) -> dict[str, str]:
     headers: dict[str, str] = {}
     for raw_name, value in request.headers:
         name = raw_name.decode("latin-1")
-        if name.startswith(_FORWARDED) and not name.startswith(_NOT_FORWARDED):
+        if name in NOT_FORWARDED or name.startswith(_ABOUT_THE_AGENT):
+            continue
+        if name.startswith(_FORWARDED):
             headers[name] = value.decode("latin-1")
     return headers
 

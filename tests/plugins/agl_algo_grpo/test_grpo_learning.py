@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -24,13 +27,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning"),
 ]
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "rl_digits" / "main.py"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def test_a_tiny_model_learns_to_use_a_tool(tmp_path: Path):
-    """Run one seed; `python examples/rl_digits/main.py --seeds 0 1 2` runs three."""
+def run_example(name: str, *arguments: str | Path) -> dict[str, Any]:
+    """Run an example in a process of its own; return the JSON object that it ends with."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--steps", "14", "--json", "--output", str(tmp_path)],
+        [sys.executable, str(EXAMPLES / name), "--json", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=680,
@@ -38,11 +41,69 @@ def test_a_tiny_model_learns_to_use_a_tool(tmp_path: Path):
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout.splitlines()[-1])
     print(outcome)
+    return outcome
+
+
+def command_of(page: Path) -> list[str]:
+    """Return the arguments of the command of an example that a page shows."""
+    found = re.findall(r"^```sh heavy\npython examples/(.+)\n```$", page.read_text(), re.MULTILINE)
+    assert len(found) == 1
+    return found[0].split()
+
+
+def test_a_tiny_model_learns_to_use_a_tool(tmp_path: Path):
+    """Run the command of the tutorial, which trains one seed."""
+    name, *options = command_of(EXAMPLES.parent / "docs/tutorials/train-on-a-cpu.md")
+    outcome = run_example(name, *options, "--output", tmp_path)
     assert outcome["last"] - outcome["first"] >= 0.3
     assert outcome["validation"] - outcome["first"] >= 0.3
     assert outcome["logprob_delta"] <= 1e-4
     assert outcome["seconds"] < 600
     assert (tmp_path / "seed-0" / "curve.png").is_file()
+
+
+def test_a_tiny_model_learns_from_rollouts_that_overlap_with_training(tmp_path: Path):
+    options = ("--overlap", "1", "--steps", "9", "--output", tmp_path)
+    outcome = run_example("rl_digits/main.py", *options)
+    assert outcome["last"] - outcome["first"] >= 0.2
+
+
+def test_a_tiny_model_learns_from_a_late_reward_with_and_without_forks(tmp_path: Path):
+    """Run one seed; `python examples/late_reward/main.py` runs three, and the other task."""
+    options = ("--decisive", "last", "--seeds", "0", "--tokens", "18000", "--output", tmp_path)
+    outcome = run_example("late_reward/main.py", *options)
+    for curve in outcome["curves"].values():
+        assert gain([reward for _, reward in curve]) >= 0.15
+
+
+def gain(rewards: Sequence[float]) -> float:
+    """Return the mean of the last three steps less the first step."""
+    return fmean(rewards[-3:]) - rewards[0]
+
+
+def test_two_policies_learn_their_parts_together(tmp_path: Path):
+    outcome = run_example("two_agents/main.py", "--steps", "10", "--output", tmp_path)
+    for before, after in outcome["parts"].values():
+        assert after - before >= 0.3
+    assert all(gain(rewards) >= 0.3 for rewards in outcome["rewards"].values())
+    assert outcome["logprob_delta"] <= 1e-4
+
+
+def test_two_policies_do_not_learn_if_the_rewards_of_one_are_shuffled(tmp_path: Path):
+    options = ("--shuffle", "reader", "--steps", "8", "--output", tmp_path)
+    outcome = run_example("two_agents/main.py", *options)
+    assert gain(outcome["rewards"]["picker"]) < 0.3
+    before, after = outcome["parts"]["reader"]
+    assert after - before < 0.3
+
+
+def test_the_smallest_model_of_the_gpu_example_is_measured():
+    options = ("--sizes", "10M", "--servers", "hf", "--steps", "1", "--rollouts", "8")
+    outcome = run_example("gpu/run.py", *options)
+    assert outcome["logprob_delta"] <= (1e-4 if outcome["dtype"] == "float32" else 0.5)
+    assert outcome["sampled_tokens_per_second"] > 0
+    assert outcome["trained_tokens_per_second"] > 0
+    assert outcome["peak_bytes"] > 4 * outcome["parameters"]
 
 
 @agl.rollout

@@ -24,6 +24,7 @@ import agl_core as agl
 from agl_algo_grpo import GRPO
 from agl_core.errors import ConfigError, LLMServerError
 from agl_testing.algorithm import AlgorithmSuite
+from tests.processes import is_running, running_below
 
 # Transformers raises this warning when PEFT reads the attribute.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
@@ -81,14 +82,7 @@ def read(folder: Path) -> list[dict[str, str]]:
 
 def servers(parent: int | None = None) -> list[psutil.Process]:
     """Return the LLM servers among a process's descendants; None is this process."""
-    found: list[psutil.Process] = []
-    for child in psutil.Process(parent).children(recursive=True):
-        try:
-            if "agl_server_hf.worker" in child.cmdline():
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return running_below("agl_server_hf.worker", parent)
 
 
 class TestGRPOConformance(AlgorithmSuite):
@@ -286,8 +280,7 @@ def test_a_killed_trainer_resumes_from_its_checkpoint(taught: Path, tmp_path: Pa
     first.wait()
     _, alive = psutil.wait_procs(started, timeout=20)
     # An orphan that ended stays a zombie until process 1 reaps it.
-    alive = [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    assert not alive, "the LLM server outlived its trainer"
+    assert not any(map(is_running, alive)), "the LLM server outlived its trainer"
     before = read(tmp_path)
     assert len(before) == 3
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -114,11 +115,14 @@ def test_without_overlap_no_rollout_runs_while_a_step_trains(
 def test_a_partial_rollout_goes_on_with_new_weights(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The second call of each rollout of step 1 waits for the weights of step 1."""
+    """The weights of step 1 are published between the two calls of each rollout of step 1."""
     lock, calls, published = threading.Lock(), 0, threading.Event()
+    all_called = threading.Event()
     publish = Serving.publish
 
-    async def noted(self: Serving, weights: Path | None, version: str) -> float:
+    async def noted(self: Serving, weights: Mapping[str, Path], version: str) -> float:
+        if version == "step-1":
+            assert await asyncio.to_thread(all_called.wait, SECONDS)
         seconds = await publish(self, weights, version)
         if version == "step-1":
             published.set()
@@ -133,6 +137,8 @@ def test_a_partial_rollout_goes_on_with_new_weights(
         with lock:
             calls += 1
             late = calls > 8
+            if calls == 16:
+                all_called.set()
         if late:
             assert published.wait(SECONDS)
         return (len(first) + len(call(llm))) / 10

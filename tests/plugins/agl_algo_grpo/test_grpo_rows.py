@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from agl_core.adapter import TraceToTrajectory
+from agl_adapter_trajectory import TraceToTrajectory
 from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 from agl_server_hf import HFServer

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from openai import APIError, AsyncOpenAI
 
+from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.samples import Decision, Reason, Sample, Step, decide
-from agl_core.adapter import TraceToTrajectory, TrajectoryRow
+from agl_algo_grpo.samples import Decision, Learner, Reason, Sample, Step, decide
 from agl_core.algorithm import RolloutOutcome
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutStatus
@@ -62,7 +62,8 @@ async def outcome_of(
 
 
 def decision_on(outcome: RolloutOutcome, **options: Any) -> Decision:
-    return decide(outcome, TraceToTrajectory(), GRPOConfig(model="m", **options), {"step-3"})
+    learners = {"llm": Learner(GRPOConfig(model="m", **options), "m")}
+    return decide(outcome, TraceToTrajectory(), learners, {"step-3"})["llm"]
 
 
 async def once(client: AsyncOpenAI) -> None:

@@ -88,6 +88,41 @@ class TestGate:
         assert agent_proxy.resource("val").model == "tiny-val"
         assert agent_proxy.resource("train").sampling_parameters == {"temperature": 0.9}
 
+    async def test_other_models_of_the_proxy_stay_and_have_no_version(
+        self, store: InMemoryLightningStore
+    ):
+        with (
+            ScriptedModels([Reply("ok")]) as models,
+            ScriptedModels([Reply("fixed")], models=("judge",)) as others,
+        ):
+            entries = [
+                {
+                    "model_name": name,
+                    "litellm_params": {"model": "hosted_vllm/judge", "api_base": others.base_url},
+                }
+                for name in ("judge", "tiny-val")  # the second is replaced
+            ]
+            agent_proxy = make_gate(store, DirectProxy(store=store, model_list=entries))
+            await agent_proxy.start()
+            await agent_proxy.serve([address_of(models)])
+            await agent_proxy.open(4)
+            for name, said, version in (("tiny", "ok", "4"), ("judge", "fixed", None)):
+                rollout = await store.start_rollout(input=1)
+                ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+                llm = agent_proxy.proxy.as_resource(*ids, model=name)
+                async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="none") as client:
+                    reply = await client.chat.completions.create(
+                        model=llm.model, messages=[{"role": "user", "content": "hi"}]
+                    )
+                assert reply.choices[0].message.content == said
+                await agent_proxy.proxy.flush(*ids)
+                (span,) = (await store.query_spans(rollout.rollout_id)).items
+                assert span.attributes.get("agentlightning.model_version") == version
+            await agent_proxy.stop()
+            await agent_proxy.proxy.stop()
+        assert agent_proxy.models == ["tiny", "tiny-val"]
+        assert len(calls(others)) == 1
+
     async def test_a_call_waits_until_there_are_new_weights(
         self, store: InMemoryLightningStore, agent_proxy: AgentProxy
     ):
@@ -145,7 +180,7 @@ class TestGate:
         finally:
             await proxy.stop()
 
-    def test_something_else_is_no_proxy(self, store: InMemoryLightningStore):
+    def test_an_object_of_another_class_is_refused(self, store: InMemoryLightningStore):
         with pytest.raises(ConfigError, match="llm_proxy: VERL pauses and redirects"):
             make_gate(store, object())
 

@@ -37,13 +37,37 @@ class TestFields:
         assert fields["rm_scores"].dtype == fields["rollout_log_probs"].dtype == torch.float32
         assert (fields["uid"], fields["data_source"], fields["num_turns"]) == ("g7", "rooms", 2)
 
-    def test_without_logprobs_there_is_no_such_column(self):
+    def test_rows_without_logprobs_lack_the_column(self):
         from dataclasses import replace
 
         from agl_algo_verl.queue_rows import row_fields
 
         blind = replace(ROW, row=replace(ROW.row, logprobs=None))
         assert "rollout_log_probs" not in row_fields(PROMPT, blind, {})
+
+    def test_advantages_of_calls_reach_the_trainers_batch(self):
+        from dataclasses import replace
+
+        import torch
+        from verl import DataProto
+        from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+        from agl_algo_verl.advantages import add_call_advantages
+        from agl_algo_verl.queue_rows import row_fields
+
+        assert "call_advantages" not in row_fields(PROMPT, ROW, {})
+        long = replace(ROW, advantages=[0.5, 0.0, -0.25])
+        short = replace(ROW, row=Row([4], [7, 8], [1, 1], [-1.0, -1.0], None), advantages=[1, 1])
+        names = ("call_advantages", "response_mask")
+        fields = [
+            {name: row_fields(PROMPT, row, {})[name] for name in names} for row in (long, short)
+        ]
+        data = DataProto(batch=list_of_dict_to_tensordict(fields).to_padded_tensor())
+        data.batch["response_mask"][1, 1] = 0  # as a correction rejects a token
+        found = add_call_advantages(data).batch
+        wanted = torch.tensor([[0.5, 0.0, -0.25], [1.0, 0.0, 0.0]])
+        assert torch.equal(found["advantages"], wanted)
+        assert torch.equal(found["returns"], wanted)
 
     def test_tags_say_which_weights_sampled_the_row(self):
         from dataclasses import replace

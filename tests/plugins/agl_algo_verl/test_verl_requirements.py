@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from typing import Any
@@ -35,7 +36,7 @@ class TestRequirements:
         check_requirements()
 
     @pytest.mark.parametrize("name", sorted(NEEDED))
-    def test_a_missing_one_is_told_with_the_command(
+    def test_the_error_for_a_missing_package_names_the_command(
         self, monkeypatch: pytest.MonkeyPatch, name: str
     ):
         pretend(monkeypatch, name, None)
@@ -48,7 +49,7 @@ class TestRequirements:
     @pytest.mark.parametrize(
         ("name", "version"), [("verl", "0.8.0"), ("torch", "2.5.1"), ("TransferQueue", "0.2.0")]
     )
-    def test_a_wrong_version_is_told_with_the_command(
+    def test_the_error_for_a_wrong_version_names_the_command(
         self, monkeypatch: pytest.MonkeyPatch, name: str, version: str
     ):
         pretend(monkeypatch, name, version)
@@ -65,6 +66,17 @@ class TestRequirements:
             if requirement.marker is None and not requirement.name.startswith("agl-"):
                 found[requirement.name.lower()] = requirement.specifier
         assert found == {n.lower(): Requirement(n + v).specifier for n, v in NEEDED.items()}
+
+    def test_forks_need_the_replay_plugin(self, monkeypatch: pytest.MonkeyPatch):
+        check_requirements(fork=True)
+        real = importlib.util.find_spec
+
+        def find_spec(name: str) -> Any:
+            return None if name == "agl_replay" else real(name)
+
+        monkeypatch.setattr("agl_algo_verl.requirements.find_spec", find_spec)
+        with pytest.raises(MissingDependencyError, match=r"forked.*pip install 'agl-replay'"):
+            check_requirements(fork=True)
 
     async def test_a_run_asks_first(self, monkeypatch: pytest.MonkeyPatch):
         pretend(monkeypatch, "verl", None)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
 import pytest
 
+from agl_adapter_trajectory import TraceToTrajectory
 from agl_algo_verl import VERLConfig
 from agl_algo_verl.decisions import Limits
 from agl_algo_verl.rollout_groups import GroupRow, GroupRunner, GroupSettings, Prompt
 from agl_algo_verl.rows import Row, RowBuilder
-from agl_core.adapter import TraceToTrajectory
+from agl_core import semconv
 from agl_core.algorithm import Run
 from agl_core.errors import AgentError
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import LLM, AttemptedRollout, Span
+from agl_credit import Path, Turn, forked_advantages
 
 TASKS = [{"question": "zero"}, {"question": "one"}]
 
@@ -45,10 +47,18 @@ Act = Callable[[AttemptedRollout, int], "Outcome"]
 
 
 class Outcome:
-    """The scripted outcome of an attempt."""
+    """The scripted outcome of an attempt; ``answers`` has the first token of each answer."""
 
-    def __init__(self, reward: float | None = None, calls: int = 1, status: Any = "succeeded"):
-        self.reward, self.calls, self.status = reward, calls, status
+    def __init__(
+        self,
+        reward: float | None = None,
+        calls: int = 1,
+        status: Any = "succeeded",
+        answers: Sequence[int] = (),
+        numbers: Mapping[str, float] | None = None,
+    ):
+        self.reward, self.status, self.numbers = reward, status, numbers or {}
+        self.answers = answers or (7,) * calls
 
 
 class Workers:
@@ -69,9 +79,14 @@ class Workers:
         outcome = self.act(attempted, number)
         self.done.append((attempted.input, number))
         names = (attempted.rollout_id, attempted.attempt.attempt_id)
-        spans = [call(place) for place in range(outcome.calls)]
+        replay = attempted.config.replay
+        repeated = (replay.until or 0) if replay else 0
+        spans = [
+            call(place, answer, repeated=place < repeated)
+            for place, answer in enumerate(outcome.answers)
+        ]
         if outcome.reward is not None:
-            spans.append(reward(outcome.calls, outcome.reward))
+            spans.append(reward(len(spans), outcome.reward, outcome.numbers))
         for span in spans:
             await self.store.add_span(
                 span.model_copy(update={"rollout_id": names[0], "attempt_id": names[1]})
@@ -85,13 +100,15 @@ class Workers:
         )
 
 
-def call(place: int) -> Span:
+def call(place: int, answer: int = 7, *, repeated: bool = False) -> Span:
     logprobs = '[{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]'
     return Span.from_attributes(
         attributes={
             "gen_ai.operation.name": "chat",
             "prompt_token_ids": [10 * place + 1],
-            "response_token_ids": [7, 8],
+            "response_token_ids": [answer, 8],
+            "agl.proxy.protocol": "chat",
+            **({semconv.REPLAYED_CALL: place + 1} if repeated else {}),
             "logprobs.content": logprobs,
             "agentlightning.model_version": "5",
         },
@@ -104,11 +121,13 @@ def call(place: int) -> Span:
     )
 
 
-def reward(place: int, value: float) -> Span:
+def reward(place: int, value: float, numbers: Mapping[str, float]) -> Span:
+    named = enumerate({"primary": value, **numbers}.items())
     return Span.from_attributes(
         attributes={
-            "agentlightning.reward.0.name": "primary",
-            "agentlightning.reward.0.value": value,
+            f"agentlightning.reward.{i}.{key}": part
+            for i, one in named
+            for key, part in zip(("name", "value"), one, strict=True)
         },
         sequence_id=place + 1,
         span_id="r" * 16,
@@ -151,10 +170,12 @@ class Setup:
             self.store,
             Run(self.store, "test"),
             VERLConfig(**options),
-            GroupSettings(n_train=n, n_val=2, limits=Limits(100, 100), batch="0.0"),
+            GroupSettings(
+                n_train=n, n_val=2, limits=Limits(100, 100), batch="0.0", normalise=False
+            ),
             datasets={"train": TASKS, "val": TASKS},
             resources={"train": snapshot.resources_id, "val": snapshot.resources_id},
-            builder=RowBuilder("transition", TraceToTrajectory()),
+            builder=RowBuilder("transition", TraceToTrajectory(), by_turn="credit" in options),
             publisher=self.published,
             changed=changed,
             suspect=suspect,
@@ -287,6 +308,102 @@ class TestTroubledRollouts:
         await runner.cancel()
         statuses = {rollout.status for rollout in await setup.store.query_rollouts()}
         assert statuses == {"cancelled"}
+
+
+class TestCredit:
+    async def test_by_default_verl_computes_the_advantages(self, setup: Setup):
+        runner, _ = await setup.feed(lambda a, n: Outcome(reward=0.5))
+        assert {row.advantages for row in setup.published.rows} == {None}
+        assert "agl/credit_spread" not in runner.take_metrics("train")
+
+    async def test_calls_have_their_own_advantages(self, setup: Setup):
+        scripts = iter([((7, 8), 1.0), ((7, 9), 0.0), ((6, 8), 1.0), ((6, 9), 0.0)])
+
+        def act(*_: Any) -> Outcome:
+            answers, value = next(scripts)
+            return Outcome(value, answers=answers)
+
+        runner, _ = await setup.feed(act, credit="rtmc")
+        # Q of an answer, less the mean reward of the others in that state.
+        wanted = [1 / 6, 2 / 3, -1 / 6, -2 / 3, 1 / 6, 2 / 3, -1 / 6, -2 / 3]
+        found = [row.advantages for row in setup.published.rows]
+        assert found == [pytest.approx([value, value]) for value in wanted]
+        assert runner.take_metrics("train")["agl/credit_spread"] == pytest.approx(0.5)
+
+    async def test_rollouts_fork_and_every_branch_has_rows(self, setup: Setup):
+        answers: dict[str, tuple[int, ...]] = {}
+        values = iter([1.0, 0.0, 0.25, 0.5, 0.75, 0.0])
+
+        def act(attempted: AttemptedRollout, _: int) -> Outcome:
+            replay = attempted.config.replay
+            before = answers[replay.rollout_id][: replay.until] if replay else ()
+            name = attempted.rollout_id
+            answers[name] = (*before, *(20 + len(answers) for _ in range(3 - len(before))))
+            return Outcome(next(values), answers=answers[name])
+
+        credit = {"type": "forked", "forks": 2, "samples": 2, "choose": "uniform"}
+        runner, _ = await setup.feed(act, n=2, credit=credit)
+        rollouts = list((await setup.store.query_rollouts()).items)
+        forks = {one.rollout_id: one.config.replay for one in rollouts if one.config.replay}
+        assert [one.rollout_id in forks for one in rollouts] == [False] * 2 + [True] * 4
+        names = [one.rollout_id for one in rollouts]
+        paths = [
+            Path(
+                value,
+                [Turn(answers[name][:t], answers[name][t]) for t in range(3)],
+                parent=names.index(forks[name].rollout_id) if name in forks else None,
+                at=(forks[name].until or 0) if name in forks else 0,
+            )
+            for name, value in zip(names, [1.0, 0.0, 0.25, 0.5, 0.75, 0.0], strict=True)
+        ]
+        wanted = forked_advantages(paths, normalise=False)
+        rows = setup.published.rows
+        for session, path in enumerate(paths):
+            own = [row for row in rows if row.session == session]
+            assert [row.row.response_ids[0] for row in own] == list(answers[names[session]])[
+                path.at :
+            ]
+            assert {row.reward for row in own} == {path.reward}
+            for row, value in zip(own, wanted[session][path.at :], strict=True):
+                assert row.advantages == pytest.approx([value, value])
+        metrics = runner.take_metrics("train")
+        assert (metrics["agl/rollouts"], metrics["agl/forks"], metrics["agl/forks_dropped"]) == (
+            2,
+            4,
+            0,
+        )
+        assert metrics["agl/rows"] == len(rows) == sum(3 - path.at for path in paths)
+        assert metrics["training/reward"] == 0.5
+        assert metrics["agl/credit_spread"] > 0
+
+    async def test_a_failed_fork_is_dropped_without_a_retry(self, setup: Setup):
+        def act(attempted: AttemptedRollout, _: int) -> Outcome:
+            return Outcome(1.0, status="failed" if attempted.config.replay else "succeeded")
+
+        runner, workers = await setup.feed(act, n=2, credit="forked")
+        metrics = runner.take_metrics("train")
+        assert metrics["agl/forks"] == metrics["agl/forks_dropped"] == metrics["agl/forks_failed"]
+        assert metrics["agl/forks"] == 2
+        assert metrics["agl/rollouts_retried"] == metrics["agl/rollouts_failed"] == 0
+        assert len(workers.done) == 4
+        assert {row.session for row in setup.published.rows} == {0, 1}
+
+    async def test_agents_have_their_own_rewards(self, setup: Setup):
+        values = iter([(1.0, 0.0), (0.0, 0.5)])
+
+        def act(*_: Any) -> Outcome:
+            primary, solver = next(values)
+            return Outcome(primary, numbers={"*": solver})
+
+        await setup.feed(act, n=2, credit="agents")
+        found = [row.advantages for row in setup.published.rows]
+        assert found == [[-0.25, -0.25], [0.25, 0.25]]
+
+    async def test_validation_does_not_fork(self, setup: Setup):
+        prompt = Prompt("v0", 0, 3, validate=True)
+        await setup.feed(lambda a, n: Outcome(1.0, calls=2), prompt, credit="forked")
+        assert (await setup.store.query_rollouts()).total == 2
+        assert {row.advantages for row in setup.published.rows} == {None}
 
 
 class TestValidation:

@@ -11,13 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agl_adapter_trajectory import TraceToTrajectory
+from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_algo_verl.rows import Row, RowBuilder, fit_rows
-from agl_core.adapter import (
-    LlmProxyTraceToTriplet,
-    TracerTraceToTriplet,
-    TraceToMessages,
-    TraceToTrajectory,
-)
 from agl_core.errors import ConfigError
 from agl_core.types import LLM, Span
 from agl_testing.models import Reply, ScriptedModels, ToolCall
@@ -41,7 +37,7 @@ class Agent:
     async def __aenter__(self) -> Agent:
         self.rollout = await self.served.store.start_rollout(input="anything")
         llm: LLM = self.served.proxy.as_resource(
-            self.rollout.rollout_id, self.rollout.attempt.attempt_id
+            self.rollout.rollout_id, self.rollout.attempt.attempt_id, model="tiny"
         )
         self.client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key="none", max_retries=0)
         self.model = llm.model
@@ -149,6 +145,28 @@ class TestAgainstTheServer:
             rows, _ = RowBuilder("trajectory", TraceToTrajectory()).build(spans)
             assert sum(row.turns for row in rows) == 3
 
+    async def test_calls_are_the_same_in_every_aggregation(self, served: Any):
+        async with Agent(served) as agent:
+            for text in ("one", "two", "three"):
+                await agent.say(text)
+            spans = await agent.spans()
+        found: list[Any] = []
+        for adapter in (TraceToTrajectory, TracerTraceToTriplet):
+            for aggregation in ("transition", "trajectory"):
+                rows, _ = RowBuilder(aggregation, adapter(), by_turn=True).build(spans)
+                calls = [(row, call) for row in rows for call in row.calls]
+                for row, call in calls:
+                    assert tuple(row.response_ids[call.start : call.end]) == call.turn.action
+                    assert row.logprobs is not None
+                    surprisal = -sum(row.logprobs[call.start : call.end])
+                    assert call.turn.surprisal == pytest.approx(surprisal)
+                found.append([(call.turn, call.span_id, call.order) for _, call in calls])
+        assert [list(turn.action) for turn, _, _ in found[0]] == [
+            answer.response_ids for answer in served.raw
+        ]
+        assert len({turn.state for turn, _, _ in found[0]}) == 3
+        assert found[1:] == found[:1] * 3
+
     async def test_streamed(self, served: Any):
         async with Agent(served) as agent:
             await agent.stream("one")
@@ -236,7 +254,28 @@ class TestAgainstTheServer:
                 for request, answer in zip(models.requests, answers, strict=True)
             ]
 
-    async def test_a_version_that_is_no_step_is_not_one(self, served: Any):
+    @pytest.mark.parametrize("adapter", ADAPTERS.values())
+    @pytest.mark.parametrize("aggregation", ["transition", "trajectory"])
+    async def test_calls_to_a_model_that_is_not_in_training_make_no_rows(
+        self, served: Any, aggregation: Any, adapter: Any
+    ):
+        (entry,) = served.proxy.get_model_list()
+        served.proxy.update_model_list([entry, {**entry, "model_name": "judge"}])
+        async with Agent(served) as agent:
+            await agent.say("one")
+            agent.model, agent.messages = "judge", []
+            await agent.say("two")
+            spans = await agent.spans()
+        builder = RowBuilder(aggregation, adapter())
+        assert len(builder.build(spans)[0]) == 2
+        builder.models = ["tiny", "tiny-val"]
+        rows, report = builder.build(spans)
+        assert [row.response_ids for row in rows] == [served.raw[0].response_ids]
+        assert not report.left_out
+        builder.models = ["tiny-val"]
+        assert builder.build(spans)[0] == []
+
+    async def test_a_version_that_is_not_a_step_is_ignored(self, served: Any):
         served.proxy.set_model_version("of yesterday")
         async with Agent(served) as agent:
             await agent.say("one")
@@ -289,7 +328,7 @@ class TestLimits:
         assert fit.rows[0].logprobs == [0.5] * 8
         assert (fit.prompt_too_long, fit.response_too_long) == (0, 1)
 
-    def test_what_is_left_without_a_sampled_token_is_no_row(self):
+    def test_a_row_without_a_sampled_token_is_left_out(self):
         late = Row([1], [5, 6, 7], [0, 0, 1], None, None)
         assert fit_rows([late], 4, 2, cut=True).rows == []
 

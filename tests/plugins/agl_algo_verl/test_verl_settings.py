@@ -73,7 +73,7 @@ class TestCompose:
         assert config.actor_rollout_ref.actor.strategy == "fsdp2"
         assert config.actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype == "fp32"
 
-    def test_dropped_groups_are_replaced_unless_verl_is_told_not_to(self, compose: Any):
+    def test_dropped_groups_are_replaced_by_default(self, compose: Any):
         assert compose().trainer.v1.sampler.sync_refill_failed_groups is True
 
 
@@ -94,7 +94,7 @@ def test_the_readmes_example_for_a_gpu_is_a_configuration(tiny_model: Path):
 
 
 class TestMistakes:
-    def test_an_unknown_key_is_told_with_its_path(self, compose: Any):
+    def test_the_error_for_an_unknown_key_has_its_path(self, compose: Any):
         with pytest.raises(ConfigError) as error:
             compose(data={"max_promt_length": 3})
         assert message(error).startswith("config.data.max_promt_length: Key 'max_promt_length'")
@@ -142,6 +142,33 @@ class TestMistakes:
         bypass = {"rollout_correction": {"bypass_mode": True}}
         with pytest.raises(ConfigError, match=r"bypass_mode: its loss has its own weights"):
             compose(algorithm=bypass, options={"loss_level": "rollout"})
+
+    @pytest.mark.parametrize(
+        ("options", "sections", "error"),
+        [
+            (
+                {},
+                {"algorithm": {"adv_estimator": "rloo"}},
+                r"^config\.algorithm\.adv_estimator: cre",
+            ),
+            ({}, {"algorithm": {"use_kl_in_reward": True}}, r"use_kl_in_reward: .*use_kl_loss"),
+            ({"advantage_level": "row"}, {}, r"^advantage_level: credit='forked' compares rollou"),
+            ({"loss_level": "rollout"}, {}, r"^loss_level: credit='forked' weighs tokens"),
+        ],
+    )
+    def test_what_credit_by_turn_would_ignore(
+        self, compose: Any, options: Any, sections: Any, error: str
+    ):
+        compose(options={"credit": "forked"})
+        with pytest.raises(ConfigError, match=error):
+            compose(options={"credit": "forked", **options}, **sections)
+
+    def test_forks_and_a_mean_over_the_tokens_of_each_row(self, compose: Any, tiny_model: Path):
+        mean = small(tiny_model)["actor_rollout_ref"]
+        mean["actor"]["loss_agg_mode"] = "seq-mean-token-mean"
+        compose(actor_rollout_ref=mean, options={"credit": "rtmc"})
+        with pytest.raises(ConfigError, match=r"loss_agg_mode: credit='forked' weighs tokens"):
+            compose(actor_rollout_ref=mean, options={"credit": "forked"})
 
     def test_an_option_out_of_range(self):
         with pytest.raises(ConfigError, match=r"^VERL\.max_retries: should be greater"):

@@ -289,9 +289,12 @@ def test_one_step_off_with_critic_reference_and_correction(training: Training):
     staleness = [step["training/off_policy/trajectory_staleness_worst/max"] for step in steps]
     # The share of a batch that started under the previous weights depends on timing.
     assert set(staleness) == {0, 1}, staleness
+    # Rows sampled by the current weights agree almost exactly; older rows do not. A batch counts as
+    # stale by its oldest start, although the weights may have changed before its first call.
+    gaps = {0: [], 1: []}
     for step, stale in zip(steps, staleness, strict=True):
-        # Rows sampled by the current weights agree almost exactly; older rows do not.
-        assert (step["agl/logprob_gap_max"] < 1e-4) == (stale == 0), step
+        gaps[stale].append(step["agl/logprob_gap_max"])
+    assert max(gaps[0]) < 1e-4 < max(gaps[1]), gaps
     for step in steps:
         assert step["agl/rows"] == 2 * step["agl/rollouts"]  # two calls, two transitions
         assert step["agl/groups_partial"] == step["agl/rows_dropped"] == 0
@@ -300,6 +303,24 @@ def test_one_step_off_with_critic_reference_and_correction(training: Training):
         assert 0 < step["rollout_corr/rollout_is_mean"] < 2
     assert (training.folder / "checkpoints" / "global_step_6" / "critic").is_dir()
     assert (training.folder / "checkpoints" / "global_step_6" / "transfer_queue").is_dir()
+
+
+def test_rollouts_fork_and_calls_have_their_own_advantages(training: Training):
+    credit = {"type": "forked", "forks": 2, "samples": 1, "choose": "entropy"}
+    training.settings["options"]["credit"] = credit
+    training.settings["config"]["trainer"].update(total_training_steps=3)
+    steps = training.run()
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    for step in steps:
+        assert step["agl/rollouts"] == 8 * 4
+        assert 8 <= step["agl/forks"] <= 8 * 2
+        assert step["agl/forks_dropped"] == step["agl/rows_dropped"] == 0
+        members = step["agl/rollouts"] + step["agl/forks"]
+        assert step["agl/rows"] == members + step["agl/rows_after_a_break"]
+        assert step["agl/credit_spread"] > 0.01
+        assert step["critic/advantages/min"] < 0 < step["critic/advantages/max"]
+        assert step["actor/grad_norm"] > 0
+        assert step["agl/logprob_gap_max"] < 1e-4
 
 
 def test_agents_go_on_while_the_trainer_trains(training: Training):

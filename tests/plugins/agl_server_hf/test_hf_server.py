@@ -20,6 +20,7 @@ from agl_core.errors import LLMServerError
 from agl_server_hf import HFServer
 from agl_testing.llm_server import LLMServerSuite, chat, text_of
 from agl_testing.tiny_model import WEATHER_TOOL
+from tests.processes import is_running
 
 # Transformers raises this warning when PEFT reads the attribute.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
@@ -336,6 +337,59 @@ async def test_adapters_are_replaced_in_place(models: Path, reference: Reference
         assert server.model_version == "step-2"
 
 
+async def test_each_adapter_answers_its_own_calls_in_one_batch(models: Path, reference: Reference):
+    peft = pytest.importorskip("peft")
+    folders = {"one": models / "lora-0", "v1.1": models / "lora-1"}
+    references: dict[str, Reference] = {}
+    for name, folder in folders.items():
+        base = AutoModelForCausalLM.from_pretrained(models / "taught", dtype=torch.float32)
+        references[name] = Reference.__new__(Reference)
+        references[name].model = peft.PeftModel.from_pretrained(base, folder).eval()
+    async with HFServer(models / "taught", threads=1) as server:
+        for name, folder in folders.items():
+            await server.load_adapter(name, folder)
+        assert [entry["model_name"] for entry in server.model_list()] == ["taught", "one", "v1.1"]
+
+        async def check(name: str, reference: Reference, **others: Reference) -> None:
+            body = await post(
+                *(server, "chat/completions"),
+                model=name,
+                messages=PARIS,
+                logprobs=True,
+                return_token_ids=True,
+                max_tokens=12,
+                ignore_eos=True,
+            )
+            assert body["model"] == name
+            (choice,) = body["choices"]
+            tokens = body["prompt_token_ids"], choice["token_ids"]
+            assert logprobs_of(choice) == pytest.approx(reference.logprobs(*tokens), abs=2e-5)
+            for other in others.values():
+                assert logprobs_of(choice) != pytest.approx(other.logprobs(*tokens), abs=0.1)
+
+        one, two = references["one"], references["v1.1"]
+        await asyncio.gather(
+            *[check("taught", reference, one=one, two=two) for _ in range(3)],
+            *[check("one", one, base=reference, two=two) for _ in range(3)],
+            *[check("v1.1", two, base=reference, one=one) for _ in range(3)],
+        )
+        # A later adapter of a name replaces it; the others stay.
+        await server.load_adapter("one", folders["v1.1"])
+        await asyncio.gather(check("one", two, old=one), check("taught", reference, one=one))
+        with pytest.raises(LLMServerError, match="no LoRA adapter"):
+            await server.load_adapter("three", models / "random")
+        with pytest.raises(LLMServerError, match="own name"):
+            await server.load_adapter("taught", folders["one"])
+        error = await post(server, "completions", 404, model="three", prompt="a")
+        assert "'taught', 'one', 'v1.1', not 'three'" in error["error"]["message"]
+        # The server's own model may become an adapter as well.
+        await server.update_weights(folders["one"], version="step-1")
+        await asyncio.gather(check("taught", one, old=reference), check("one", two, own=one))
+        await server.stop()
+        await server.start()
+        assert [entry["model_name"] for entry in server.model_list()] == ["taught"]
+
+
 async def test_weights_of_another_shape_are_refused(models: Path, tmp_path: Path):
     async with HFServer(models / "taught", threads=1) as server:
         before = text_of(await chat(server))
@@ -357,14 +411,6 @@ async def test_weights_of_another_shape_are_refused(models: Path, tmp_path: Path
 
 
 # -- process ---------------------------------------------------------------------------------------
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 async def test_a_killed_server_can_be_started_again(server: HFServer):
@@ -389,7 +435,7 @@ async def test_a_server_that_hangs_is_stopped(taught: Path):
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(LLMServerError, match=r"did not reply within 0\.5 s"):
         await server.update_weights(taught, version="1")
-    assert not is_alive(pid)
+    assert not is_running(pid)
 
 
 async def test_a_bad_model_is_reported_at_start(tmp_path: Path):
@@ -414,7 +460,7 @@ def test_the_server_ends_when_its_parent_is_killed(taught: Path):
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    assert is_alive(pid)
+    assert is_running(pid)
     parent.kill()
     parent.wait()
     parent.stdout.close()
@@ -423,7 +469,7 @@ def test_the_server_ends_when_its_parent_is_killed(taught: Path):
 
 async def _wait_until_gone(pid: int) -> bool:
     for _ in range(500):
-        if not is_alive(pid):
+        if not is_running(pid):
             return True
         await asyncio.sleep(0.02)
     return False

@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vllm_parts.models import write_model
 from vllm_parts.transformers_process import Transformers
 
+from tests.processes import is_running
+
 
 @pytest.fixture(scope="session")
 def vllm_python() -> str:
@@ -136,14 +138,6 @@ def alive(tmp_path: Path) -> Callable[[], list[int]]:
 
     def find() -> list[int]:
         pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
-        return [pid for pid in pids if is_alive(pid)]
+        return [pid for pid in pids if is_running(pid)]
 
     return find
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        # A zombie has ended; its parent has not reaped it yet.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -18,8 +18,8 @@ import pytest
 from openai import AsyncOpenAI
 from vllm_parts.transformers_process import Transformers
 
+from agl_adapter_trajectory import TraceToTrajectory
 from agl_core import InMemoryLightningStore
-from agl_core.adapter import TraceToTrajectory
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import put_behind
 from agl_proxy_direct import DirectProxy
@@ -176,9 +176,7 @@ async def test_adapters_replace_each_other(
     assert await ask(lora, QUESTIONS[0], lora.base_model) == base
 
 
-async def test_an_adapter_that_is_written_over_is_loaded_anew(
-    lora: VLLMServer, tiny: Path, tmp_path: Path
-):
+async def test_an_overwritten_adapter_is_loaded_again(lora: VLLMServer, tiny: Path, tmp_path: Path):
     """vLLM keeps prompts by the adapter's path, so that the old ones' would be found again."""
     folder = tmp_path / "latest"
     said = []
@@ -285,7 +283,7 @@ def test_nothing_outlives_an_owner_that_is_killed(vllm_python: str, tiny: Path, 
     assert processes_of(mark) == []
 
 
-async def test_a_model_that_nobody_has(vllm_python: str, tmp_path: Path):
+async def test_a_model_that_no_server_has(vllm_python: str, tmp_path: Path):
     server = VLLMServer(
         "nobody/has-this",
         python=vllm_python,

@@ -11,15 +11,17 @@ from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_algo_grpo.algorithm import GRPO
-    from agl_algo_grpo.config import GRPOConfig, LoRAConfig
+    from agl_algo_grpo.config import CreditConfig, GRPOConfig, LoRAConfig, PolicyConfig
 
-__all__ = ["GRPO", "GRPOConfig", "LoRAConfig"]
+__all__ = ["GRPO", "CreditConfig", "GRPOConfig", "LoRAConfig", "PolicyConfig"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "GRPO": "agl_algo_grpo.algorithm",
+        "CreditConfig": "agl_algo_grpo.config",
         "GRPOConfig": "agl_algo_grpo.config",
         "LoRAConfig": "agl_algo_grpo.config",
+        "PolicyConfig": "agl_algo_grpo.config",
     },
 )

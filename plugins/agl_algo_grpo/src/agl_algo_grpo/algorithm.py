@@ -14,14 +14,15 @@ The formulas are in :mod:`agl_algo_grpo.grpo`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agl_adapter_trajectory import TraceToTrajectory
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics
-from agl_algo_grpo.serving import build_server
+from agl_algo_grpo.serving import Backend, build_server
 from agl_algo_grpo.training import TrainingRun
-from agl_core.adapter import TraceToTrajectory
 from agl_core.algorithm import Algorithm
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.llm_server import LLMServer
@@ -43,14 +44,32 @@ class GRPO(Algorithm):
     A named run (``Trainer(run=…)``, ``agl train --resume``) resumes from its last checkpoint after
     any process was killed. Rollouts finished since that checkpoint are reused.
 
+    Several policies learn from one set of rollouts, each on its own calls::
+
+        GRPO({"solver": "path/of/model", "critic": {"model": "path", "reward": "critique"}})
+
+    Agents find each under its name among their resources. All share the rollout's reward, or each
+    has its own number of it (``reward``). Each has a server, or an adapter on a shared one (with
+    ``lora``, from one model), and a folder below ``output_dir``.
+
     Options: :class:`GRPOConfig`.
+
+    Attributes:
+        config: The options.
+        policies: Metrics of the last run, by the policy's name.
+        output_dir: Folder of the last run.
     """
 
     @configured_by(GRPOConfig)
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
-        self.metrics: Metrics | None = None
+        self.policies: dict[str, Metrics] = {}
         self.output_dir: Path | None = None
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """Metrics of the last run, of its first policy; None before it."""
+        return next(iter(self.policies.values()), None)
 
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
@@ -65,7 +84,11 @@ class GRPO(Algorithm):
         """
         if train_dataset is None or not len(train_dataset):
             raise ConfigError("GRPO needs tasks", path="train_dataset")
-        _check_libraries(lora=self.config.lora is not None)
+        configs = self.config.policies().values()
+        _check_libraries(
+            lora=any(config.lora is not None for config in configs),
+            fork=self.config.credit.type == "forked",
+        )
         adapter = self.get_adapter()
         if not isinstance(adapter, TraceToTrajectory):
             raise ConfigError(
@@ -74,21 +97,47 @@ class GRPO(Algorithm):
                 path="adapter",
             )
         training = TrainingRun(self, adapter, train_dataset, val_dataset)
-        self.metrics, self.output_dir = None, training.folder
+        self.policies, self.output_dir = {}, training.folder
         await training.run()
 
-    def server(self, folder: Path) -> LLMServer:
-        """Return the trainer's LLM server, or one made from the option ``server``.
+    def backends(self, folders: Mapping[str, Path]) -> list[Backend]:
+        """Return the servers of the policies: the trainer's, or those of the option ``server``.
+
+        LoRA adapters of one model share a server; every other policy has its own.
+
+        Args:
+            folders: Folder of the model that each policy starts from, by the policy's name.
 
         Raises:
-            ConfigError: Both are set, or the option is invalid.
+            ConfigError: Both are set, the trainer's server would have to serve several models, or
+                the option is invalid.
         """
+        policies = self.config.policies()
+        shared: dict[str, list[str]] = {}
+        for name, config in policies.items():
+            alike = repr((folders[name], config.server)) if config.lora else name
+            shared.setdefault(alike, []).append(name)
         server = self.get_llm_server()
         if server is None:
-            return build_server(self.config.server, folder)
-        if self.config.server is not None:
+            return [
+                Backend(self._new_server(folders[names[0]], names), names)
+                for names in shared.values()
+            ]
+        if any(config.server is not None for config in policies.values()):
             raise ConfigError("the trainer already has an llm_server", path="algorithm.server")
-        return server
+        if len(shared) > 1:
+            raise ConfigError(
+                "it cannot serve all policies: leave it out, so that each has a server of its own, "
+                "or train LoRA adapters of one model",
+                path="llm_server",
+            )
+        return [Backend(server, list(policies))]
+
+    def _new_server(self, folder: Path, names: Sequence[str]) -> LLMServer:
+        spec = self.config.policies()[names[0]].server
+        # Servers of several policies need different model names.
+        model = None if self.config.is_single or len(names) > 1 else names[0]
+        return build_server(spec, folder, model)
 
     def proxy(self) -> LLMProxy:
         """Return the trainer's proxy, or a new one for this run."""
@@ -102,7 +151,7 @@ class GRPO(Algorithm):
         return proxy
 
 
-def _check_libraries(*, lora: bool) -> None:
+def _check_libraries(*, lora: bool, fork: bool) -> None:
     """Check before the run starts that the heavy packages are installed.
 
     Raises:
@@ -110,6 +159,11 @@ def _check_libraries(*, lora: bool) -> None:
     """
     from importlib.util import find_spec
 
-    for package in ("torch", "transformers", *(("peft",) if lora else ())):
+    packages = {"torch": "torch", "transformers": "transformers"}
+    if lora:
+        packages["peft"] = "peft"
+    if fork:
+        packages["agl_replay"] = "agl-replay"
+    for package, distribution in packages.items():
         if find_spec(package) is None:
-            raise MissingDependencyError("algorithm.grpo", pip=package)
+            raise MissingDependencyError("algorithm.grpo", pip=distribution)

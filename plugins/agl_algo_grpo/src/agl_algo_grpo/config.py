@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from agl_core.plugins import ComponentConfig
+from agl_credit import CreditConfig
 
-__all__ = ["GRPOConfig", "LoRAConfig"]
+__all__ = ["CreditConfig", "GRPOConfig", "LoRAConfig", "PolicyConfig", "TrainingOptions"]
+
+_NAME: Final = re.compile("[A-Za-z0-9_-]+")
+M = TypeVar("M", bound=BaseModel)
 
 
 class LoRAConfig(BaseModel):
@@ -25,34 +38,21 @@ class LoRAConfig(BaseModel):
     """Modules that get an adapter."""
 
 
-class GRPOConfig(ComponentConfig):
-    """Options of :class:`~agl_algo_grpo.GRPO`. Durations are in seconds."""
+class TrainingOptions(ComponentConfig):
+    """Options of one policy: what it is trained on, and how. Durations are in seconds."""
 
-    model: str | Path = Field(kw_only=False)
-    """Folder (or hub id) of the model to start from."""
+    reward: str | None = Field(default=None, min_length=1)
+    """Name of the number to train on, of a reward that has several
+    (``emit_reward({"a": 0.5, "b": 1.0}, primary_key="a")``); None: the first."""
     # -- rollouts
-    steps: int = Field(default=100, ge=1)
-    """Training steps."""
-    tasks_per_step: int = Field(default=8, ge=1)
-    """Tasks (groups) in a step."""
-    group_size: int = Field(default=8, ge=2)
-    """Rollouts of each task in a step."""
-    resample: int = Field(default=0, ge=0)
-    """How often groups whose rewards are all equal are replaced by groups of further tasks, before
-    training starts (the dynamic sampling of DAPO)."""
     temperature: float = Field(default=1.0, gt=0)
     """Temperature of the rollouts."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Limit of one answer, where the agent sets none."""
-    overlap: int = Field(default=0, ge=0, le=1)
-    """1: the next step's rollouts run while this one trains, with weights that are one update
-    older; 0: rollouts and training alternate."""
-    partial_rollouts: bool = False
-    """With overlap: publish weights while rollouts run; their next calls are answered by them."""
+    # -- training
     importance_cap: float = Field(default=2.0, ge=1)
     """With overlap: bound of the weight that corrects a token for the age of the weights that
     sampled it (truncated importance sampling)."""
-    # -- training
     advantage: Literal["group", "group-mean", "rloo"] = "group"
     """group: (r - mean) / std; group-mean: r - mean; rloo: r - mean of the others."""
     loss: Literal["token", "rollout", "constant"] = "token"
@@ -99,36 +99,72 @@ class GRPOConfig(ComponentConfig):
     Transformers can mask between rows."""
     gradient_checkpointing: bool = False
     """Recompute activations to save memory."""
-    threads: int | None = Field(default=None, ge=1)
-    """PyTorch's threads on a CPU."""
     # -- rollouts that cannot be trained on
     on_failure: Literal["drop", "penalise"] = "drop"
     """drop: leave out failed rollouts; penalise: train with failure_reward."""
     failure_reward: float = 0.0
     """Reward of failed rollouts with ``on_failure="penalise"``."""
-    retries: int = Field(default=1, ge=0)
-    """How often an unusable rollout is repeated."""
     on_overlong: Literal["keep", "drop", "penalise"] = "keep"
     """What to do with a rollout that has a truncated answer."""
     overlong_reward: float = 0.0
     """Reward of truncated rollouts with ``on_overlong="penalise"``."""
     max_row_tokens: int = Field(default=8192, ge=2)
     """Rollouts with a longer row are dropped."""
-    min_group_size: int | None = Field(default=None, ge=2)
-    """Groups with fewer usable rollouts are dropped; None: incomplete groups are."""
-    rollout_timeout: float = Field(default=600.0, gt=0)
-    """Seconds that one attempt of a rollout may take."""
-    step_timeout: float = Field(default=3600.0, gt=0)
-    """Seconds that all rollouts of a step may take."""
     logprob_tolerance: float | None = Field(default=None, gt=0)
     """Largest tolerated difference between the trainer's and the server's log-probabilities;
     None: 1e-4 in float32, 0.5 in bfloat16."""
     on_mismatch: Literal["warn", "raise"] = "warn"
     """What to do about a larger difference: warn, or stop the run."""
-    # -- the LLM server
+    # -- files
     server: Any = None
     """LLM server: a name, or a table with a type and options; None: the trainer's llm_server, or
     hf if it has none."""
+    resume_from: str | Path | None = None
+    """Checkpoint folder, for a run that the store does not know."""
+
+
+class PolicyConfig(TrainingOptions):
+    """Options of one of several policies. Those that are not set are the options of GRPO."""
+
+    model: str | Path = Field(kw_only=False)
+    """Folder (or hub id) of the model to start from."""
+
+
+class GRPOConfig(TrainingOptions):
+    """Options of :class:`~agl_algo_grpo.GRPO`. Durations are in seconds."""
+
+    model: str | Path | Mapping[str, Any] = Field(kw_only=False)
+    """Folder (or hub id) of the model to start from; for several policies a table of
+    :class:`PolicyConfig` (or of folders) by the names of their resources."""
+    # -- rollouts
+    steps: int = Field(default=100, ge=1)
+    """Training steps."""
+    tasks_per_step: int = Field(default=8, ge=1)
+    """Tasks (groups) in a step."""
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts of each task in a step."""
+    resample: int = Field(default=0, ge=0)
+    """How often groups whose rewards are all equal are replaced by groups of further tasks, before
+    training starts (the dynamic sampling of DAPO)."""
+    overlap: int = Field(default=0, ge=0, le=1)
+    """1: the next step's rollouts run while this one trains, with weights that are one update
+    older; 0: rollouts and training alternate."""
+    partial_rollouts: bool = False
+    """With overlap: publish weights while rollouts run; their next calls are answered by them."""
+    retries: int = Field(default=1, ge=0)
+    """How often an unusable rollout is repeated."""
+    min_group_size: int | None = Field(default=None, ge=2)
+    """Groups with fewer usable rollouts are dropped; None: incomplete groups are."""
+    credit: CreditConfig = CreditConfig()
+    """How the reward is shared among the calls of a rollout: a type, or a table of it and options.
+    """
+    rollout_timeout: float = Field(default=600.0, gt=0)
+    """Seconds that one attempt of a rollout may take."""
+    step_timeout: float = Field(default=3600.0, gt=0)
+    """Seconds that all rollouts of a step may take."""
+    seed: int = 0
+    """Seed of the order of tasks and minibatches."""
+    # -- the LLM server
     resource: str = "main_llm"
     """Name of the model among the resources."""
     check_interval: float = Field(default=5.0, gt=0)
@@ -137,6 +173,8 @@ class GRPOConfig(ComponentConfig):
     """Seconds without a reply after which the server is restarted."""
     max_server_restarts: int = Field(default=3, ge=0)
     """Limit of the server's restarts in one step."""
+    threads: int | None = Field(default=None, ge=1)
+    """PyTorch's threads on a CPU."""
     # -- files
     output_dir: str | Path | None = None
     """Folder of metrics and checkpoints; None is ``agl-runs/`` and the run's name."""
@@ -144,12 +182,28 @@ class GRPOConfig(ComponentConfig):
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of checkpoints to keep."""
-    resume_from: str | Path | None = None
-    """Checkpoint folder, for a run that the store does not know."""
     validate_every: int = Field(default=0, ge=0)
     """Steps between validations; 0: only at the end."""
-    seed: int = 0
-    """Seed of the order of tasks and minibatches."""
+
+    @field_validator("model")
+    @classmethod
+    def _read_policies(
+        cls, model: str | Path | Mapping[str, Any]
+    ) -> str | Path | Mapping[str, PolicyConfig]:
+        if not isinstance(model, Mapping):
+            return model
+        policies: dict[str, PolicyConfig] = {}
+        for name, options in model.items():
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"a policy's name is made of letters, digits, _ and -, not {name!r}"
+                )
+            if isinstance(options, (str, Path)):
+                options = {"model": options}
+            policies[name] = _validated(PolicyConfig, options, name)
+        if not policies:
+            raise ValueError("there are no policies")
+        return policies
 
     @model_validator(mode="after")
     def _check_sizes(self) -> GRPOConfig:
@@ -164,6 +218,49 @@ class GRPOConfig(ComponentConfig):
                 "overlap needs temperature=1: servers report log-probabilities at temperature 1, "
                 "and weights of an earlier step cannot be asked again"
             )
+        if self.credit.type == "forked" and self.loss == "rollout":
+            raise ValueError(
+                "credit='forked' needs loss='token' or 'constant': a fork has only a part of a "
+                "rollout's tokens"
+            )
         if self.minibatches > self.tasks_per_step * self.group_size:
             raise ValueError("there are more minibatches than rollouts in a step")
         return self
+
+    @model_validator(mode="after")
+    def _check_policies(self) -> GRPOConfig:
+        if isinstance(self.model, Mapping):
+            if self.resume_from is not None:
+                raise ValueError("resume_from is an option of each policy if there are several")
+            self.policies()
+        return self
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one policy, whose options these are."""
+        return not isinstance(self.model, Mapping)
+
+    def policies(self) -> dict[str, GRPOConfig]:
+        """Return the options of each policy, by the name of its resource."""
+        if not isinstance(self.model, Mapping):
+            return {self.resource: self}
+        common = {name: getattr(self, name) for name in self.model_fields_set}
+        policies: dict[str, GRPOConfig] = {}
+        for name, policy in self.model.items():
+            own = {option: getattr(policy, option) for option in policy.model_fields_set}
+            policies[name] = _validated(GRPOConfig, {**common, **own, "resource": name}, name)
+        return policies
+
+
+def _validated(kind: type[M], options: Any, name: str) -> M:
+    """Return the options of a policy; the message of an error fits on one line.
+
+    Raises:
+        ValueError: An option is wrong.
+    """
+    try:
+        return kind.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(map(str, (name, *first["loc"])))
+        raise ValueError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from error

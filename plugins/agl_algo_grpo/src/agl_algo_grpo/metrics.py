@@ -29,6 +29,8 @@ COLUMNS: Final[tuple[str, ...]] = (
     "rollouts",
     "rows",
     "tokens",
+    "sampled_tokens",
+    "forks",
     "dropped_rollouts",
     "dropped_rows",
     "rows_after_a_break",
@@ -46,8 +48,9 @@ COLUMNS: Final[tuple[str, ...]] = (
     "dropped",
 )
 """Columns of ``metrics.csv``. Seconds are wall clock: ``rollout_seconds`` is the time of a step's
-rollouts, ``wait_seconds`` the time that training waited for them. ``dropped`` lists the reasons in
-words."""
+rollouts, ``wait_seconds`` the time that training waited for them. ``tokens`` are those of the rows,
+prompts included; ``sampled_tokens`` those that models sampled in the step, in dropped rollouts and
+forks too. ``dropped`` lists the reasons in words."""
 
 
 class Metrics:
@@ -57,9 +60,11 @@ class Metrics:
         folder: Folder of ``metrics.csv``; rows of an earlier process are kept.
         first: Number of the next step. Rows of that step and later ones are removed from the file,
             because a resumed run repeats those steps.
+        label: Begin of log lines, such as the policy's name; may be empty.
     """
 
-    def __init__(self, folder: Path, first: int) -> None:
+    def __init__(self, folder: Path, first: int, label: str = "") -> None:
+        self._label = label
         self._path = folder / "metrics.csv"
         self.steps: list[dict[str, Any]] = []
         if self._path.is_file():
@@ -72,7 +77,8 @@ class Metrics:
         self.steps.append({key: metrics.get(key, "") for key in COLUMNS})
         self._write()
         logger.info(
-            "step %d: reward %s, %d rollouts, %d rows, loss %.4f, |Δ logprob| %.1e, %.1f s%s",
+            "%sstep %d: reward %s, %d rollouts, %d rows, loss %.4f, |Δ logprob| %.1e, %.1f s%s",
+            self._label,
             metrics["step"],
             _number(metrics.get("reward")),
             metrics["rollouts"],

@@ -5,18 +5,23 @@ from __future__ import annotations
 import random
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
+from agl_adapter_trajectory import TraceToTrajectory
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.samples import Decision, Step, decide, version_of
+from agl_algo_grpo.forks import Forks
+from agl_algo_grpo.samples import Decision, Step, decide, reward_of, version_of
 from agl_algo_grpo.serving import Serving
-from agl_core.adapter import TraceToTrajectory
-from agl_core.algorithm import BatchOutcome, Run, run_batch
+from agl_core.algorithm import BatchOutcome, Run, run_batch, run_requests
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutConfig, RolloutMode
 
 __all__ = ["Rollouts"]
+
+Decisions = Mapping[str, Decision]
+"""Decisions on one rollout, by the policy's name."""
 
 
 class Rollouts:
@@ -26,7 +31,7 @@ class Rollouts:
 
     Args:
         store: Where rollouts are enqueued.
-        serving: The model that agents call.
+        serving: The models that agents call.
         adapter: Makes rows of spans.
         train: Tasks to train on; groups without a signal are replaced by tasks of it.
         config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
@@ -48,48 +53,106 @@ class Rollouts:
         self._train = train
         self._config = config
         self._run = run
+        self._forks = Forks(store, config) if config.credit.type == "forked" else None
 
-    async def collect(self, step: int, tasks: Sequence[Any]) -> Step:
-        """Run the rollouts of a step; replace groups without a signal, up to ``resample`` times."""
+    async def collect(self, step: int, tasks: Sequence[Any]) -> dict[str, Step]:
+        """Run the rollouts of a step; replace groups without a signal, up to ``resample`` times.
+
+        Returns:
+            What to train each policy on, by its name.
+        """
         began = time.monotonic()
         decisions, retried = await self._groups(step, f"step-{step}", tasks)
-        selected = Step.of(decisions, self._config)
+        selected = self._select(decisions)
         for number in range(1, self._config.resample + 1):
-            missing = len(tasks) - len(selected.groups)
+            useful = {group.index for part in selected.values() for group in part.groups}
+            missing = len(tasks) - len(useful)
             if not missing:
                 break
             # The same draw in a resumed run, which finds these rollouts in the store by their name.
             order = random.Random(f"{self._config.seed}-{step}-{number}")
             drawn = [self._train[i] for i in order.sample(range(len(self._train)), missing)]
-            more, again = await self._groups(step, f"step-{step}-more-{number}", drawn)
+            more, repeated = await self._groups(step, f"step-{step}-more-{number}", drawn)
             decisions += more
-            retried += again
-            selected = Step.of(decisions, self._config)
-        selected.retried.update(decision.reason for decision in retried)
-        selected.number, selected.seconds = step, time.monotonic() - began
+            retried += repeated
+            selected = self._select(decisions)
+        if self._forks is not None:
+            forks = await self._fork(self._forks, step, selected)
+            selected = self._select(decisions, forks)
+            self._forks.learn(selected)
+        for name, part in selected.items():
+            again = [one[name] for one in retried if _is_unusable({name: one[name]})]
+            part.retried.update(decision.reason for decision in again)
+            part.sampled_tokens += sum(one[name].tokens for one in retried)
+            part.number, part.seconds = step, time.monotonic() - began
         return selected
+
+    def _select(
+        self,
+        decisions: Sequence[Sequence[Decisions]],
+        forks: Mapping[int, Sequence[Decisions]] | None = None,
+    ) -> dict[str, Step]:
+        return {
+            name: Step.of(
+                [[one[name] for one in group] for group in decisions],
+                learner.config,
+                {index: [one[name] for one in group] for index, group in (forks or {}).items()},
+            )
+            for name, learner in self._serving.learners.items()
+        }
+
+    async def _fork(
+        self, forks: Forks, step: int, selected: Mapping[str, Step]
+    ) -> dict[int, list[Decisions]]:
+        """Run the forks of a step; return the decisions on them by the position of their group."""
+        requests = await forks.requests(step, selected)
+        if not requests:
+            return {}
+        # After a resumption the same choice of forks finds those that finished before.
+        plan = repr([(index, request.config) for index, request in requests])
+        batch = await run_requests(
+            self._store,
+            [request for _, request in requests],
+            adapter=self._adapter,
+            timeout=self._config.step_timeout,
+            description=f"forks of step {step}",
+            run=self._run,
+            name=f"step-{step}-forks-{zlib.crc32(plan.encode()):08x}",
+        )
+        found: dict[int, list[Decisions]] = {}
+        for (index, _), outcome in zip(requests, batch, strict=True):
+            one = decide(outcome, self._adapter, self._serving.learners, self._versions(step))
+            found.setdefault(index, []).append(one)
+        if any(_is_unusable(one) for group in found.values() for one in group):
+            await self._serving.ensure()
+        return found
+
+    def _versions(self, step: int) -> set[str]:
+        """Return the versions of the weights that may sample the rollouts of a step."""
+        return {version_of(step - age) for age in range(self._config.overlap + 1)}
 
     async def _groups(
         self, step: int, name: str, tasks: Sequence[Any]
-    ) -> tuple[list[list[Decision]], list[Decision]]:
+    ) -> tuple[list[list[Decisions]], list[Decisions]]:
         """Run a group of rollouts for each task; repeat unusable ones, up to ``retries`` times.
 
         Returns:
             The decisions on each group's rollouts, and the decisions that led to repetitions.
         """
         size = self._config.group_size
-        decisions: dict[tuple[int, int], Decision] = {}
+        learners = self._serving.learners
+        decisions: dict[tuple[int, int], Decisions] = {}
         missing = [(group, member) for group in range(len(tasks)) for member in range(size)]
-        retried: list[Decision] = []
+        retried: list[Decisions] = []
         tries = 0
         first = name
-        versions = {version_of(step - age) for age in range(self._config.overlap + 1)}
+        versions = self._versions(step)
         while True:
             restarts = self._serving.restarts
             batch = await self._batch(name, [tasks[g] for g, _ in missing], "train")
             for slot, outcome in zip(missing, batch, strict=True):
-                decisions[slot] = decide(outcome, self._adapter, self._config, versions)
-            missing = [s for s in missing if decisions[s].reason and decisions[s].failed]
+                decisions[slot] = decide(outcome, self._adapter, learners, versions)
+            missing = [s for s in missing if _is_unusable(decisions[s])]
             if missing:
                 await self._serving.ensure()
             # Rollouts lost to a server's death do not count as retries: `Serving` limits restarts.
@@ -111,13 +174,26 @@ class Rollouts:
             resources=self._serving.as_resources(),
             mode=mode,
             config=RolloutConfig(timeout_seconds=self._config.rollout_timeout),
+            adapter=self._adapter if mode == "train" else None,
             timeout=self._config.step_timeout,
             description=name,
             run=self._run,
             name=name,
         )
 
-    async def validate(self, step: int, tasks: Dataset[Any]) -> float:
-        """Run a rollout for each validation task after ``step`` steps; return the mean reward."""
+    async def validate(self, step: int, tasks: Dataset[Any]) -> dict[str, float]:
+        """Run a rollout for each validation task after ``step`` steps.
+
+        Returns:
+            The mean reward by the policy's name; a missing reward counts as 0.
+        """
         batch = await self._batch(f"val-{step}", tasks, "val")
-        return batch.score().mean
+        return {
+            name: fmean(reward_of(outcome, learner.config.reward) or 0.0 for outcome in batch)
+            for name, learner in self._serving.learners.items()
+        }
+
+
+def _is_unusable(decisions: Decisions) -> bool:
+    """Return whether a repetition of the rollout may help a policy."""
+    return any(decision.reason and decision.failed for decision in decisions.values())

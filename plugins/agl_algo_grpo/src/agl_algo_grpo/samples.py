@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory, TrajectoryRow
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
-from agl_core.adapter import CertificateSummary, TraceToTrajectory, TrajectoryRow
 from agl_core.algorithm import RolloutOutcome
 from agl_core.types import Span
+from agl_credit import named_rewards
 
-__all__ = ["Decision", "Group", "Reason", "Sample", "Step", "decide", "staleness", "version_of"]
+__all__ = [
+    "Decision",
+    "Group",
+    "Learner",
+    "Reason",
+    "Sample",
+    "Step",
+    "decide",
+    "reward_of",
+    "staleness",
+    "version_of",
+]
 
 _VERSION: Final = "step-"
+_MODEL: Final = "gen_ai.request.model"
+_RESPONSE_IDS: Final = "response_token_ids"
 
 
 def version_of(steps: int) -> str:
@@ -47,6 +61,20 @@ class Reason:
     CUT_OFF: Final = "an answer was truncated"
     SMALL_GROUP: Final = "its group is too small"
     UNIFORM: Final = "the rewards of its group are all equal"
+    NOT_CALLED: Final = "it called other policies only"
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A policy as the selection of rollouts sees it.
+
+    Attributes:
+        config: Options of the policy.
+        model: Name that agents call it by.
+    """
+
+    config: GRPOConfig
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +85,20 @@ class Sample:
         rollout_id: Id of the rollout.
         reward: Reward to train with.
         rows: The rollout's tokens.
+        calls: Its calls in order, as indices of a row and of a response in it; those that a fork
+            repeats are not among them.
+        rewards: The numbers of its reward, by name.
+        parent: Id of the rollout that it is a fork of.
+        repeated: Number of the parent's calls that a fork repeats.
     """
 
     rollout_id: str
     reward: float
     rows: Sequence[TrajectoryRow]
+    calls: Sequence[tuple[int, int]] = ()
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+    parent: str | None = None
+    repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +111,20 @@ class Decision:
         rows: Number of rows of the rollout, used or not.
         failed: True if a repetition may help; False if the configuration excludes the rollout.
         certificates: Certificates of the rollout's rows, used or not.
+        tokens: Number of its sampled tokens, used or not.
     """
 
     sample: Sample | None
     reason: str = ""
     rows: int = 0
     failed: bool = True
+    tokens: int = 0
     certificates: CertificateSummary = field(default_factory=CertificateSummary)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the rollout is not part of the policy's group, which is complete without it."""
+        return self.reason == Reason.NOT_CALLED
 
 
 @dataclass(slots=True)
@@ -91,16 +135,23 @@ class Group:
         index: Position of the task in the step.
         samples: The usable rollouts.
         missing: Number of unusable rollouts.
+        forks: The usable forks of usable rollouts.
     """
 
     index: int
     samples: list[Sample] = field(default_factory=list[Sample])
     missing: int = 0
+    forks: list[Sample] = field(default_factory=list[Sample])
+
+    @property
+    def members(self) -> list[Sample]:
+        """Rollouts and forks to train on; a fork comes after its parent."""
+        return [*self.samples, *self.forks]
 
     @property
     def is_uniform(self) -> bool:
         """Whether all rewards are equal, so that every advantage is 0."""
-        return len({sample.reward for sample in self.samples}) == 1
+        return len({sample.reward for sample in self.members}) == 1
 
 
 @dataclass(slots=True)
@@ -117,7 +168,9 @@ class Step:
         dropped_rows: Number of rows of the dropped rollouts.
         dropped_groups: Number of dropped groups.
         retried: Number of repeated rollouts by reason.
-        rewards: Rewards of all usable rollouts, including those of dropped groups.
+        rewards: Rewards of all usable rollouts, including those of dropped groups, without forks.
+        sampled_tokens: Number of tokens sampled in the step, in used rollouts, dropped ones,
+            repetitions and forks.
         certificates: Certificates of all rows, including dropped ones.
     """
 
@@ -131,28 +184,44 @@ class Step:
     dropped_groups: int = 0
     retried: Counter[str] = field(default_factory=Counter[str])
     rewards: list[float] = field(default_factory=list[float])
+    sampled_tokens: int = 0
     certificates: CertificateSummary = field(default_factory=CertificateSummary)
 
     @property
     def samples(self) -> list[Sample]:
-        """All rollouts to train on."""
-        return [sample for group in self.groups for sample in group.samples]
+        """All rollouts to train on, forks included."""
+        return [sample for group in self.groups for sample in group.members]
 
     @classmethod
-    def of(cls, decisions: Sequence[Sequence[Decision]], config: GRPOConfig) -> Step:
-        """Return the step for the decisions on each group's rollouts."""
+    def of(
+        cls,
+        decisions: Sequence[Sequence[Decision]],
+        config: GRPOConfig,
+        forks: Mapping[int, Sequence[Decision]] | None = None,
+    ) -> Step:
+        """Return the step for the decisions on each group's rollouts.
+
+        Args:
+            decisions: Decisions on the rollouts of each group.
+            config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
+            forks: Decisions on forks, by the position of their group.
+        """
         step = cls()
-        fewest = config.min_group_size or config.group_size
-        for index, members in enumerate(decisions):
+        for index, rollouts in enumerate(decisions):
+            branches = (forks or {}).get(index, ())
+            step.sampled_tokens += sum(one.tokens for one in (*rollouts, *branches))
+            members = [decision for decision in rollouts if not decision.is_absent]
+            if not members:
+                continue
+            fewest = min(config.min_group_size or config.group_size, len(members))
             samples = [decision.sample for decision in members if decision.sample is not None]
-            for decision in members:
+            for decision in (*members, *branches):
                 step.certificates += decision.certificates
-                if decision.sample is None:
+                if decision.sample is None and not decision.is_absent:
                     step.dropped[decision.reason] += 1
                     step.dropped_rows += decision.rows
-                else:
-                    step.rewards.append(decision.sample.reward)
-            group = Group(index, samples, len(members) - len(samples))
+            step.rewards += [sample.reward for sample in samples]
+            group = Group(index, samples, len(members) - len(samples), _usable(samples, branches))
             unfit = ""
             if len(samples) < fewest:
                 unfit = Reason.SMALL_GROUP
@@ -162,8 +231,8 @@ class Step:
                     unfit = Reason.UNIFORM
             if unfit:
                 step.dropped_groups += 1
-                step.dropped[unfit] += len(samples)
-                step.dropped_rows += sum(len(sample.rows) for sample in samples)
+                step.dropped[unfit] += len(group.members)
+                step.dropped_rows += sum(len(sample.rows) for sample in group.members)
                 continue
             step.partial += group.missing > 0
             step.groups.append(group)
@@ -178,20 +247,61 @@ class Step:
 def decide(
     outcome: RolloutOutcome,
     adapter: TraceToTrajectory,
-    config: GRPOConfig,
+    learners: Mapping[str, Learner],
     versions: Collection[str],
-) -> Decision:
-    """Decide whether a rollout can be trained on.
+) -> dict[str, Decision]:
+    """Decide for each policy whether a rollout can be trained on.
+
+    A policy is trained on its own calls. Calls to models that are not in training do not matter.
 
     Args:
         outcome: The rollout's outcome.
-        adapter: Makes rows of its spans.
-        config: Says how to treat failed rollouts and truncated answers.
+        adapter: Makes rows of its spans, unless the outcome has them.
+        learners: The policies by name. Their options say how to treat failed rollouts and truncated
+            answers.
         versions: Versions of the weights that may have sampled it.
+
+    Returns:
+        The decisions by the policy's name.
     """
-    rows, calls = _rows(outcome.spans, adapter)
-    decision = _decide(outcome, rows, calls, config, versions)
-    return replace(decision, certificates=CertificateSummary.of(rows))
+    rows, calls = _rows(outcome, adapter)
+    # A row may be made of spans of the proxy or of the agent's own client.
+    models = {span.span_id: span.attributes.get(_MODEL) for span in outcome.spans}
+    own = {
+        name: (
+            [row for row in rows if _model_of(row, models) in (None, learner.model)],
+            [call for call in calls if models[call.span_id] in (None, learner.model)],
+        )
+        for name, learner in learners.items()
+    }
+    flaws = {
+        name: _flaw(*own[name], learner.config, versions) for name, learner in learners.items()
+    }
+    if Reason.BROKEN_CALL in flaws.values():  # the other policies' rewards suffer from it too
+        flaws = dict.fromkeys(flaws, Reason.BROKEN_CALL)
+    elif any(own_calls for _, own_calls in own.values()):
+        flaws |= {name: Reason.NOT_CALLED for name, (_, calls) in own.items() if not calls}
+    return {
+        name: replace(
+            _decide(outcome, *own[name], learner.config, flaws[name]),
+            certificates=CertificateSummary.of(own[name][0]),
+            tokens=sum(sum(row.mask) for row in own[name][0]),
+        )
+        for name, learner in learners.items()
+    }
+
+
+def _usable(samples: Sequence[Sample], forks: Sequence[Decision]) -> list[Sample]:
+    """Return the usable forks of usable rollouts."""
+    parents = {sample.rollout_id for sample in samples}
+    found = [decision.sample for decision in forks if decision.sample is not None]
+    return [fork for fork in found if fork.parent in parents]
+
+
+def _model_of(row: TrajectoryRow, requested: Mapping[str, Any]) -> str | None:
+    """Return the name by which a row's calls asked for their model; None if it is unknown."""
+    name = requested.get(row.span_ids[0])
+    return name or next(iter(row.certificate.models), None)
 
 
 def _decide(
@@ -199,19 +309,20 @@ def _decide(
     rows: Sequence[TrajectoryRow],
     calls: Sequence[Span],
     config: GRPOConfig,
-    versions: Collection[str],
+    flaw: str,
 ) -> Decision:
     status = outcome.rollout.status
-    reward = outcome.reward
+    reward = reward_of(outcome, config.reward)
     reason = "" if status == "succeeded" else f"rollout {status}"
+    if flaw == Reason.NOT_CALLED and (not reason or config.on_failure == "penalise"):
+        return Decision(None, flaw, failed=False)
     if not reason and reward is None:
-        reason = Reason.NO_REWARD
+        reason = Reason.NO_REWARD + (f" {config.reward!r}" if config.reward else "")
     if not reason and reward is not None and not math.isfinite(reward):
         reason = Reason.BAD_REWARD
-    flaw = _flaw(rows, calls, config, versions)
     if flaw or reason:
         usable = reason and not flaw and config.on_failure == "penalise"
-        penalised = Sample(outcome.rollout.rollout_id, config.failure_reward, rows)
+        penalised = _sample(outcome, config.failure_reward, rows, calls, config)
         return Decision(penalised if usable else None, reason or flaw, len(rows))
     assert reward is not None
     if any("length" in _finish_reasons(call) for call in calls):
@@ -219,16 +330,50 @@ def _decide(
             return Decision(None, Reason.CUT_OFF, len(rows), failed=False)
         if config.on_overlong == "penalise":
             reward = config.overlong_reward
-    return Decision(Sample(outcome.rollout.rollout_id, float(reward), rows), rows=len(rows))
+    return Decision(_sample(outcome, float(reward), rows, calls, config), rows=len(rows))
+
+
+def _sample(
+    outcome: RolloutOutcome,
+    reward: float,
+    rows: Sequence[TrajectoryRow],
+    calls: Sequence[Span],
+    config: GRPOConfig,
+) -> Sample:
+    rollout = outcome.rollout
+    places = {span.span_id: span.sequence_id for span in outcome.spans}
+    repeated = sum(
+        semconv.REPLAYED_CALL in call.attributes and bool(call.attributes.get(_RESPONSE_IDS))
+        for call in calls
+    )
+    return Sample(
+        rollout.rollout_id,
+        reward,
+        rows,
+        calls=sorted(
+            ((i, number) for i, row in enumerate(rows) for number in range(len(row.responses))),
+            key=lambda place: places.get(rows[place[0]].span_ids[place[1]], 0),
+        ),
+        rewards=named_rewards(outcome.spans) if config.credit.type == "agents" else {},
+        parent=rollout.config.replay.rollout_id if rollout.config.replay else None,
+        repeated=repeated,
+    )
+
+
+def reward_of(outcome: RolloutOutcome, name: str | None) -> float | None:
+    """Return a rollout's reward, or one of its numbers by name; None if it has none."""
+    return outcome.reward if name is None else named_rewards(outcome.spans).get(name)
 
 
 def _rows(
-    spans: Sequence[Span], adapter: TraceToTrajectory
+    outcome: RolloutOutcome, adapter: TraceToTrajectory
 ) -> tuple[list[TrajectoryRow], list[Span]]:
-    if not spans:
+    if not outcome.spans:
         return [], []
-    rows, _ = adapter.adapt_with_report(spans)
-    calls = [span for span in spans if span.name == semconv.SPAN_MODEL_CALL]
+    rows = outcome.adapted
+    if rows is None:
+        rows = adapter.adapt(outcome.spans)
+    calls = [span for span in outcome.spans if span.name == semconv.SPAN_MODEL_CALL]
     return rows, sorted(calls, key=lambda span: span.sequence_id)
 
 
@@ -238,7 +383,7 @@ def _flaw(
     config: GRPOConfig,
     versions: Collection[str],
 ) -> str:
-    """Return what is wrong with a rollout's tokens; empty if nothing is."""
+    """Return what is wrong with a policy's tokens of a rollout; empty if nothing is."""
     broken = {call.span_id for call in calls if _is_broken(call)}
     if any(not _was_repeated(call, calls) for call in calls if call.span_id in broken):
         return Reason.BROKEN_CALL

@@ -1,15 +1,16 @@
-"""The served model: an LLM server behind a proxy, its weights, and its restarts.
+"""The served policies: LLM servers behind a proxy, their weights, and their restarts.
 
-If the server dies or hangs during a step, it is restarted here with the weights it had. Calls wait
-in the proxy meanwhile.
+If a server dies or hangs during a step, it is restarted here with the weights it had. Calls wait in
+the proxy meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +18,14 @@ import aiohttp
 import anyio
 
 from agl_algo_grpo.config import GRPOConfig
-from agl_core.errors import LLMServerError
+from agl_algo_grpo.samples import Learner
+from agl_core.errors import ConfigError, LLMServerError
 from agl_core.llm_server import LLMServer
 from agl_core.plugins import build_component
 from agl_core.proxy import LLMProxy
 from agl_core.types import NamedResources
 
-__all__ = ["Serving", "build_server"]
+__all__ = ["Backend", "Serving", "build_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +35,13 @@ _DRAIN_SECONDS: Final = 60.0
 """Time for calls in flight to finish before new weights are loaded."""
 
 
-def build_server(spec: Any, folder: Path) -> LLMServer:
-    """Return the LLM server that the option ``server`` describes, for the model in a folder.
+def build_server(spec: Any, folder: Path, model: str | None = None) -> LLMServer:
+    """Return the LLM server that the option ``server`` describes.
+
+    Args:
+        spec: The option.
+        folder: Folder of the model.
+        model: Name that calls ask for; None leaves it to the server.
 
     Raises:
         ConfigError: The options are invalid.
@@ -43,29 +50,78 @@ def build_server(spec: Any, folder: Path) -> LLMServer:
     if spec is None or isinstance(spec, str):
         spec = {"type": spec or "hf"}
     if isinstance(spec, dict):
-        spec = {"path": str(folder), **spec}
+        defaults = {"path": str(folder), **({} if model is None else {"model": model})}
+        spec = defaults | spec
     return build_component("llm_server", spec, default="hf", path="algorithm.server")
 
 
+@dataclass(slots=True)
+class Backend:
+    """An LLM server and the policies that it serves.
+
+    Attributes:
+        server: The server. It is started and stopped by :class:`Serving` unless it already runs.
+        policies: Names of the policies. Several are LoRA adapters beside each other, each under the
+            policy's name; a single one is the server's model.
+        entries: The server as the proxy's backend, since its last start or update.
+    """
+
+    server: LLMServer
+    policies: Sequence[str]
+    entries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def model_of(self, policy: str) -> str:
+        """Return the name that calls ask for."""
+        return policy if len(self.policies) > 1 else self.server.model
+
+    async def load(self, weights: Mapping[str, Path], version: str) -> None:
+        """Serve other weights of some policies.
+
+        Raises:
+            LLMServerError: The server refuses the weights, or has died.
+        """
+        for policy in self.policies:
+            if policy not in weights:
+                continue
+            if len(self.policies) > 1:
+                await self.server.load_adapter(policy, weights[policy])
+            else:
+                await self.server.update_weights(weights[policy], version=version)
+        self.entries = self.server.model_list()
+
+
 class Serving:
-    """An LLM server, the proxy in front of it, and their current weights.
+    """LLM servers, the proxy in front of them, and the current weights of the policies.
 
     Args:
-        server: The server. It is started and stopped here unless it is already running.
-        proxy: The proxy. Its backends for the server's model are replaced; others stay. It is
+        backends: The servers; each policy is in one of them.
+        proxy: The proxy. Its backends for the policies' models are replaced; others stay. It is
             started and stopped here unless it is already running.
         config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
 
     Attributes:
-        restarts: Number of restarts of the server so far.
+        learners: The policies by name, which is the name of their resource.
+        restarts: Number of restarts of servers so far.
+
+    Raises:
+        ConfigError: Two policies have the same model name.
     """
 
-    def __init__(self, server: LLMServer, proxy: LLMProxy, config: GRPOConfig) -> None:
-        self._server = server
+    def __init__(self, backends: Sequence[Backend], proxy: LLMProxy, config: GRPOConfig) -> None:
+        self._backends = list(backends)
         self._proxy = proxy
         self._config = config
+        models = {name: b.model_of(name) for b in self._backends for name in b.policies}
+        self.learners = {
+            name: Learner(options, models[name]) for name, options in config.policies().items()
+        }
+        if len(set(models.values())) < len(models):
+            raise ConfigError(
+                "policies have the same model name on their servers: set the servers' option model",
+                path="algorithm.server",
+            )
         self._other_models = list(proxy.get_model_list())
-        self._weights: Path | None = None
+        self._weights: dict[str, Path] = {}
         self._version = "step-0"
         self._restarting = anyio.Lock()
         self.restarts = 0
@@ -78,11 +134,14 @@ class Serving:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Serving]:
-        """Run server and proxy while the context is open; stop what was started here."""
-        server_ran, proxy_ran = self._server.is_running(), self._proxy.is_running()
+        """Run servers and proxy while the context is open; stop what was started here."""
+        started = [b.server for b in self._backends if not b.server.is_running()]
+        proxy_ran = self._proxy.is_running()
         try:
-            if not server_ran:
-                await self._server.start()
+            for server in started:
+                await server.start()
+            for backend in self._backends:
+                await backend.load({}, self._version)
             self._update_proxy()
             if not proxy_ran:
                 await self._proxy.start()
@@ -91,22 +150,24 @@ class Serving:
             with anyio.CancelScope(shield=True):
                 if not proxy_ran and self._proxy.is_running():
                     await self._proxy.stop()
-                if not server_ran:
-                    await self._server.stop()
+                for server in started:
+                    await server.stop()
 
     def as_resources(self) -> NamedResources:
-        """Return the resources for agents: the model behind the proxy."""
-        sampling: dict[str, Any] = {"temperature": self._config.temperature}
-        if self._config.max_tokens is not None:
-            sampling["max_tokens"] = self._config.max_tokens
-        model = self._proxy.as_resource(model=self._server.model, sampling_parameters=sampling)
-        return {self._config.resource: model}
+        """Return the resources for agents: the policies' models behind the proxy."""
+        return {
+            name: self._proxy.as_resource(
+                model=learner.model, sampling_parameters=_sampling(learner.config)
+            )
+            for name, learner in self.learners.items()
+        }
 
-    async def publish(self, weights: Path | None, version: str) -> float:
+    async def publish(self, weights: Mapping[str, Path], version: str) -> float:
         """Serve other weights; no call is answered by both.
 
         Args:
-            weights: Folder of the weights; None is the model that the server starts with.
+            weights: Folder of each policy's weights, by its name. Absent ones are those that the
+                server starts with.
             version: Version that spans record.
 
         Returns:
@@ -118,20 +179,23 @@ class Serving:
         began = time.monotonic()
         await self._proxy.drain(_DRAIN_SECONDS, abort=True)
         async with self._restarting:
-            self._weights, self._version = weights, version
+            self._weights, self._version = dict(weights), version
             try:
-                await self._update()
-            except LLMServerError as error:
-                if self._server.is_running():
-                    raise
-                await self._restart(f"died while it loaded weights: {error}")
+                for backend in self._backends:
+                    try:
+                        await backend.load(self._weights, version)
+                    except LLMServerError as error:
+                        if backend.server.is_running():
+                            raise
+                        await self._start_again(backend, f"died while it loaded weights: {error}")
+                self._update_proxy()
             finally:
                 await self._proxy.resume()
         return time.monotonic() - began
 
     @asynccontextmanager
     async def guarded(self) -> AsyncGenerator[None]:
-        """Restart the server whenever it dies or hangs while the context is open.
+        """Restart servers that die or hang while the context is open.
 
         Raises:
             LLMServerError: The limit of restarts is reached.
@@ -161,7 +225,7 @@ class Serving:
         self._restarts_before = self.restarts
 
     async def ensure(self) -> None:
-        """Restart the server if it is dead.
+        """Restart the servers that are dead.
 
         The caller checks after failed rollouts, which may fail before the next poll sees the death.
 
@@ -169,35 +233,32 @@ class Serving:
             LLMServerError: The limit of restarts is reached.
         """
         async with self._restarting:
-            if not self._server.is_running():
-                await self._restart_within_limit("died")
+            for backend in self._backends:
+                if not backend.server.is_running():
+                    await self._restart(backend, "died")
 
     async def _guard(self) -> None:
         checked = time.monotonic()
         while True:
             await anyio.sleep(_POLL_SECONDS)
             await self.ensure()
-            if time.monotonic() - checked >= self._config.check_interval:
-                problem = await self._check_health()
-                checked = time.monotonic()
+            if time.monotonic() - checked < self._config.check_interval:
+                continue
+            for backend in self._backends:
+                problem = await self._check_health(backend.server)
                 if problem:
                     async with self._restarting:
-                        await self._restart_within_limit(problem)
+                        await self._restart(backend, problem)
+            checked = time.monotonic()
 
-    async def _restart_within_limit(self, why: str) -> None:
-        limit = self._config.max_server_restarts
-        if self.restarts - self._restarts_before >= limit:
-            raise LLMServerError(f"the server {why}, after {limit} restarts in one step")
-        await self._restart(why)
-
-    async def _check_health(self) -> str:
+    async def _check_health(self, server: LLMServer) -> str:
         """Request one token; return the problem in words, or an empty string."""
-        body = {"model": self._server.model, "prompt": "?", "max_tokens": 1}
+        body = {"model": server.model, "prompt": "?", "max_tokens": 1}
         timeout = aiohttp.ClientTimeout(total=self._config.hang_timeout)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.post(f"{self._server.base_url}/completions", json=body) as reply,
+                session.post(f"{server.base_url}/completions", json=body) as reply,
             ):
                 await reply.read()
         except TimeoutError:
@@ -207,33 +268,55 @@ class Serving:
         # A refusal of this prompt (4xx) shows a healthy server.
         return f"replies with status {reply.status}" if reply.status >= 500 else ""
 
-    async def _restart(self, why: str) -> None:
-        self.restarts += 1
-        logger.warning("the LLM server %s; restarting it", why)
+    async def _restart(self, backend: Backend, why: str) -> None:
         await self._proxy.pause()
         try:
-            await self._server.stop()
-            await self._server.start()
-            await self._update()
+            await self._start_again(backend, why)
+            self._update_proxy()
         finally:
             await self._proxy.resume()
 
-    async def _update(self) -> None:
-        if self._weights is not None:
-            await self._server.update_weights(self._weights, version=self._version)
-        self._update_proxy()
+    async def _start_again(self, backend: Backend, why: str) -> None:
+        """Start a server again with the current weights; the proxy must be paused.
+
+        Raises:
+            LLMServerError: The limit of restarts is reached, or the server refuses the weights.
+        """
+        limit = self._config.max_server_restarts
+        while True:
+            if self.restarts - self._restarts_before >= limit:
+                raise LLMServerError(f"the server {why}, after {limit} restarts in one step")
+            self.restarts += 1
+            logger.warning("the LLM server %s; restarting it", why)
+            await backend.server.stop()
+            try:
+                await backend.server.start()
+                await backend.load(self._weights, self._version)
+            except LLMServerError as error:
+                if backend.server.is_running():
+                    raise
+                why = f"died while it was restarted: {error}"
+            else:
+                return
 
     def _update_proxy(self) -> None:
-        """Point the proxy at the server's current address and version."""
-        entries = self._server.model_list()
-        for entry in entries:
+        """Point the proxy at the servers' current addresses and version."""
+        configs = {learner.model: learner.config for learner in self.learners.values()}
+        entries: dict[str, dict[str, Any]] = {}
+        for entry in (entry for backend in self._backends for entry in backend.entries):
+            name, parameters = entry["model_name"], entry["litellm_params"]
             # Defaults for calls in which the agent sets no sampling parameters.
-            parameters = {"temperature": self._config.temperature}
-            if self._config.max_tokens is not None:
-                parameters["max_tokens"] = self._config.max_tokens
-            entry["litellm_params"] = {**parameters, **entry["litellm_params"]}
-        names = {entry["model_name"] for entry in entries}
-        others = [entry for entry in self._other_models if entry["model_name"] not in names]
-        self._proxy.update_model_list([*entries, *others])
-        for name in names:
+            defaults = _sampling(configs[name]) if name in configs else {}
+            entries[name] = {**entry, "litellm_params": {**defaults, **parameters}}
+        others = [entry for entry in self._other_models if entry["model_name"] not in entries]
+        self._proxy.update_model_list([*entries.values(), *others])
+        for name in configs:
             self._proxy.set_model_version(self._version, name)
+
+
+def _sampling(config: GRPOConfig) -> dict[str, Any]:
+    """Return the sampling parameters of a policy."""
+    parameters: dict[str, Any] = {"temperature": config.temperature}
+    if config.max_tokens is not None:
+        parameters["max_tokens"] = config.max_tokens
+    return parameters

@@ -17,22 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agl_adapter_trajectory import TraceToTrajectory
+from agl_algo_grpo import credit
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics, draw_curve
 from agl_algo_grpo.rollouts import Rollouts
 from agl_algo_grpo.samples import Reason, Step, staleness, version_of
 from agl_algo_grpo.serving import Serving
-from agl_core.adapter import TraceToTrajectory
 from agl_core.algorithm import Run, batch_iter_over_dataset, show_progress
 from agl_core.errors import ConfigError
 from agl_core.types import Dataset
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from agl_algo_grpo.algorithm import GRPO
     from agl_algo_grpo.batches import Row
     from agl_algo_grpo.policy import Policy
 
-__all__ = ["TrainingRun"]
+__all__ = ["TrainingRun", "to_rows"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,39 +52,70 @@ class TrainingRun:
     ) -> None:
         self._algorithm = algorithm
         self._config = config = algorithm.config
+        self._configs = config.policies()
         self._adapter = adapter
         self._train = train
         self._val = val if val is not None and len(val) else None
         self._run: Run = algorithm.get_run()
         self.folder = Path(config.output_dir or Path("agl-runs", self._run.name or "grpo"))
+        # Several policies have a folder each.
+        self._folders = {
+            name: self.folder if config.is_single else self.folder / name for name in self._configs
+        }
+        self._policies: dict[str, Policy] = {}
 
     async def run(self) -> None:
         config = self._config
-        base = await anyio.to_thread.run_sync(_find_model, config.model)
-        policy, first = await anyio.to_thread.run_sync(self._prepare, base)
-        metrics = self._algorithm.metrics = Metrics(self.folder, first)
-        serving = Serving(self._algorithm.server(base), self._algorithm.proxy(), config)
+        bases = {
+            name: await anyio.to_thread.run_sync(_find_model, str(policy.model))
+            for name, policy in self._configs.items()
+        }
+        first = await anyio.to_thread.run_sync(self._prepare, bases)
+        metrics = {
+            name: Metrics(folder, first, self._label(name))
+            for name, folder in self._folders.items()
+        }
+        self._algorithm.policies = metrics
+        serving = Serving(self._algorithm.backends(bases), self._algorithm.proxy(), config)
         rollouts = Rollouts(
             self._algorithm.get_store(), serving, self._adapter, self._train, config, self._run
         )
         batches = batch_iter_over_dataset(self._train, config.tasks_per_step, seed=config.seed)
         plan = enumerate(itertools.islice(batches, first, config.steps), start=first)
         async with serving.running():
-            await self._publish(serving, policy, first)
+            await self._publish(serving, first)
             with show_progress("GRPO", config.steps) as progress:
                 progress.update(first)
-                steps = self._steps(plan, rollouts, serving, policy)
-                async with serving.guarded(), aclosing(steps) as rows:
-                    async for row in rows:
-                        metrics.add(row)
-                        step = row["step"]
-                        progress.update(step + 1, f"reward {row['reward']:.3f}")
-                        figures = _finite(row)
+                steps = self._steps(plan, rollouts, serving)
+                async with serving.guarded(), aclosing(steps) as finished:
+                    async for rows in finished:
+                        for name, row in rows.items():
+                            metrics[name].add(row)
+                        step = next(iter(rows.values()))["step"]
+                        texts = [
+                            f"{self._label(n)}reward {r['reward']:.3f}" for n, r in rows.items()
+                        ]
+                        progress.update(step + 1, ", ".join(texts))
+                        figures = self._figures(rows)
                         self._algorithm.report_step(step, figures)
-                        await self._checkpoint(policy, step + 1, figures)
-        curves = {"train": metrics.column("reward"), "val": metrics.column("val_reward")}
-        draw_curve(self.folder / "curve.png", curves)
-        logger.info("the trained model is in %s", self.folder / "model")
+                        await self._checkpoint(step + 1, figures)
+        for name, folder in self._folders.items():
+            columns = {"train": "reward", "val": "val_reward"}
+            curves = {curve: metrics[name].column(key) for curve, key in columns.items()}
+            draw_curve(folder / "curve.png", curves)
+            logger.info("the trained model is in %s", folder / "model")
+
+    def _figures(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+        """Return the finite figures of a step; several policies' begin with the policy's name."""
+        return {
+            key if self._config.is_single else f"{name}/{key}": value
+            for name, row in rows.items()
+            for key, value in _finite(row).items()
+        }
+
+    def _label(self, name: str) -> str:
+        """Return what texts about a policy begin with; empty if there is one only."""
+        return "" if self._config.is_single else f"{name}: "
 
     # -- one step --------------------------------------------------------------------------------
 
@@ -90,9 +124,8 @@ class TrainingRun:
         plan: Iterator[tuple[int, Sequence[Any]]],
         rollouts: Rollouts,
         serving: Serving,
-        policy: Policy,
-    ) -> AsyncGenerator[dict[str, Any]]:
-        """Collect, train and publish, step by step; yield the metrics of each step.
+    ) -> AsyncGenerator[dict[str, dict[str, Any]]]:
+        """Collect, train and publish, step by step; yield each policy's metrics of each step.
 
         Without overlap these follow one another. With overlap the next step's rollouts run while
         this one trains. New weights wait for them, or with ``partial_rollouts`` interrupt them
@@ -101,7 +134,7 @@ class TrainingRun:
         """
         config = self._config
         waits = config.overlap and not config.partial_rollouts
-        collections: deque[asyncio.Task[Step]] = deque()
+        collections: deque[asyncio.Task[dict[str, Step]]] = deque()
 
         def collect(limit: int) -> None:
             while len(collections) < limit and (item := next(plan, None)) is not None:
@@ -118,46 +151,59 @@ class TrainingRun:
                 serving.reset_limit()
                 if waits:
                     collect(depth)
-                row = await self._train_step(selected, serving, policy)
+                rows = {
+                    name: await self._train_step(name, part, serving)
+                    for name, part in selected.items()
+                }
+                done = next(iter(selected.values())).number + 1
                 if waits and collections:
                     await asyncio.wait(collections)
-                row["publish_seconds"] = await self._publish(serving, policy, selected.number + 1)
-                if self._val is not None and self._is_validated(selected.number + 1):
-                    row["val_reward"] = await rollouts.validate(selected.number + 1, self._val)
+                seconds = await self._publish(serving, done)
+                if self._val is not None and self._is_validated(done):
+                    for name, reward in (await rollouts.validate(done, self._val)).items():
+                        rows[name]["val_reward"] = reward
                 collect(depth)
-                row["server_restarts"] = serving.restarts - restarts
-                row["wait_seconds"] = collected - began
-                row["seconds"] = time.monotonic() - began
+                common = {
+                    "publish_seconds": seconds,
+                    "server_restarts": serving.restarts - restarts,
+                    "wait_seconds": collected - began,
+                    "seconds": time.monotonic() - began,
+                }
                 began, restarts = time.monotonic(), serving.restarts
-                yield row
+                yield {name: row | common for name, row in rows.items()}
         finally:
             for task in collections:
                 task.cancel()
             await asyncio.gather(*collections, return_exceptions=True)
 
-    async def _train_step(self, selected: Step, serving: Serving, policy: Policy) -> dict[str, Any]:
-        """Train on a step's rollouts; return its metrics."""
+    async def _train_step(self, name: str, selected: Step, serving: Serving) -> dict[str, Any]:
+        """Train a policy on a step's rollouts; return its metrics."""
         step = selected.number
         row: dict[str, Any] = {"step": step, "version": serving.version}
-        logger.info("step %d: %s", step, selected.certificates)
+        label = self._label(name)
+        logger.info("%sstep %d: %s", label, step, selected.certificates)
         dropped = selected.describe_dropped()
         if dropped:
             expected = set(selected.dropped) == {Reason.UNIFORM}  # replaced, as was asked for
             level = logging.INFO if expected else logging.WARNING
-            logger.log(level, "step %d drops rollouts: %s", step, dropped)
+            logger.log(level, "%sstep %d drops rollouts: %s", label, step, dropped)
         if selected.partial:
-            logger.warning("step %d trains on %d incomplete groups", step, selected.partial)
+            logger.warning(
+                "%sstep %d trains on %d incomplete groups", label, step, selected.partial
+            )
         began = time.monotonic()
         if selected.samples:
-            row |= await anyio.to_thread.run_sync(self._train_on, policy, selected)
+            row |= await anyio.to_thread.run_sync(self._train_on, name, selected)
         else:
-            logger.warning("step %d has no usable rollouts; the weights stay", step)
+            logger.warning("%sstep %d has no usable rollouts; the weights stay", label, step)
         return row | {
             "reward": fmean(selected.rewards) if selected.rewards else float("nan"),
             "reward_std": pstdev(selected.rewards) if selected.rewards else float("nan"),
             "rollouts": len(selected.samples),
             "rows": sum(len(sample.rows) for sample in selected.samples),
             "tokens": sum(len(r.token_ids) for sample in selected.samples for r in sample.rows),
+            "sampled_tokens": selected.sampled_tokens,
+            "forks": sum(len(group.forks) for group in selected.groups),
             "dropped_rollouts": sum(selected.dropped.values()),
             "dropped_rows": selected.dropped_rows,
             "dropped_groups": selected.dropped_groups,
@@ -177,29 +223,41 @@ class TrainingRun:
 
     # -- in a thread: PyTorch --------------------------------------------------------------------
 
-    def _prepare(self, base: Path) -> tuple[Policy, int]:
-        """Load the model and the last checkpoint, if any; return the policy and its next step."""
+    def _prepare(self, bases: Mapping[str, Path]) -> int:
+        """Load the models and the last checkpoints, if any; return the next step.
+
+        Raises:
+            ConfigError: The checkpoints are of different steps.
+        """
         from agl_algo_grpo.policy import Policy
 
-        policy = Policy(self._config, base)
-        state = self._run.state
-        folder = self._config.resume_from if state is None else state["checkpoint"]
-        if folder is None:
-            return policy, 0
-        first = policy.restore(folder)
-        logger.info("resuming at step %d from %s", first, folder)
-        return policy, first
+        state, steps = self._run.state, set[int]()
+        for name, config in self._configs.items():
+            policy = self._policies[name] = Policy(config, bases[name])
+            folder = config.resume_from
+            if state is not None:
+                folder = state["checkpoint" if self._config.is_single else name]
+            steps.add(0 if folder is None else policy.restore(folder))
+        if len(steps) > 1:
+            raise ConfigError(
+                "the policies' checkpoints are of different steps", path="algorithm.resume_from"
+            )
+        (first,) = steps
+        if first:
+            logger.info("resuming at step %d", first)
+        return first
 
-    def _train_on(self, policy: Policy, selected: Step) -> dict[str, float]:
+    def _train_on(self, name: str, selected: Step) -> dict[str, float]:
         from agl_algo_grpo.grpo import update
 
-        config, step = self._config, selected.number
-        figures = update(policy, _to_rows(selected, config), config, step)
+        policy = self._policies[name]
+        config, step = self._configs[name], selected.number
+        figures = update(policy, to_rows(selected, config), config, step)
         tolerance = config.logprob_tolerance or policy.default_tolerance
         if figures["logprob_delta"] > tolerance:
             message = (
-                f"step {step}: the server's log-probabilities differ from the trainer's by "
-                f"{figures['logprob_delta']:.2g}, more than {tolerance:g}"
+                f"{self._label(name)}step {step}: the server's log-probabilities differ from the "
+                f"trainer's by {figures['logprob_delta']:.2g}, more than {tolerance:g}"
             )
             if config.on_mismatch == "raise":
                 raise ArithmeticError(message)
@@ -208,32 +266,42 @@ class TrainingRun:
 
     # -- weights ---------------------------------------------------------------------------------
 
-    async def _publish(self, serving: Serving, policy: Policy, step: int) -> float:
-        """Load the weights after ``step`` steps into the server; return the seconds it took."""
-        if step == 0 and self._config.lora is None:
-            return await serving.publish(None, version_of(0))  # the server starts with these
-        folder = self.folder / "weights" / version_of(step)
-        await anyio.to_thread.run_sync(policy.export, folder)
-        seconds = await serving.publish(folder, version_of(step))
-        for old in folder.parent.iterdir():
-            if old != folder:
-                await anyio.to_thread.run_sync(shutil.rmtree, old)
+    async def _publish(self, serving: Serving, step: int) -> float:
+        """Load the weights after ``step`` steps into the servers; return the seconds it took."""
+        weights: dict[str, Path] = {}
+        for name, config in self._configs.items():
+            if step == 0 and config.lora is None:
+                continue  # the server starts with these
+            weights[name] = self._folders[name] / "weights" / version_of(step)
+            await anyio.to_thread.run_sync(self._policies[name].export, weights[name])
+        seconds = await serving.publish(weights, version_of(step))
+        for folder in weights.values():
+            for old in folder.parent.iterdir():
+                if old != folder:
+                    await anyio.to_thread.run_sync(shutil.rmtree, old)
         return seconds
 
-    async def _checkpoint(self, policy: Policy, done: int, figures: Mapping[str, float]) -> None:
-        """Write a checkpoint if one is due, and the model after the last step."""
+    async def _checkpoint(self, done: int, figures: Mapping[str, float]) -> None:
+        """Write checkpoints if they are due, and the models after the last step."""
         config = self._config
         last = done == config.steps
         if last:
-            await anyio.to_thread.run_sync(policy.export, self.folder / "model")
+            for name, folder in self._folders.items():
+                await anyio.to_thread.run_sync(self._policies[name].export, folder / "model")
         if not last and done % config.checkpoint_every:
             return
-        folder = self.folder / "checkpoints" / f"step-{done}"
-        await anyio.to_thread.run_sync(policy.save, folder, done)
-        await self._run.save({"checkpoint": str(folder.absolute())}, figures)
-        kept = sorted(folder.parent.glob("step-*"), key=lambda p: int(p.name.rpartition("-")[2]))
-        for old in kept[: -config.keep_checkpoints]:
-            await anyio.to_thread.run_sync(shutil.rmtree, old)
+        state: dict[str, str] = {}
+        for name, folder in self._folders.items():
+            folder = folder / "checkpoints" / f"step-{done}"
+            await anyio.to_thread.run_sync(self._policies[name].save, folder, done)
+            state["checkpoint" if config.is_single else name] = str(folder.absolute())
+        await self._run.save(state, figures)
+        for folder in map(Path, state.values()):
+            kept = sorted(
+                folder.parent.glob("step-*"), key=lambda p: int(p.name.rpartition("-")[2])
+            )
+            for old in kept[: -config.keep_checkpoints]:
+                await anyio.to_thread.run_sync(shutil.rmtree, old)
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, float]:
@@ -241,13 +309,40 @@ def _finite(row: Mapping[str, Any]) -> dict[str, float]:
     return {k: v for k, v in row.items() if isinstance(v, (int, float)) and math.isfinite(v)}
 
 
-def _to_rows(selected: Step, config: GRPOConfig) -> list[Row]:
+def to_rows(selected: Step, config: GRPOConfig) -> list[Row]:
     """Return the rows of a step as tensors, with the advantages of their rollouts."""
     import torch
 
     from agl_algo_grpo.batches import Row
+
+    return [
+        Row(
+            token_ids=torch.tensor(row.token_ids),
+            mask=torch.tensor(row.mask, dtype=torch.bool),
+            logprobs=torch.tensor(row.logprobs),
+            advantages=advantages,
+            rollout=number,
+            staleness=staleness(row, selected.number),
+        )
+        for number, (sample, of_rows) in enumerate(
+            zip(selected.samples, _advantages(selected, config), strict=True)
+        )
+        for row, advantages in zip(sample.rows, of_rows, strict=True)
+    ]
+
+
+def _advantages(selected: Step, config: GRPOConfig) -> list[list[Tensor]]:
+    """Return the advantages of each token, by sample and row."""
+    import torch
+
     from agl_algo_grpo.grpo import group_advantages
 
+    if config.credit.type != "group":
+        return [
+            [torch.from_numpy(row).float() for row in of_rows]
+            for group in selected.groups
+            for of_rows in credit.token_advantages(group, config)
+        ]
     samples = selected.samples
     groups = [group.index for group in selected.groups for _ in group.samples]
     advantages = group_advantages(
@@ -256,16 +351,8 @@ def _to_rows(selected: Step, config: GRPOConfig) -> list[Row]:
         config.advantage,
     ).tolist()
     return [
-        Row(
-            token_ids=torch.tensor(row.token_ids),
-            mask=torch.tensor(row.mask, dtype=torch.bool),
-            logprobs=torch.tensor(row.logprobs),
-            advantages=torch.full((len(row.token_ids),), advantage),
-            rollout=number,
-            staleness=staleness(row, selected.number),
-        )
-        for number, (sample, advantage) in enumerate(zip(samples, advantages, strict=True))
-        for row in sample.rows
+        [torch.full((len(row.token_ids),), advantage) for row in sample.rows]
+        for sample, advantage in zip(samples, advantages, strict=True)
     ]
 
 

@@ -7,6 +7,8 @@ These options prevent that:
 - ``advantage_level="rollout"``: one score per rollout enters its group's mean and deviation, and
   the advantage goes to all of its rows.
 - ``loss_level="rollout"``: the loss is the mean over rollouts of the mean over each one's tokens.
+
+With credit by turn, rows come with the advantages of their calls (:mod:`agl_algo_verl.credit`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from verl import DataProto
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-__all__ = ["add_advantages", "rollout_of", "rollout_token_weights"]
+__all__ = ["add_advantages", "add_call_advantages", "rollout_of", "rollout_token_weights"]
 
 
 def rollout_of(key: str) -> str:
@@ -83,6 +85,21 @@ def add_advantages(
         data.batch["advantages"], data.batch["returns"] = spread, spread.clone()
     if num_repeat > 1:
         _zero_single_sample_groups(data, samples)
+    return data
+
+
+def add_call_advantages(data: DataProto) -> DataProto:
+    """Use the advantages of calls, which were computed when the group had ended.
+
+    Args:
+        data: Batch of B rows, padded to T response tokens, with ``call_advantages`` and
+            ``response_mask`` (B, T). Tokens that were removed from the mask get the advantage 0.
+
+    Returns:
+        ``data`` with ``advantages`` and ``returns`` (B, T).
+    """
+    advantages = data.batch["call_advantages"] * data.batch["response_mask"]
+    data.batch["advantages"], data.batch["returns"] = advantages, advantages.clone()
     return data
 
 

@@ -1,4 +1,6 @@
-"""The proxy in front of the rollout servers, through which agents call the model.
+"""The proxy in front of the rollout servers, through which agents call the model in training.
+
+Other models that it serves stay: agents may call them too, and they are not trained.
 
 While weights change no call may be in flight; its answer would mix two models. New calls wait in
 the proxy meanwhile, so agents only notice a delay.
@@ -103,6 +105,14 @@ class AgentProxy:
         self._sampling = {"": dict(train), self.VAL_SUFFIX: dict(val)}
         self._drain_timeout = drain_timeout
         self._started = False
+        self._fixed = [
+            entry for entry in self.proxy.get_model_list() if entry["model_name"] not in self.models
+        ]
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the model in training."""
+        return [self.name + suffix for suffix in self._sampling]
 
     async def start(self) -> None:
         """Start the proxy; calls wait until :meth:`open`."""
@@ -142,7 +152,8 @@ class AgentProxy:
         """
         async with aiohttp.ClientSession() as session:
             served = {address: await served_model(session, address) for address in addresses}
-        self.proxy.update_model_list(model_list(self.name, served, self._sampling))
+        trained = model_list(self.name, served, self._sampling)
+        self.proxy.update_model_list([*trained, *self._fixed])
 
     async def close(self) -> int:
         """Hold new calls back and wait for those in flight; return the number of aborted ones."""
@@ -153,5 +164,6 @@ class AgentProxy:
 
     async def open(self, version: int) -> None:
         """Let calls through to weights of this version."""
-        self.proxy.set_model_version(str(version))
+        for model in self.models:
+            self.proxy.set_model_version(str(version), model)
         await self.proxy.resume()

@@ -78,8 +78,11 @@ class VERL(Algorithm, Generic[T]):
         """
         if train_dataset is None or not len(train_dataset):
             raise ValueError("VERL needs tasks in train_dataset")
-        check_requirements()
-        builder = RowBuilder(self.options.aggregation, self.get_adapter())
+        credit = self.options.credit.type
+        check_requirements(fork=credit == "forked")
+        builder = RowBuilder(
+            self.options.aggregation, self.get_adapter(), by_turn=credit != "group"
+        )
         run = self.get_run()
         environment = _environment(self.options.config)
         # Importing verl takes many seconds and must not block the event loop.
@@ -88,6 +91,8 @@ class VERL(Algorithm, Generic[T]):
             "train": train_dataset,
             "val": () if val_dataset is None else val_dataset,
         }
+        agent_proxy = self._make_agent_proxy(config)
+        builder.models = agent_proxy.models
         _check_batch_size(config, datasets)
         checkpoints = RunCheckpoints(
             run,
@@ -98,7 +103,6 @@ class VERL(Algorithm, Generic[T]):
         generation = await checkpoints.open()
         if run.name:
             await cancel_leftovers(self.get_store(), run.name)
-        agent_proxy = self._make_agent_proxy(config)
         await agent_proxy.start()
         try:
             for restart in range(self.options.max_restarts + 1):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agl_core.plugins import ComponentConfig
+from agl_credit import CreditConfig
 
 __all__ = ["VERLConfig"]
 
@@ -26,6 +27,9 @@ class VERLConfig(ComponentConfig):
     aggregation: Literal["transition", "trajectory"] = "transition"
     """Rows to train on: ``transition`` is one per model call, ``trajectory`` one per chain of calls
     that continue each other token by token."""
+    credit: CreditConfig = CreditConfig()
+    """How the reward is shared among the calls of a rollout: a type, or a table of it and options.
+    ``group`` leaves the advantages to verl's ``algorithm.adv_estimator``."""
     advantage_level: Literal["rollout", "row"] = "rollout"
     """Unit that counts once in a group's mean reward: a rollout, or each of its rows."""
     loss_level: Literal["token", "rollout"] = "token"

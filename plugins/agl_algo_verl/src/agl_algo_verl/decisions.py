@@ -5,7 +5,7 @@ Pure functions. Every reason has a name, under which the metrics count it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
@@ -55,6 +55,7 @@ class Decision:
         penalised: Whether the reward is the penalty.
         fit: Rows within the limits, and the number beyond them.
         without_logprobs: Number of rows dropped for missing log-probabilities.
+        rewards: The numbers of the reward by the agents' names, where credit by turn needs them.
     """
 
     action: Literal["keep", "retry", "drop"]
@@ -64,6 +65,7 @@ class Decision:
     penalised: bool = False
     fit: Fit = field(default_factory=lambda: Fit([]))
     without_logprobs: int = 0
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def decide(

@@ -27,7 +27,8 @@ def row_fields(prompt: Prompt, row: GroupRow, extra: Mapping[str, Any]) -> dict[
     With P prompt and R response tokens: ``prompts`` (P,), ``responses`` (R,) and ``input_ids``,
     ``position_ids`` (P+R,) are int64; ``response_mask`` and ``loss_mask`` (R,) int64, 1 on sampled
     tokens; ``rm_scores`` (R,) float32, the rollout's reward at the last token, else 0;
-    ``rollout_log_probs`` (R,) float32, if they were captured.
+    ``rollout_log_probs`` (R,) float32, if they were captured; ``call_advantages`` (R,) float32,
+    with credit by turn.
     """
     prompts = torch.tensor(row.row.prompt_ids, dtype=torch.int64)
     responses = torch.tensor(row.row.response_ids, dtype=torch.int64)
@@ -52,6 +53,8 @@ def row_fields(prompt: Prompt, row: GroupRow, extra: Mapping[str, Any]) -> dict[
     }
     if row.row.logprobs is not None:
         fields["rollout_log_probs"] = torch.tensor(row.row.logprobs, dtype=torch.float32)
+    if row.advantages is not None:
+        fields["call_advantages"] = torch.tensor(row.advantages, dtype=torch.float32)
     return fields
 
 

@@ -6,6 +6,7 @@ The check runs before any of them is imported, because their own errors are long
 from __future__ import annotations
 
 import importlib.metadata
+from importlib.util import find_spec
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
@@ -43,8 +44,11 @@ class WrongVersionError(MissingDependencyError):
         ImportError.__init__(self, f"VERL cannot use {name} {found}: pip install '{pip}'")
 
 
-def check_requirements() -> None:
+def check_requirements(*, fork: bool = False) -> None:
     """Check all libraries.
+
+    Args:
+        fork: Whether rollouts are forked, which needs ``agl-replay``.
 
     Raises:
         MissingDependencyError: A library is missing or has an unsupported version. The message
@@ -58,3 +62,5 @@ def check_requirements() -> None:
             raise MissingDependencyError("VERL", pip=pip) from None
         if not SpecifierSet(versions, prereleases=True).contains(found):
             raise WrongVersionError(name, found, pip=pip)
+    if fork and find_spec("agl_replay") is None:
+        raise MissingDependencyError("VERL with credit='forked'", pip="agl-replay")

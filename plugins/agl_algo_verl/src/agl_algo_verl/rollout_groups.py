@@ -11,22 +11,24 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import anyio
 from anyio import to_thread
 
 from agl_algo_verl.config import VERLConfig
+from agl_algo_verl.counting import ALWAYS, Tally
+from agl_algo_verl.credit import Branch, Forks, spreads, token_advantages
 from agl_algo_verl.decisions import Decision, Limits, decide
 from agl_algo_verl.rows import Row, RowBuilder
-from agl_core.adapter import AdapterReport
 from agl_core.algorithm import Run, cancel_rollouts
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AgentError
 from agl_core.runner import SyncCalls
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, EnqueueRolloutRequest, Rollout, RolloutConfig
+from agl_credit import named_rewards
 
 __all__ = ["GroupRow", "GroupRunner", "GroupSettings", "Prompt", "Publisher"]
 
@@ -69,6 +71,7 @@ class GroupRow:
         row: The row.
         reward: Reward of its rollout.
         turns: Number of model calls of the rollout.
+        advantages: Advantage of each response token; None leaves them to verl's estimator.
     """
 
     session: int
@@ -76,6 +79,7 @@ class GroupRow:
     row: Row
     reward: float
     turns: int
+    advantages: Sequence[float] | None = None
 
 
 class Publisher(Protocol):
@@ -103,12 +107,14 @@ class GroupSettings:
         n_val: Rollouts per validation task.
         limits: Limits of rows.
         batch: Prefix of the names of batches, unique in the run.
+        normalise: Whether credit by turn divides by a standard deviation.
     """
 
     n_train: int
     n_val: int
     limits: Limits
     batch: str
+    normalise: bool = True
 
 
 class GroupRunner:
@@ -151,6 +157,7 @@ class GroupRunner:
         self._publisher = publisher
         self._changed = changed
         self._suspect = suspect
+        self._forks = Forks(store, options.credit) if options.credit.type == "forked" else None
         self._readers = anyio.CapacityLimiter(_READERS)
         self._open: set[str] = set()
         # A queue whose process died may never answer; these threads can be abandoned then.
@@ -159,6 +166,7 @@ class GroupRunner:
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[str]] = {"train": Counter(), "val": Counter()}
         self._rewards: dict[str, list[float]] = {"train": [], "val": []}
+        self._spreads: list[float] = []
 
     async def cancel(self) -> None:
         """Cancel unfinished rollouts."""
@@ -171,14 +179,19 @@ class GroupRunner:
         with self._lock:
             counts, self._counts[partition] = self._counts[partition], Counter()
             rewards, self._rewards[partition] = self._rewards[partition], []
+            apart: list[float] = []
+            if partition == "train":
+                apart, self._spreads = self._spreads, []
         prefix = "agl/" if partition == "train" else "agl/val_"
-        metrics = {prefix + name: float(counts[name]) for name in sorted({*counts, *_ALWAYS})}
+        metrics = {prefix + name: float(counts[name]) for name in sorted({*counts, *ALWAYS})}
         reference = "training" if partition == "train" else "val"
         metrics[f"{reference}/n_rollouts"] = float(counts["rollouts"])
         metrics[f"{reference}/n_rollouts_w_trace"] = float(counts["rollouts_with_rows"])
         metrics[f"{reference}/n_rollouts_w_reward"] = float(counts["rollouts_with_reward"])
         if rewards:
             metrics[f"{reference}/reward"] = sum(rewards) / len(rewards)
+        if apart:
+            metrics["agl/credit_spread"] = sum(apart) / len(apart)
         return metrics
 
     # -- one group -------------------------------------------------------------------------------
@@ -189,44 +202,91 @@ class GroupRunner:
         Raises:
             AgentError: Too many groups in a row had no usable rollout.
         """
-        tally = _Tally()
+        tally = Tally()
         await self._publish(lambda: self._publisher.begin(prompt))
-        decisions = await self._decisions(prompt, tally)
-        rows = [
-            GroupRow(session, index, row, decision.reward, sum(row.turns for row in decision.rows))
-            for session, decision in enumerate(decisions)
-            for index, row in enumerate(decision.rows)
+        n = self._settings.n_val if prompt.validate else self._settings.n_train
+        ended = await self._rollouts(prompt, [self._request(prompt)] * n, tally)
+        decisions = [decision for _, decision in ended]
+        branches = [
+            Branch(session, rollout_id, decision)
+            for session, (rollout_id, decision) in enumerate(ended)
+            if decision.action == "keep"
         ]
-        kept = sum(decision.action == "keep" for decision in decisions)
+        if prompt.validate:
+            usable = True
+        else:
+            usable = self._is_usable(prompt, decisions, len(branches), tally)
+            if usable and self._forks is not None:
+                branches += await self._run_forks(self._forks, prompt, branches, tally)
+        rows = self._rows(branches, prompt, tally)
         if prompt.validate:
             rows += [
                 GroupRow(session, 0, self._publisher.placeholder(), decision.reward, 0)
                 for session, decision in enumerate(decisions)
                 if decision.action != "keep"
             ]
-            usable = True
         else:
-            usable = self._is_usable(prompt, decisions, kept, len(rows), tally)
+            tally.count(**{"rows" if usable else "rows_dropped_with_group": len(rows)})
         self._add(prompt.partition, tally)
         if self._failed_groups >= self._options.max_failed_groups:
             raise AgentError(
                 f"{self._failed_groups} tasks in a row gave nothing to train on; of task "
-                f"{prompt.index}, the last one, {kept} of {len(decisions)} rollouts are usable: "
+                f"{prompt.index}, the last one, {len(branches)} of {n} rollouts are usable: "
                 f"{_reasons(decisions)}"
             )
         published = rows if usable else ()
         await self._publish(lambda: self._publisher.end(prompt, published, usable=usable))
         self._changed()
 
+    def _rows(self, branches: Sequence[Branch], prompt: Prompt, tally: Tally) -> list[GroupRow]:
+        """Return the rows of a group, with advantages if they are not left to verl."""
+        credit = self._options.credit
+        advantages: Sequence[Sequence[Sequence[float] | None]]
+        if prompt.validate or credit.type == "group":
+            advantages = [[None] * len(branch.decision.rows) for branch in branches]
+        else:
+            found = token_advantages(branches, credit, normalise=self._settings.normalise)
+            tally.spreads += spreads(branches, found)
+            advantages = found
+        return [
+            GroupRow(
+                branch.session,
+                index,
+                row,
+                branch.decision.reward,
+                sum(row.turns for row in branch.decision.rows),
+                of_row,
+            )
+            for branch, of_rows in zip(branches, advantages, strict=True)
+            for index, (row, of_row) in enumerate(zip(branch.decision.rows, of_rows, strict=True))
+        ]
+
+    async def _run_forks(
+        self, forks: Forks, prompt: Prompt, rollouts: Sequence[Branch], tally: Tally
+    ) -> list[Branch]:
+        """Run the forks of a group's rollouts; return the usable ones."""
+        chosen = await forks.requests(rollouts, (prompt.step, prompt.index))
+        ended = await self._rollouts(prompt, [request for _, request in chosen], tally, fork=True)
+        first = self._settings.n_train
+        branches = [
+            Branch(first + number, rollout_id, decision, point)
+            for number, ((point, _), (rollout_id, decision)) in enumerate(
+                zip(chosen, ended, strict=True)
+            )
+            if decision.action == "keep"
+        ]
+        forks.learn([*rollouts, *branches])
+        return branches
+
     def _is_usable(
-        self, prompt: Prompt, decisions: Sequence[Decision], kept: int, rows: int, tally: _Tally
+        self, prompt: Prompt, decisions: Sequence[Decision], kept: int, tally: Tally
     ) -> bool:
         wanted = len(decisions)
         usable = kept >= min(wanted, self._options.min_group_size)
         reasons = _reasons(decisions)
         if usable:
             self._failed_groups = 0
-            tally.count(groups=1, rows=rows, groups_partial=int(kept < wanted))
+            tally.count(groups=1, groups_partial=int(kept < wanted))
             if kept < wanted:
                 logger.warning(
                     "step %d trains on %d of %d rollouts of task %d: %s",
@@ -234,30 +294,39 @@ class GroupRunner:
                 )
             return True
         self._failed_groups += 1
-        tally.count(groups=1, groups_dropped=1, rows_dropped_with_group=rows)
+        tally.count(groups=1, groups_dropped=1)
         logger.warning(
             "task %d is dropped from step %d: %d of %d rollouts are usable, %s",
             *(prompt.index, prompt.step, kept, wanted, reasons),
         )
         return False
 
-    async def _decisions(self, prompt: Prompt, tally: _Tally) -> list[Decision]:
-        """Run the rollouts of a group, with retries; return one decision per rollout."""
+    def _request(self, prompt: Prompt) -> EnqueueRolloutRequest:
         partition = prompt.partition
-        n = self._settings.n_val if prompt.validate else self._settings.n_train
-        request = EnqueueRolloutRequest(
+        return EnqueueRolloutRequest(
             input=self._datasets[partition][prompt.index],
             mode="val" if prompt.validate else "train",
             resources_id=self._resources[partition],
             config=RolloutConfig(timeout_seconds=self._options.rollout_timeout),
-            metadata={
-                "data_id": prompt.uid,
-                "is_train": not prompt.validate,
-                "step": prompt.step,
-            },
         )
+
+    async def _rollouts(
+        self,
+        prompt: Prompt,
+        requests: Sequence[EnqueueRolloutRequest],
+        tally: Tally,
+        *,
+        fork: bool = False,
+    ) -> list[tuple[str, Decision]]:
+        """Run rollouts, with retries unless they are forks.
+
+        Returns:
+            Id and decision of each.
+        """
+        metadata = {"data_id": prompt.uid, "is_train": not prompt.validate, "step": prompt.step}
         enqueued = await self._run.enqueue(
-            [request] * n, batch=f"{self._settings.batch}-{partition}-{prompt.uid}"
+            [request.model_copy(update={"metadata": metadata}) for request in requests],
+            batch=f"{self._settings.batch}-{prompt.partition}-{prompt.uid}{'-forks' * fork}",
         )
         sessions = {rollout.rollout_id: place for place, rollout in enumerate(enqueued)}
         self._open.update(sessions)
@@ -267,7 +336,7 @@ class GroupRunner:
         while pending:
             for rollout in await self._run.wait_for_rollouts(sorted(pending), _WAIT_SECONDS):
                 tries[rollout.rollout_id] += 1
-                decision = await self._decide(rollout, tries[rollout.rollout_id], tally)
+                decision = await self._decide(rollout, tries[rollout.rollout_id], tally, fork)
                 if decision.action == "retry":
                     await self._store.update_rollout(rollout.rollout_id, status="requeuing")
                     continue
@@ -279,9 +348,9 @@ class GroupRunner:
                 decisions[sessions[rollout.rollout_id]] = decision
                 pending.discard(rollout.rollout_id)
                 self._open.discard(rollout.rollout_id)
-        return [decisions[place] for place in range(n)]
+        return [(one.rollout_id, decisions[i]) for i, one in enumerate(enqueued)]
 
-    async def _decide(self, rollout: Rollout, tries: int, tally: _Tally) -> Decision:
+    async def _decide(self, rollout: Rollout, tries: int, tally: Tally, fork: bool) -> Decision:
         async with self._readers:
             spans = (await self._store.query_spans(rollout.rollout_id, "latest")).items
             rows, report = await to_thread.run_sync(self._builder.build, spans)
@@ -292,11 +361,13 @@ class GroupRunner:
             rows,
             limits=self._settings.limits,
             options=self._options,
-            may_retry=tries <= self._options.max_retries,
+            may_retry=not fork and tries <= self._options.max_retries,
         )
+        if self._options.credit.type == "agents" and not decision.penalised:
+            decision = replace(decision, rewards=named_rewards(spans))
         if rollout.status == "failed":
             self._suspect()
-        tally.note(decision, rows, reward, report)
+        tally.note(decision, rows, reward, report, fork=fork)
         return decision
 
     async def _publish(self, call: Callable[[], None]) -> None:
@@ -304,74 +375,12 @@ class GroupRunner:
         if outcome.error is not None:
             raise outcome.error
 
-    def _add(self, partition: str, tally: _Tally) -> None:
+    def _add(self, partition: str, tally: Tally) -> None:
         with self._lock:
             self._counts[partition].update(tally.counts)
             self._rewards[partition] += tally.rewards
+            self._spreads += tally.spreads
 
 
 def _reasons(decisions: Sequence[Decision]) -> dict[str, int]:
     return dict(Counter(str(v.reason) for v in decisions if v.action != "keep"))
-
-
-# -- counting --------------------------------------------------------------------------------------
-
-
-class _Tally:
-    """Counts of one group, which are added to the totals when the group has ended."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.rewards: list[float] = []
-
-    def count(self, **numbers: int) -> None:
-        self.counts.update(numbers)
-
-    def note(
-        self,
-        decision: Decision,
-        rows: Sequence[Row],
-        reward: float | None,
-        report: AdapterReport,
-    ) -> None:
-        reason = decision.reason
-        if reason is not None:
-            self.count(**{f"rollouts_{reason}": 1})
-        if decision.action == "retry":
-            self.count(rollouts_retried=1)
-            return
-        self.rewards.append(decision.reward)
-        dropped = len(rows) - len(decision.rows)
-        self.count(
-            rollouts=1,
-            rollouts_with_rows=int(bool(rows)),
-            rollouts_with_reward=int(reward is not None),
-            rollouts_dropped=int(decision.action == "drop"),
-            rollouts_penalised=int(decision.penalised),
-            rows_dropped=dropped,
-            rows_prompt_too_long=decision.fit.prompt_too_long,
-            rows_response_too_long=decision.fit.response_too_long,
-            rows_without_logprobs=decision.without_logprobs,
-            calls_without_token_ids=report.count("call", "no token ids"),
-        )
-        if report.certificates is not None:
-            self.count(
-                rows_after_a_break=report.certificates.breaks.total(),
-                rows_of_several_versions=report.certificates.mixed,
-            )
-
-
-_ALWAYS = (
-    "attempts_lost",
-    "groups",
-    "groups_dropped",
-    "groups_partial",
-    "rollouts",
-    "rollouts_dropped",
-    "rollouts_failed",
-    "rollouts_penalised",
-    "rollouts_retried",
-    "rows",
-    "rows_dropped",
-)
-"""Counts that are reported even if they are 0, so that their curves have no gaps."""

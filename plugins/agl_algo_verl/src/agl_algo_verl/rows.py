@@ -8,25 +8,41 @@ text is tokenised again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
+from agl_adapters import TracerTraceToTriplet
 from agl_core import semconv
-from agl_core.adapter import (
-    Adapter,
-    AdapterReport,
-    TracerTraceToTriplet,
-    TraceToTrajectory,
-    TraceToTripletBase,
-    TrajectoryRow,
-)
+from agl_core.adapter import Adapter, AdapterReport, TraceToTripletBase
 from agl_core.errors import ConfigError
 from agl_core.types import Span, Triplet
+from agl_credit import Turn, row_turns
 
-__all__ = ["Fit", "Row", "RowBuilder", "fit_rows"]
+__all__ = ["Call", "Fit", "Row", "RowBuilder", "fit_rows"]
 
 Aggregation = Literal["transition", "trajectory"]
+_MODEL: Final = "gen_ai.request.model"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call of a row.
+
+    Attributes:
+        start: Position of its first token in the row's response.
+        end: Position after its last token.
+        turn: The call as the estimators of credit by turn see it.
+        span_id: Its span.
+        order: Place among the calls of its rollout; ascending, with gaps.
+    """
+
+    start: int
+    end: int
+    turn: Turn
+    span_id: str
+    order: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,7 @@ class Row:
             with, 0.0 where ``mask`` is 0. None if they were not captured.
         versions: Oldest and newest weights that sampled its tokens; None if the spans have none.
         turns: Number of model calls in the row.
+        calls: These calls, where credit by turn needs them; else empty.
     """
 
     prompt_ids: list[int]
@@ -49,6 +66,7 @@ class Row:
     logprobs: list[float] | None
     versions: tuple[int, int] | None
     turns: int = 1
+    calls: tuple[Call, ...] = ()
 
 
 class RowBuilder:
@@ -57,14 +75,24 @@ class RowBuilder:
     Args:
         aggregation: Unit of a row.
         adapter: The run's adapter. Its choice of model calls applies to both aggregations.
+        by_turn: Whether rows have their calls.
+
+    Attributes:
+        adapter: Makes the rows' tokens.
+        models: Names of the model in training. Calls that name another model make no rows; None:
+            all calls do.
 
     Raises:
         ConfigError: The adapter makes neither triplets nor trajectories.
     """
 
-    def __init__(self, aggregation: Aggregation, adapter: Adapter[Any, Any]) -> None:
+    def __init__(
+        self, aggregation: Aggregation, adapter: Adapter[Any, Any], *, by_turn: bool = False
+    ) -> None:
         self.adapter: Adapter[Any, Any]
+        self.models: Collection[str] | None = None
         self._whole = aggregation == "trajectory"
+        self._by_turn = by_turn
         if isinstance(adapter, TraceToTrajectory):
             self.adapter = adapter
         elif not isinstance(adapter, TraceToTripletBase):
@@ -74,7 +102,7 @@ class RowBuilder:
                 path="adapter",
             )
         elif isinstance(adapter, TracerTraceToTriplet):
-            self.adapter = _trajectory_like(adapter) if self._whole else adapter
+            self.adapter = _trajectory_like(adapter) if self._whole or by_turn else adapter
         else:
             # Triplets of a proxy's spans carry no log-probabilities; trajectories do.
             self.adapter = TraceToTrajectory()
@@ -84,14 +112,22 @@ class RowBuilder:
 
         Calls without token ids are dropped and counted in the report.
         """
+        if self.models is not None:
+            trained = {None, *self.models}
+            spans = [span for span in spans if span.attributes.get(_MODEL) in trained]
         if not spans:
             return [], AdapterReport()
         found, report = self.adapter.adapt_with_report(spans)
         if isinstance(self.adapter, TraceToTrajectory):
             versions = {span.span_id: _versions(span) for span in spans}
-            rows = [_row(trajectory, versions) for trajectory in found]
-            if not self._whole:
-                rows = [part for trajectory in found for part in _split(trajectory, versions)]
+            places = {span.span_id: span.sequence_id for span in spans}
+            rows: list[Row] = []
+            for trajectory in found:
+                calls = _calls(trajectory, places) if self._by_turn else ()
+                if self._whole:
+                    rows.append(_row(trajectory, versions, calls))
+                else:
+                    rows += _split(trajectory, versions, calls)
             return rows, report
         by_response = {
             span.attributes["gen_ai.response.id"]: _versions(span)
@@ -115,7 +151,25 @@ def _trajectory_like(adapter: TracerTraceToTriplet) -> TraceToTrajectory:
 Versions = tuple[int, int] | None
 
 
-def _row(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> Row:
+def _calls(trajectory: TrajectoryRow, places: dict[str, int]) -> tuple[Call, ...]:
+    """Return the calls of a row, at their positions in its response."""
+    turns = row_turns(
+        trajectory.token_ids,
+        trajectory.responses,
+        trajectory.logprobs,
+        agent=trajectory.agent,
+        rewards=trajectory.rewards,
+    )
+    first = trajectory.prompt_length
+    return tuple(
+        Call(start - first, end - first, turn, span_id, places[span_id])
+        for (start, end), turn, span_id in zip(
+            trajectory.responses, turns, trajectory.span_ids, strict=True
+        )
+    )
+
+
+def _row(trajectory: TrajectoryRow, versions: dict[str, Versions], calls: tuple[Call, ...]) -> Row:
     start = trajectory.prompt_length
     captured = trajectory.certificate.logprobs_present
     return Row(
@@ -125,10 +179,13 @@ def _row(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> Row:
         logprobs=trajectory.logprobs[start:] if captured else None,
         versions=_span_of(versions.get(span_id) for span_id in trajectory.span_ids),
         turns=len(trajectory.responses),
+        calls=calls,
     )
 
 
-def _split(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> list[Row]:
+def _split(
+    trajectory: TrajectoryRow, versions: dict[str, Versions], calls: tuple[Call, ...]
+) -> list[Row]:
     """Return one row per call; all tokens before its response are its prompt."""
     captured = trajectory.certificate.logprobs_present
     return [
@@ -138,8 +195,13 @@ def _split(trajectory: TrajectoryRow, versions: dict[str, Versions]) -> list[Row
             mask=[1] * (end - start),
             logprobs=trajectory.logprobs[start:end] if captured else None,
             versions=versions.get(span_id),
+            calls=tuple(
+                replace(call, start=0, end=end - start) for call in calls[number : number + 1]
+            ),
         )
-        for (start, end), span_id in zip(trajectory.responses, trajectory.span_ids, strict=True)
+        for number, ((start, end), span_id) in enumerate(
+            zip(trajectory.responses, trajectory.span_ids, strict=True)
+        )
     ]
 
 
@@ -244,4 +306,7 @@ def _cut(row: Row, length: int) -> Row:
         response_ids=row.response_ids[:length],
         mask=row.mask[:length],
         logprobs=None if row.logprobs is None else row.logprobs[:length],
+        calls=tuple(
+            replace(call, end=min(call.end, length)) for call in row.calls if call.start < length
+        ),
     )

@@ -119,6 +119,10 @@ def _start_ray(config: DictConfig, environment: Mapping[str, str]) -> bool:
     merged: Any = OmegaConf.to_container(OmegaConf.merge(runtime, given))
     # verl also reads it in this process, which is a Ray worker in verl's own entry point.
     os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
+    sized = any(arguments.get(name) is not None for name in ("num_cpus", "num_gpus"))
+    if sized and "address" not in arguments and not os.environ.get("RAY_ADDRESS"):
+        # Ray would join any cluster that runs on this machine, and then refuse the sizes.
+        arguments["address"] = "local"
     ray.init(**arguments, runtime_env=merged)
     return True
 

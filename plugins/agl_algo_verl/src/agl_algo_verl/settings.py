@@ -136,11 +136,44 @@ def _check(config: DictConfig, options: VERLConfig) -> None:
                 "its loss has its own weights, so loss_level='rollout' cannot be combined with it",
                 path="config.algorithm.rollout_correction.bypass_mode",
             )
+    if options.credit.type != "group":
+        _check_credit(config, options)
     try:
         validate_config(config, need_reference_policy(config), need_critic(config))
         OmegaConf.resolve(config)
     except (AssertionError, ValueError, TypeError, OmegaConfBaseException) as error:
         raise ConfigError(_line(error), path="config") from error
+
+
+def _check_credit(config: DictConfig, options: VERLConfig) -> None:
+    """Refuse settings that credit by turn would ignore, or that undo it.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    credit, algorithm = options.credit.type, config.algorithm
+    if algorithm.adv_estimator != "grpo":
+        raise ConfigError(
+            f"credit={credit!r} computes the advantages in place of verl; set it to grpo",
+            path="config.algorithm.adv_estimator",
+        )
+    if algorithm.use_kl_in_reward:
+        raise ConfigError(
+            f"credit={credit!r} reads the rewards of rollouts, not of tokens; put the KL into the "
+            "loss (actor.use_kl_loss)",
+            path="config.algorithm.use_kl_in_reward",
+        )
+    if options.advantage_level == "row":
+        raise ConfigError(f"credit={credit!r} compares rollouts", path="advantage_level")
+    if credit != "forked":
+        return
+    reason = "credit='forked' weighs tokens, and a fork has only a part of a rollout's"
+    if options.loss_level == "rollout":
+        raise ConfigError(f"{reason}; leave it at token", path="loss_level")
+    if config.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean":
+        raise ConfigError(
+            f"{reason}; use token-mean", path="config.actor_rollout_ref.actor.loss_agg_mode"
+        )
 
 
 def _line(error: Exception) -> str:

@@ -27,7 +27,11 @@ from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.utils.padding import response_to_nested
 
-from agl_algo_verl.advantages import add_advantages, rollout_token_weights
+from agl_algo_verl.advantages import (
+    add_advantages,
+    add_call_advantages,
+    rollout_token_weights,
+)
 from agl_algo_verl.bridge import Bridge
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.rollout_groups import Prompt
@@ -176,6 +180,9 @@ class AgentTrainer:
         algorithm = self.config.algorithm
         names = ["uid", "response_mask", "rm_scores", "rollout_log_probs", "old_log_probs"]
         names += ["ref_log_prob", "values"]
+        by_turn = self.options.credit.type != "group"
+        if by_turn:
+            names.append("call_advantages")
         stored = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=names
         )
@@ -204,17 +211,20 @@ class AgentTrainer:
                 "response_mask"
             )  # the correction rejects tokens by removing them from the mask
 
-        data = add_advantages(
-            data,
-            batch.keys,
-            level=self.options.advantage_level,
-            estimator=algorithm.adv_estimator,
-            num_repeat=self.config.actor_rollout_ref.rollout.n,
-            gamma=algorithm.gamma,
-            lam=algorithm.lam,
-            norm_by_std=algorithm.get("norm_adv_by_std_in_grpo", True),
-            config=algorithm,
-        )
+        if by_turn:
+            data = add_call_advantages(data)
+        else:
+            data = add_advantages(
+                data,
+                batch.keys,
+                level=self.options.advantage_level,
+                estimator=algorithm.adv_estimator,
+                num_repeat=self.config.actor_rollout_ref.rollout.n,
+                gamma=algorithm.gamma,
+                lam=algorithm.lam,
+                norm_by_std=algorithm.get("norm_adv_by_std_in_grpo", True),
+                config=algorithm,
+            )
         if self.options.loss_level == "rollout":
             weights = rollout_token_weights(data.batch["response_mask"], batch.keys)
             given = data.batch.get("rollout_is_weights", None)

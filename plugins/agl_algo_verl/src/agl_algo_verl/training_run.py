@@ -219,6 +219,7 @@ class TrainingRun:
                 ),
             ),
             batch=self._batch,
+            normalise=bool(config.algorithm.get("norm_adv_by_std_in_grpo", True)),
         )
 
 

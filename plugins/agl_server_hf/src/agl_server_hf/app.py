@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
@@ -30,16 +30,24 @@ _Job = tuple[list[Choice], list[Generation], "asyncio.Queue[tuple[Choice, Token 
 T = TypeVar("T")
 
 
-def build_app(engine: Engine, tokenizer: Any, *, model: str, max_length: int) -> Starlette:
-    """Return the application that serves one model.
+def build_app(
+    engine: Engine,
+    tokenizer: Any,
+    *,
+    model: str,
+    max_length: int,
+    adapters: Collection[str] = (),
+) -> Starlette:
+    """Return the application that serves one model and LoRA adapters of it.
 
     Args:
         engine: Samples the answers.
         tokenizer: The model's tokenizer.
         model: Name that calls ask for.
         max_length: Largest number of tokens of a prompt and its answer together.
+        adapters: Names of the adapters; it may grow while the application runs.
     """
-    endpoints = _Endpoints(engine, tokenizer, model, max_length)
+    endpoints = _Endpoints(engine, tokenizer, model, max_length, adapters)
     return Starlette(
         routes=[
             Route("/health", endpoints.health),
@@ -56,27 +64,38 @@ def build_app(engine: Engine, tokenizer: Any, *, model: str, max_length: int) ->
 
 
 class _Endpoints:
-    """Endpoints of one model."""
+    """Endpoints of one model and its adapters."""
 
-    def __init__(self, engine: Engine, tokenizer: Any, model: str, max_length: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Any,
+        model: str,
+        max_length: int,
+        adapters: Collection[str],
+    ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._model = model
         self._max_length = max_length
+        self._adapters = adapters
         self._created = int(time.time())
 
     async def health(self, _: Request) -> Response:
         return Response(b"{}", media_type=_JSON)
 
     async def models(self, _: Request) -> Response:
-        entry = {
-            "id": self._model,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "agl",
-            "max_model_len": self._max_length,
-        }
-        return Response(to_json({"object": "list", "data": [entry]}), media_type=_JSON)
+        entries = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._created,
+                "owned_by": "agl",
+                "max_model_len": self._max_length,
+            }
+            for name in (self._model, *self._adapters)
+        ]
+        return Response(to_json({"object": "list", "data": entries}), media_type=_JSON)
 
     async def chat(self, http: Request) -> Response:
         request = await self._read(http, ChatRequest)
@@ -101,8 +120,9 @@ class _Endpoints:
             raise HTTPException(400, message) from error
         except ValueError as error:
             raise HTTPException(400, f"the body is not valid JSON: {error}") from error
-        if request.model != self._model:
-            raise HTTPException(404, f"this server serves {self._model!r}, not {request.model!r}")
+        if request.model != self._model and request.model not in self._adapters:
+            names = ", ".join(map(repr, (self._model, *sorted(self._adapters))))
+            raise HTTPException(404, f"this server serves {names}, not {request.model!r}")
         return request
 
     # -- prompts ---------------------------------------------------------------------------------
@@ -180,6 +200,7 @@ class _Endpoints:
         """Return the sequences that a request asks for; nothing is sampled yet."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[tuple[Choice, Token | Exception]] = asyncio.Queue()
+        adapter = None if request.model == self._model else request.model
         choices: list[Choice] = []
         generations: list[Generation] = []
         for prompt in prompts:
@@ -192,7 +213,7 @@ class _Endpoints:
                     loop.call_soon_threadsafe(arrived.put_nowait, (choice, token))
 
                 is_stop = stop.is_stop if request.stops else None
-                generations.append(Generation(prompt, sampling, emit, is_stop))
+                generations.append(Generation(prompt, sampling, emit, is_stop, adapter))
                 choices.append(choice)
         return choices, generations, arrived
 

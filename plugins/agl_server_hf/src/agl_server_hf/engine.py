@@ -24,6 +24,8 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from agl_server_hf.weights import choose_adapters
+
 __all__ = ["Engine", "Generation", "Sampling", "Token", "sample"]
 
 logger = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class Generation:
         sampling: How to continue the prompt.
         emit: Called in the engine's thread with each token, or with the error that ended it.
         is_stop: Called in the engine's thread with all tokens so far; True ends the sequence.
+        adapter: Name of the LoRA adapter to sample with; None is the model itself.
         token_ids: Tokens sampled so far.
         cancelled: True stops the sampling; see :meth:`Engine.cancel`.
         generator: Random generator of a sequence with a seed.
@@ -89,6 +92,7 @@ class Generation:
     sampling: Sampling
     emit: Callable[[Token | Exception], None]
     is_stop: Callable[[Sequence[int]], bool] | None = None
+    adapter: str | None = None
     token_ids: list[int] = field(default_factory=list[int])
     cancelled: bool = False
     generator: Any = None
@@ -222,7 +226,7 @@ class Engine:
                 generation.generator = torch.Generator(device=device)
                 generation.generator.manual_seed(generation.sampling.seed)
         mask = mask.to(device)
-        logits, cache = self._forward(ids.to(device), mask, [])
+        logits, cache = self._forward(new, ids.to(device), mask, [])
         if self._active:
             longest = max(width, self._mask.shape[1])
             old_gap, new_gap = longest - self._mask.shape[1], longest - width
@@ -259,7 +263,7 @@ class Engine:
         ids = torch.tensor([[generation.token_ids[-1]] for generation in self._active])
         self._mask = pad(self._mask, (0, 1), value=1)
         self._logits, self._cache = self._forward(
-            ids.to(self._model.device), self._mask, self._cache
+            self._active, ids.to(self._model.device), self._mask, self._cache
         )
 
     def _keep(self, rows: list[int]) -> None:
@@ -280,11 +284,16 @@ class Engine:
         return "length" if len(generation.token_ids) >= sampling.max_tokens else None
 
     def _forward(
-        self, ids: Any, mask: Any, past: Sequence[tuple[Any, Any]]
+        self,
+        generations: Sequence[Generation],
+        ids: Any,
+        mask: Any,
+        past: Sequence[tuple[Any, Any]],
     ) -> tuple[Any, list[tuple[Any, Any]]]:
         """Run the model on the last columns; return the next logits (float32) and the cache.
 
         Args:
+            generations: The ``B`` sequences.
             ids: Token ids, int64 ``[B, N]``.
             mask: 1 where there is a token, int64 ``[B, T]``, ``T >= N``.
             past: Keys and values of the first ``T - N`` columns, per layer.
@@ -300,6 +309,7 @@ class Engine:
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **choose_adapters(self._model, [generation.adapter for generation in generations]),
         )
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         return output.logits[:, -1].float(), layers

@@ -44,8 +44,9 @@ class HFServer(LLMServer):
     Log-probabilities are those of the model itself, before temperature, top_p and top_k, as vLLM's
     are by default.
 
-    New weights are a folder: a whole model, or a LoRA adapter in PEFT's format. They arrive through
-    a pipe that only this object holds. Sequences that are being sampled finish with the old
+    New weights are a folder: a whole model, or a LoRA adapter in PEFT's format. Further adapters
+    have model names of their own (:meth:`load_adapter`) and share batches. Weights arrive through a
+    pipe that only this object holds. Sequences that are being sampled finish with the old
     weights; later ones wait for the new ones.
 
     The process ends with :meth:`stop`, and by itself when its parent is dead.
@@ -57,6 +58,7 @@ class HFServer(LLMServer):
     def __init__(self, config: HFServerConfig) -> None:
         self._config = config
         self._version = "0"
+        self._adapters: dict[str, None] = {}  # a set that keeps its order
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
         self._port = 0
@@ -94,6 +96,7 @@ class HFServer(LLMServer):
             raise LLMServerError(f"the server at {self.base_url} is already running")
         await self.stop()  # clean up after a process that died
         self._version = "0"
+        self._adapters.clear()
         self._process = self._spawn()
         try:
             reply = await self._read_reply(self._config.start_timeout)
@@ -115,11 +118,33 @@ class HFServer(LLMServer):
             await self._end()
 
     async def update_weights(self, path: str | Path, *, version: str) -> None:
+        await self._order(path)
+        self._version = version
+
+    async def load_adapter(self, name: str, path: str | Path) -> None:
+        if name == self.model:
+            raise LLMServerError(f"{name!r} is the model's own name; use update_weights()")
+        await self._order(path, name)
+        self._adapters[name] = None
+
+    def model_list(self) -> list[dict[str, Any]]:
+        parameters = {"model": "", "api_base": self.base_url}
+        return [
+            {"model_name": name, "litellm_params": {**parameters, "model": f"hosted_vllm/{name}"}}
+            for name in (self.model, *self._adapters)
+        ]
+
+    async def _order(self, path: str | Path, adapter: str | None = None) -> None:
+        """Make the process load weights.
+
+        Raises:
+            LLMServerError: It refuses them, or does not run.
+        """
         process = self._process
         if process is None or process.poll() is not None:
             raise LLMServerError("the server is not running and cannot take weights")
         assert process.stdin is not None
-        order = json.dumps({"path": os.path.abspath(path), "version": version})  # noqa: PTH100, ASYNC240
+        order = json.dumps({"path": os.path.abspath(path), "adapter": adapter})  # noqa: PTH100, ASYNC240
         try:
             process.stdin.write(order + "\n")
             process.stdin.flush()
@@ -131,7 +156,6 @@ class HFServer(LLMServer):
             raise
         if not reply["ok"]:
             raise LLMServerError(f"the weights in {path} were refused: {reply['error']}")
-        self._version = version
 
     # -- the process -----------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -12,12 +13,21 @@ from transformers.utils import logging as transformers_logging
 
 from agl_core.errors import LLMServerError, MissingDependencyError
 
-__all__ = ["ADAPTER_CONFIG", "choose_device", "choose_dtype", "load_model", "with_weights"]
+__all__ = [
+    "ADAPTER_CONFIG",
+    "choose_adapters",
+    "choose_device",
+    "choose_dtype",
+    "load_model",
+    "with_weights",
+]
 
 transformers_logging.disable_progress_bar()  # weights load at each step, often within milliseconds
 
 ADAPTER_CONFIG = "adapter_config.json"
 """File that marks a folder as a LoRA adapter in PEFT's format."""
+_OWN: Final = "default"  # PEFT's name of the adapter that the server's own model has
+_NO_ADAPTER: Final = "__base__"  # PEFT's word for a row of a batch without an adapter
 
 
 def choose_device(device: str) -> torch.device:
@@ -60,18 +70,22 @@ def load_model(path: str | Path, *, dtype: torch.dtype, device: torch.device | s
     return model.to(device).eval()
 
 
-def with_weights(model: Any, path: str | Path) -> Any:
+def with_weights(model: Any, path: str | Path, adapter: str | None = None) -> Any:
     """Return the model with other weights: the same object, or a wrapper for a first LoRA adapter.
 
     Args:
         model: The served model; unchanged if this raises.
         path: Folder of a whole model of the same shape, or of a LoRA adapter.
+        adapter: Name of a LoRA adapter beside the server's own model; None: the weights are those
+            of the server's own model.
 
     Raises:
         LLMServerError: The weights do not match the model.
     """
     if Path(path, ADAPTER_CONFIG).is_file():
-        return _with_adapter(model, path)
+        return _with_adapter(model, path, _OWN if adapter is None else _key(adapter))
+    if adapter is not None:
+        raise LLMServerError(f"{path} holds no LoRA adapter")
     if hasattr(model, "peft_config"):
         raise LLMServerError(f"{path} holds a whole model, but this server uses a LoRA adapter")
     new = load_model(path, dtype=model.dtype, device="cpu").state_dict()
@@ -82,27 +96,53 @@ def with_weights(model: Any, path: str | Path) -> Any:
     return model
 
 
-def _with_adapter(model: Any, path: str | Path) -> Any:
+def choose_adapters(model: Any, names: Sequence[str | None]) -> dict[str, Any]:
+    """Return the arguments of a forward pass in which each row has an adapter of its own.
+
+    Args:
+        model: The served model.
+        names: Name of each row's adapter; None is the server's own model.
+    """
+    loaded = getattr(model, "peft_config", None)
+    if loaded is None or set(loaded) == {_OWN}:
+        return {}  # all rows are the same, which is faster
+    own = _OWN if _OWN in loaded else _NO_ADAPTER
+    return {"adapter_names": [own if name is None else _key(name) for name in names]}
+
+
+def _key(name: str) -> str:
+    """Return PEFT's name of an adapter; PEFT allows no dots in it."""
+    return f"adapter_{name.encode().hex()}"
+
+
+def _with_adapter(model: Any, path: str | Path, key: str) -> Any:
     try:
         import peft
         from peft.utils import load_peft_weights, set_peft_model_state_dict
     except ImportError as error:
         raise MissingDependencyError("a LoRA adapter", pip="agl-server-hf[lora]") from error
     _check_adapter(model, path)
-    if not hasattr(model, "peft_config"):
-        try:
-            wrapped = peft.PeftModel.from_pretrained(model, str(path), is_trainable=False)
-        except Exception as error:
-            raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
-        return wrapped.eval()
+    try:
+        if not hasattr(model, "peft_config"):
+            return peft.PeftModel.from_pretrained(model, str(path), key, is_trainable=False).eval()
+        if key not in model.peft_config:
+            try:
+                model.load_adapter(str(path), key, is_trainable=False)
+            except Exception:
+                if key in model.peft_config:
+                    model.delete_adapter(key)
+                raise
+            return model.eval()
+    except Exception as error:  # PEFT raises many types
+        raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
     shape = ("r", "lora_alpha", "target_modules")
     said = json.loads(Path(path, ADAPTER_CONFIG).read_text())
-    now = model.peft_config["default"].to_dict()
-    if any(_comparable(said.get(key)) != _comparable(now.get(key)) for key in shape):
+    now = model.peft_config[key].to_dict()
+    if any(_comparable(said.get(part)) != _comparable(now.get(part)) for part in shape):
         raise LLMServerError(f"the adapter in {path} has another shape than the one in use")
     try:
         weights = load_peft_weights(str(path), device="cpu")
-        report = set_peft_model_state_dict(model, weights)
+        report = set_peft_model_state_dict(model, weights, adapter_name=key)
     except Exception as error:
         raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
     if report.unexpected_keys:

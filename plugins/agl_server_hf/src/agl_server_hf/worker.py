@@ -1,7 +1,8 @@
 """The server's own process: ``python -m agl_server_hf.worker CONFIG``.
 
 Its parent controls it through its standard streams, one JSON object per line, which are out of the
-network's reach. Input: ``{"path", "version"}`` orders other weights. Output: ``{"ok", "error",
+network's reach. Input: ``{"path", "adapter"}`` orders other weights, of the server's own model
+(``null``) or of an adapter. Output: ``{"ok", "error",
 "port"}``, once when the server is ready and once after each order. The process ends when its input
 ends: the parent stopped it, or the parent is dead.
 """
@@ -15,6 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +39,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
         config = HFServerConfig.model_validate_json(sys.argv[1])
-        engine, app = _build(config)
+        adapters: set[str] = set()
+        engine, app = _build(config, adapters)
         listener = bind_socket(config.host, config.port)
     except Exception as error:
         logging.getLogger(__name__).exception("the server cannot start")
@@ -50,7 +53,7 @@ def main() -> None:
     )
     engine.start()
     threading.Thread(
-        target=_follow_orders, args=(engine, reply), name="orders", daemon=True
+        target=_follow_orders, args=(engine, adapters, reply), name="orders", daemon=True
     ).start()
     # The socket is listening: connections made before uvicorn accepts wait in its backlog.
     reply({"ok": True, "port": listener.getsockname()[1]})
@@ -69,7 +72,7 @@ def _take_stdout() -> Callable[[dict[str, Any]], None]:
     return reply
 
 
-def _build(config: HFServerConfig) -> tuple[Engine, Starlette]:
+def _build(config: HFServerConfig, adapters: set[str]) -> tuple[Engine, Starlette]:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     device = choose_device(config.device)
@@ -88,18 +91,26 @@ def _build(config: HFServerConfig) -> tuple[Engine, Starlette]:
         seed=config.seed,
     )
     max_length = config.max_model_len or getattr(model.config, "max_position_embeddings", 4096)
-    return engine, build_app(engine, tokenizer, model=config.served_name, max_length=max_length)
+    app = build_app(
+        engine, tokenizer, model=config.served_name, max_length=max_length, adapters=adapters
+    )
+    return engine, app
 
 
-def _follow_orders(engine: Engine, reply: Callable[[dict[str, Any]], None]) -> None:
-    """Load the weights that the parent orders, until the input ends."""
+def _follow_orders(
+    engine: Engine, adapters: set[str], reply: Callable[[dict[str, Any]], None]
+) -> None:
+    """Load the weights that the parent orders, until the input ends; add new adapters' names."""
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            engine.change(lambda model, path=order["path"]: with_weights(model, path)).result()
+            path, adapter = order["path"], order["adapter"]
+            engine.change(partial(with_weights, path=path, adapter=adapter)).result()
         except Exception as error:
             reply({"ok": False, "error": str(error)})
         else:
+            if adapter is not None:
+                adapters.add(adapter)
             reply({"ok": True})
     os._exit(0)  # nothing needs saving, and the calls in flight have lost their caller
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import agl_core as agl
+from agl_adapters import TraceToMessages
 from agl_algo_apo import APO, APOConfig
-from agl_core.adapter import TraceToMessages
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
 from agl_testing.algorithm import AlgorithmSuite

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agl_core.agent import rollout
+from agl_core.errors import RunFailedError
 from agl_core.types import FINISHED_STATUSES, PromptTemplate
 from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
@@ -138,7 +139,8 @@ class TestAgents:
             raise RuntimeError("always")
 
         apo = make_apo(beam_rounds=1)
-        fit(apo, broken)
+        with pytest.raises(RunFailedError, match="RuntimeError always"):
+            fit(apo, broken)
         check(apo, store)
         assert apo.history[0].score().mean == 0.0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from agl_adapters import TraceToMessages
 from agl_algo_apo import APO
-from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError
 from agl_core.store import InMemoryLightningStore

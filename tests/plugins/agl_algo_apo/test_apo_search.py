@@ -190,7 +190,7 @@ class TestWhatItNeeds:
         apo.set_store(store)
         with pytest.raises(ValueError, match="APO has no adapter"):
             await apo.run([1], [1])
-        from agl_core.adapter import TraceToMessages
+        from agl_adapters import TraceToMessages
 
         apo.set_adapter(TraceToMessages())
         with pytest.raises(ValueError, match="needs tasks in train_dataset"):

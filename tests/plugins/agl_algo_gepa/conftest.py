@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from agl_algo_gepa import GEPA
 from agl_core.agent import LitAgent
+from agl_core.errors import RunFailedError
 from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import LLM, NamedResources, PromptTemplate, Rollout
@@ -89,7 +91,12 @@ def store() -> InMemoryLightningStore:
 def fit(store: InMemoryLightningStore) -> Callable[..., GEPA[Any]]:
     """Return a function that runs GEPA with a scripted model, or the environment's endpoint."""
 
-    def run(script: Any = helpful, agent: LitAgent[Any] | None = None, **options: Any) -> GEPA[Any]:
+    def run(
+        script: Any = helpful,
+        agent: LitAgent[Any] | None = None,
+        fails: bool = False,
+        **options: Any,
+    ) -> GEPA[Any]:
         client = None if script is None else Client(script)
         algorithm: GEPA[Any] = GEPA(client, **{**SMALL, **options})
         trainer = Trainer(
@@ -100,7 +107,8 @@ def fit(store: InMemoryLightningStore) -> Callable[..., GEPA[Any]]:
             n_runners=4,
             initial_resources=seeds(),
         )
-        trainer.fit(agent or Counting(), list(range(12)), val_dataset=list(range(6)))
+        with pytest.raises(RunFailedError) if fails else nullcontext():
+            trainer.fit(agent or Counting(), list(range(12)), val_dataset=list(range(6)))
         return algorithm
 
     return run

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from agl_adapters import TraceToMessages
 from agl_algo_gepa import GEPA
-from agl_core.adapter import TraceToMessages
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
 from agl_core.types import PromptTemplate

@@ -115,7 +115,7 @@ class Hanging(LitAgent[int]):
 
 
 def test_an_agent_that_always_fails_scores_nothing(fit, store):
-    gepa = fit(agent=Broken(), max_iterations=3)
+    gepa = fit(agent=Broken(), fails=True, max_iterations=3)
     check(gepa, store)
     assert gepa.history[0].score().mean == 0.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.adapter import TraceToMessages
+from agl_adapters import TraceToMessages
 from agl_core.algorithm import BatchOutcome, RolloutOutcome
 from agl_core.types import Rollout, Span
 from agl_prompt_search.experiments import ConversationCheck, describe

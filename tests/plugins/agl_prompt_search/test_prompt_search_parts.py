@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
+from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.store import InMemoryLightningStore

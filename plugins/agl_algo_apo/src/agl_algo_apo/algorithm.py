@@ -40,6 +40,7 @@ from agl_prompt_search import (
     MeteredModel,
     Reporter,
     Snapshots,
+    WhatIf,
     open_client,
     placeholders,
     prompt_templates,
@@ -110,6 +111,18 @@ class APO(Algorithm, Generic[T]):
             return {**others, key: template.model_copy(update={"template": prompt})}
 
         snapshots = Snapshots(store, run, resources_of)
+        what_if = None
+        if config.what_if:
+            what_if = WhatIf(
+                "APO",
+                store=store,
+                run=run,
+                snapshots=snapshots,
+                questions=config.what_if,
+                samples=config.what_if_samples,
+                timeout=config.rollout_batch_timeout * config.proposals_per_round,
+                count=lambda name, rewards: state.count_batch(name, len(rewards)),
+            )
         async with open_client(self.async_openai_client) as client:
             with show_progress("APO", config.beam_rounds) as progress:
                 model = MeteredModel(
@@ -126,6 +139,7 @@ class APO(Algorithm, Generic[T]):
                     prompts=self.prompts,
                     seed=template,
                     send_seed=config.seed is not None,
+                    what_if=what_if,
                 )
                 search = BeamSearch(
                     config,
@@ -136,6 +150,7 @@ class APO(Algorithm, Generic[T]):
                     train=train,
                     val=val,
                     snapshots=snapshots,
+                    prompt_name=key,
                     proposer=proposer,
                     budget=budget,
                     reporter=Reporter(progress, self.report_step, "apo"),

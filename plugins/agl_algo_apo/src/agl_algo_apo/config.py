@@ -44,6 +44,11 @@ class APOConfig(ComponentConfig):
     """Whether the seed prompt is measured on all validation tasks first."""
     seed: int | None = None
     """Makes a run repeatable, as far as agent and models are. Requests then carry a seed, too."""
+    what_if: int = Field(default=0, ge=0)
+    """Number of changes of the prompt that the gradient model may try before each answer, on runs
+    that it sees and from a turn on; needs agl-replay."""
+    what_if_samples: int = Field(default=2, ge=1)
+    """Number of continuations of a run with the changed prompt, and as many with its own."""
     prompts_dir: str | Path | None = None
     """Folder with prompt files for critiques and edits that replace the packaged ones."""
     max_rollouts: int | None = Field(default=None, ge=1)
@@ -65,6 +70,16 @@ class APOConfig(ComponentConfig):
     def proposals_per_round(self) -> int:
         """Number of proposals in a round."""
         return self.beam_width * self.branch_factor
+
+    @property
+    def calls_per_proposal(self) -> int:
+        """Largest number of calls for a proposal."""
+        return 2 + self.what_if
+
+    @property
+    def forks_per_proposal(self) -> int:
+        """Largest number of rollouts for the questions of a proposal."""
+        return self.what_if * 2 * self.what_if_samples
 
     def budget(self) -> Budget:
         """Return the limits.

@@ -5,17 +5,20 @@ Pryzant et al., "Automatic Prompt Optimization with 'Gradient Descent' and Beam 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from agl_algo_apo.state import Candidate
 from agl_core.types import PromptTemplate
 from agl_prompt_search import (
+    ChatReply,
     Experiment,
     MeteredModel,
     PromptFiles,
+    Subject,
+    WhatIf,
     find_mistake,
     placeholders,
     unwrap,
@@ -49,6 +52,7 @@ class Proposer:
         prompts: Prompt files.
         seed: Template that the search started from; edits must keep its placeholders.
         send_seed: Whether requests carry a seed, for endpoints with repeatable sampling.
+        what_if: Answers the critic's questions; None: it may ask none.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Proposer:
         prompts: PromptFiles,
         seed: PromptTemplate,
         send_seed: bool,
+        what_if: WhatIf | None = None,
     ) -> None:
         self.model = model
         self._names: dict[Purpose, str] = {"gradient": gradient_model, "edit": edit_model}
@@ -67,9 +72,15 @@ class Proposer:
         self._seed = seed
         self._wanted = placeholders(seed)
         self._send_seed = send_seed
+        self._what_if = what_if
 
     async def propose(
-        self, candidate: Candidate, parent: str, experiments: Sequence[Experiment], rng: Random
+        self,
+        candidate: Candidate,
+        parent: str,
+        experiments: Sequence[Experiment],
+        subject: Subject,
+        rng: Random,
     ) -> None:
         """Set a candidate's critique and prompt, or the reason of its rejection.
 
@@ -77,15 +88,16 @@ class Proposer:
             candidate: The candidate; changed in place.
             parent: Template to edit.
             experiments: Runs of the parent.
+            subject: The prompt and the runs that the critic may ask about.
             rng: Chooses the prompt files and the seeds of the requests.
         """
         shown = {"prompt_template": parent, "experiments": experiments}
-        critique, problem = await self._ask("gradient", rng, **shown)
+        critique, problem = await self._ask("gradient", rng, subject, **shown)
         candidate.critique = critique
         if problem:
             candidate.rejected = f"no critique: {problem}"
             return
-        edit, problem = await self._ask("edit", rng, **shown, critique=critique)
+        edit, problem = await self._ask("edit", rng, None, **shown, critique=critique)
         candidate.prompt = unwrap(edit)
         edited = self._seed.model_copy(update={"template": candidate.prompt})
         if problem:
@@ -93,12 +105,21 @@ class Proposer:
         else:
             candidate.rejected = find_mistake(edited, self._wanted)
 
-    async def _ask(self, purpose: Purpose, rng: Random, **values: object) -> tuple[str, str]:
+    async def _ask(
+        self, purpose: Purpose, rng: Random, subject: Subject | None, **values: object
+    ) -> tuple[str, str]:
         """Return the model's answer and the problem; one of them is empty."""
         variant = rng.randrange(len(self._prompts.variants(purpose)))
         seed = rng.getrandbits(31) if self._send_seed else None
-        if limit := self.model.limit():
-            return "", limit
+
+        async def call(messages: Sequence[Mapping[str, Any]], number: int = 0) -> ChatReply:
+            if limit := self.model.limit():
+                return ChatReply(problem=limit)
+            return await self.model.ask(self._names[purpose], messages, seed)
+
         messages = self._prompts.render(purpose, variant, **values)
-        reply = await self.model.ask(self._names[purpose], messages, seed)
+        if self._what_if is None or subject is None:
+            reply = await call(messages)
+        else:
+            reply = await self._what_if.converse(messages, subject, call)
         return reply.text, reply.problem

@@ -9,19 +9,19 @@ from typing import Any
 
 import anyio
 
+from agl_adapters import TraceToMessages
 from agl_algo_apo.config import APOConfig
 from agl_algo_apo.proposals import Proposer
 from agl_algo_apo.state import APOState, Candidate
-from agl_core.adapter import TraceToMessages
 from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset, run_batch
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutMode
 from agl_prompt_search import (
     Budget,
     ConversationCheck,
-    Experiment,
     Reporter,
     Snapshots,
+    Subject,
     describe,
 )
 
@@ -44,6 +44,7 @@ class BeamSearch:
         train: Training tasks, on which prompts are criticised.
         val: Validation tasks, on which prompts are scored.
         snapshots: Resources of the agent, by version.
+        prompt_name: Name of the prompt among them.
         proposer: Makes candidates.
         budget: Limits.
         reporter: Receives every step.
@@ -60,6 +61,7 @@ class BeamSearch:
         train: Dataset[Any],
         val: Dataset[Any],
         snapshots: Snapshots,
+        prompt_name: str,
         proposer: Proposer,
         budget: Budget,
         reporter: Reporter,
@@ -74,6 +76,7 @@ class BeamSearch:
         self._train = train
         self._val = val
         self._snapshots = snapshots
+        self._prompt_name = prompt_name
         self._proposer = proposer
         self._budget = budget
         self._reporter = reporter
@@ -94,9 +97,7 @@ class BeamSearch:
             self._reporter.started(state)
         while state.rounds < config.beam_rounds:
             number = state.rounds + 1
-            if self._stop_if(
-                self._budget.exceeded_by(state.spent, rollouts=self._max_rollouts(number), calls=2)
-            ):
+            if self._stop_if(self._budget.exceeded_by(state.spent, **self._most_of(number))):
                 return
             model = self._proposer.model
             answers, failures = model.answers, model.failures
@@ -126,7 +127,8 @@ class BeamSearch:
         slots = range(config.proposals_per_round)
         if self._budget.calls is not None:
             # Decided in advance, so that the order of concurrent calls does not matter.
-            slots = slots[: (self._budget.calls - state.spent.calls) // 2]
+            left = self._budget.calls - state.spent.calls
+            slots = slots[: left // config.calls_per_proposal]
         known = {candidate.version for candidate in state.history}
         async with anyio.create_task_group() as group:
             for slot in slots:
@@ -148,24 +150,32 @@ class BeamSearch:
         return [self._state.candidate(version) for version in chosen]
 
     async def _propose_one(self, candidate: Candidate, parent: Candidate, index: int) -> None:
-        experiments = await self._experiment(parent, candidate.version, index)
+        outcomes = await self._experiment(parent, candidate.version, index)
         await self._proposer.propose(
-            candidate, parent.prompt, experiments, self._random("proposal", index)
+            candidate,
+            parent.prompt,
+            [describe(outcome, self._adapter) for outcome in outcomes],
+            Subject(
+                candidate.version,
+                parent.version,
+                self._prompt_name,
+                [outcome.rollout.rollout_id for outcome in outcomes],
+            ),
+            self._random("proposal", index),
         )
         self._state.add(candidate)
         await self._save()
         self._reporter.proposed(candidate)
 
-    async def _experiment(self, parent: Candidate, child: str, index: int) -> list[Experiment]:
+    async def _experiment(self, parent: Candidate, child: str, index: int) -> BatchOutcome:
         """Run a prompt on the training tasks from which its child is proposed."""
         batches = batch_iter_over_dataset(
             self._train, self._config.gradient_batch_size, seed=self._seed("train")
         )
         (tasks,) = islice(batches, index, index + 1)
-        outcomes = await self._batch(
+        return await self._batch(
             parent, tasks, "train", f"{child}-gradient", self._config.proposals_per_round
         )
-        return [describe(outcome, self._adapter) for outcome in outcomes]
 
     def _reject_repetitions(self, number: int) -> None:
         first: dict[str, str] = {}
@@ -264,6 +274,10 @@ class BeamSearch:
 
     # -- random draws and cost ---------------------------------------------------------------------
 
+    def _most_of(self, number: int) -> dict[str, int]:
+        """Return the most rollouts of a round, and the most calls of its first proposal."""
+        return {"rollouts": self._max_rollouts(number), "calls": self._config.calls_per_proposal}
+
     def _max_rollouts(self, number: int) -> int:
         """Return the number of rollouts of a round in which every proposal is usable."""
         slots, n_val = self._config.proposals_per_round, len(self._val)
@@ -271,6 +285,7 @@ class BeamSearch:
         beam = [self._state.candidate(version) for version in self._state.beam]
         return (
             slots * (min(self._config.gradient_batch_size, len(self._train)) + len(rows))
+            + slots * self._config.forks_per_proposal
             + sum(len(candidate.missing(rows)) for candidate in beam)
             + n_val
             - len(rows)

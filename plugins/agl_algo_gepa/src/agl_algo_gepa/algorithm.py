@@ -26,6 +26,9 @@ from agl_algo_gepa.bridge import Bridge
 from agl_algo_gepa.config import GEPAConfig
 from agl_algo_gepa.engine import optimise
 from agl_algo_gepa.evolution import Evolution
+from agl_algo_gepa.measurements import Measurements
+from agl_algo_gepa.recorder import Recorder
+from agl_algo_gepa.reflection import Reflection
 from agl_algo_gepa.state import Candidate, GEPAState
 from agl_core.algorithm import (
     Algorithm,
@@ -43,6 +46,7 @@ from agl_prompt_search import (
     PromptFiles,
     Reporter,
     Snapshots,
+    WhatIf,
     open_client,
     prompt_templates,
     require_messages,
@@ -127,17 +131,40 @@ class GEPA(Algorithm, Generic[T]):
 
         snapshots = Snapshots(store, run, resources_of)
         proposals = config.proposals_per_iteration
+        edits = proposals * self._components_per_edit()
+
+        def count(name: str, rewards: Sequence[float]) -> None:
+            state.journal.rewards[name] = list(rewards)
+            state.count_batch(name, len(rewards))
+
+        what_if = None
+        if config.what_if:
+            what_if = WhatIf(
+                "GEPA",
+                store=store,
+                run=run,
+                snapshots=snapshots,
+                questions=config.what_if,
+                samples=config.what_if_samples,
+                timeout=config.rollout_batch_timeout * edits,
+                count=count,
+            )
         minibatch = min(config.reflection_minibatch_size, len(train))
         async with open_client(self.async_openai_client) as client:
             with show_progress("GEPA", config.max_iterations) as progress:
-                evolution = Evolution(
-                    state,
-                    run=run,
+                recorder = Recorder(state, run, Reporter(progress, self.report_step, "gepa"))
+                measurements = Measurements(
+                    recorder,
                     store=store,
                     adapter=adapter,
                     train=train,
                     val=val,
                     snapshots=snapshots,
+                    timeout=config.rollout_batch_timeout,
+                )
+                reflection = Reflection(
+                    recorder,
+                    measurements,
                     templates=templates,
                     model=MeteredModel(
                         client,
@@ -146,16 +173,22 @@ class GEPA(Algorithm, Generic[T]):
                         temperature=config.temperature,
                         timeout=config.call_timeout,
                     ),
-                    reflection_model=config.reflection_model,
+                    name=config.reflection_model,
+                    what_if=what_if,
                     files=self.prompts,
                     send_seed=config.seed is not None,
+                )
+                evolution = Evolution(
+                    recorder,
+                    measurements,
+                    reflection,
+                    n_val=len(val),
                     budget=budget,
-                    iteration_rollouts=proposals * (2 * minibatch + len(val)),
-                    iteration_calls=proposals * self._components_per_edit(),
+                    iteration_rollouts=proposals * (2 * minibatch + len(val))
+                    + edits * config.what_if * 2 * config.what_if_samples,
+                    iteration_calls=edits * (1 + config.what_if),
                     max_rounds=config.max_iterations,
                     perfect_score=config.perfect_score,
-                    batch_timeout=config.rollout_batch_timeout,
-                    reporter=Reporter(progress, self.report_step, "gepa"),
                 )
                 bridge = Bridge()
                 engine = partial(

@@ -58,6 +58,11 @@ class GEPAConfig(ComponentConfig):
     batches get a multiple of it."""
     seed: int | None = None
     """Makes a run repeatable, as far as agent and model are. Requests then carry a seed, too."""
+    what_if: int = Field(default=0, ge=0)
+    """Number of changes of the prompt that the reflection model may try before each answer, on runs
+    that it sees and from a turn on; needs agl-replay."""
+    what_if_samples: int = Field(default=2, ge=1)
+    """Number of continuations of a run with the changed prompt, and as many with its own."""
     prompts_dir: str | Path | None = None
     """Folder with prompt files, ``reflect*.jinja``, that replace the packaged one."""
     max_rollouts: int | None = Field(default=None, ge=1)

@@ -21,7 +21,9 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 
 from agl_algo_gepa.bridge import Bridge
 from agl_algo_gepa.config import GEPAConfig
-from agl_algo_gepa.evolution import Evolution, Job, Row
+from agl_algo_gepa.evolution import Evolution
+from agl_algo_gepa.measurements import Row
+from agl_algo_gepa.reflection import Job
 
 __all__ = ["optimise"]
 
@@ -46,7 +48,7 @@ def optimise(
 
     Args:
         config: Options.
-        evolution: Runs rollouts and reflections, and keeps the history.
+        evolution: Runs rollouts and reflections, and decides when to stop.
         bridge: Runs the evolution's coroutines on its event loop.
         seed_prompts: Prompts to start from, by name.
         n_train: Number of training tasks.
@@ -111,11 +113,11 @@ class _Adapter:
     def batch_evaluate(
         self, items: list[tuple[dict[str, str], list[Row]]]
     ) -> list[EvaluationBatch[Row, None]]:
-        asked = [(_plain(candidate), rows) for candidate, rows in items]
-        scores = self._bridge.call(self._evolution.evaluate, asked)
+        candidates = [(_plain(candidate), rows) for candidate, rows in items]
+        scores = self._bridge.call(self._evolution.evaluate, candidates)
         return [
-            EvaluationBatch(outputs=[None] * len(rows), scores=found, trajectories=list(rows))
-            for (_, rows), found in zip(items, scores, strict=True)
+            EvaluationBatch(outputs=[None] * len(rows), scores=of_rows, trajectories=list(rows))
+            for (_, rows), of_rows in zip(items, scores, strict=True)
         ]
 
     def make_reflective_dataset(
@@ -148,7 +150,7 @@ class _Reflection:
     def reflect_many(
         self, jobs: list[ReflectionJob]
     ) -> list[tuple[ReflectionProposal, _Reflection]]:
-        asked = [
+        plain_jobs = [
             Job(
                 _plain(candidate),
                 [str(name) for name in names],
@@ -156,7 +158,7 @@ class _Reflection:
             )
             for candidate, dataset, names in jobs
         ]
-        made = self._bridge.call(self._evolution.reflect, asked) if asked else []
+        made = self._bridge.call(self._evolution.reflect, plain_jobs) if plain_jobs else []
         return [
             (ReflectionProposal({_Name(name): text for name, text in texts.items()}), self)
             for texts in made

@@ -2,7 +2,8 @@
 
 A search keeps a history of candidates (:mod:`.state`), calls models under a budget (:mod:`.chat`,
 :mod:`.model_calls`, :mod:`.budget`), shows them the rollouts (:mod:`.experiments`), rejects edits
-that lost a placeholder (:mod:`.templates`), and reports its progress (:mod:`.report`).
+that lost a placeholder (:mod:`.templates`), lets the model try changes on recorded rollouts
+(:mod:`.what_if`), and reports its progress (:mod:`.report`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from agl_prompt_search.state import Candidate, CurvePoint, SearchState
     from agl_prompt_search.templates import find_mistake, placeholders, unwrap
+    from agl_prompt_search.what_if import Subject, WhatIf
 
 __all__ = [
     "Budget",
@@ -43,6 +45,8 @@ __all__ = [
     "SearchState",
     "Snapshots",
     "Spending",
+    "Subject",
+    "WhatIf",
     "ask_model",
     "describe",
     "find_mistake",
@@ -72,6 +76,8 @@ __getattr__, __dir__ = lazy_names(
         "SearchState": "agl_prompt_search.state",
         "Snapshots": "agl_prompt_search.search",
         "Spending": "agl_prompt_search.budget",
+        "Subject": "agl_prompt_search.what_if",
+        "WhatIf": "agl_prompt_search.what_if",
         "ask_model": "agl_prompt_search.chat",
         "describe": "agl_prompt_search.experiments",
         "find_mistake": "agl_prompt_search.templates",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from agl_core.adapter import TraceToMessages, is_model_call
+from agl_adapters import TraceToMessages, is_model_call
 from agl_core.algorithm import BatchOutcome, RolloutOutcome
 from agl_core.emitter import get_message_value
 from agl_core.errors import InvalidArgumentError

@@ -8,7 +8,8 @@ from typing import Any
 
 import anyio
 
-from agl_core.adapter import Adapter, TraceToMessages
+from agl_adapters import TraceToMessages
+from agl_core.adapter import Adapter
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.store import LightningStore
@@ -31,6 +32,9 @@ class Snapshots:
         store: Store of the resources.
         run: Run that they belong to; a named run prefixes their ids with its name.
         resources_of: Returns the resources of a version.
+
+    Attributes:
+        resources_of: The same.
     """
 
     def __init__(
@@ -41,7 +45,7 @@ class Snapshots:
     ) -> None:
         self._store = store
         self._run = run
-        self._resources_of = resources_of
+        self.resources_of = resources_of
         self._ids: dict[str, str] = {}
         self._lock = anyio.Lock()
 
@@ -49,7 +53,7 @@ class Snapshots:
         """Return the id of a candidate's resources."""
         async with self._lock:
             if version not in self._ids:
-                resources = self._resources_of(version)
+                resources = self.resources_of(version)
                 if self._run.name:
                     self._ids[version] = await self._run.put_resources(version, resources)
                 else:
@@ -61,7 +65,7 @@ class Snapshots:
         """Make a candidate's resources the latest in the store, also from a cancelled task."""
         with anyio.CancelScope(shield=True):
             snapshot = await self.get(version)
-            await self._store.update_resources(snapshot, self._resources_of(version))
+            await self._store.update_resources(snapshot, self.resources_of(version))
 
 
 @asynccontextmanager

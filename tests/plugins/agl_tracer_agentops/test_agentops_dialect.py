@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.adapter import TraceTree
+from agl_adapters import TraceTree
 from agl_core.types import Span
 
 

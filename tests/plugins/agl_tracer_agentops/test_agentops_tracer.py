@@ -24,7 +24,7 @@ from traced_work import (
     sync,
 )
 
-from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
+from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core.emitter import emit_message
 from agl_core.errors import StoreUnavailableError, TracerError
 from agl_core.store import InMemoryLightningStore

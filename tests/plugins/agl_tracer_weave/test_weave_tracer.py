@@ -22,8 +22,8 @@ from traced_work import (
 )
 from weave.trace.context import weave_client_context
 
+from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
-from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
 from agl_core.emitter import emit_message
 from agl_core.errors import StoreUnavailableError, TracerError
 from agl_core.store import InMemoryLightningStore

@@ -131,7 +131,7 @@ def _record_streams(module: str) -> None:
     Anthropic's tool calls. They also request usage from OpenAI that the agent did not request, and
     remove it from the stream again.
     """
-    from weave.trace.op import _build_iterator_from_accumulator_for_op as noting
+    from weave.trace.op import _build_iterator_from_accumulator_for_op as accumulate
 
     sdk: Any = importlib.import_module(module)
     add = sdk._add_accumulator
@@ -150,11 +150,11 @@ def _record_streams(module: str) -> None:
         protocol = protocol_of(op.name)
         if protocol is None:
             return traced
-        whole = op._on_output_handler
+        original = op._on_output_handler
 
         def on_output(value: Any, on_finish: Any, inputs: Any) -> Any:
             if not should_accumulate(inputs):
-                return whole(value, on_finish, inputs)
+                return original(value, on_finish, inputs)
             if not hasattr(value, "__next__") and not hasattr(value, "__anext__"):
                 return RecordedManager(value, protocol, on_finish)
             record = StreamRecord(value, protocol)
@@ -163,7 +163,7 @@ def _record_streams(module: str) -> None:
                 record.passed(event)
                 return record
 
-            return noting(value, note, on_finish)
+            return accumulate(value, note, on_finish)
 
         op._on_output_handler = on_output
         return traced

@@ -2,6 +2,7 @@
 
 python examples/rl_digits/main.py
 python examples/rl_digits/main.py --seeds 0 1 2      # three runs, one after another
+python examples/rl_digits/main.py --overlap 1        # rollouts run while the model trains
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["train"]
 
 
 def train(
-    folder: Path, *, seed: int, steps: int, runners: int, server: Any = None
+    folder: Path, *, seed: int, steps: int, runners: int, overlap: int = 0, server: Any = None
 ) -> dict[str, Any]:
     """Train a new model; return the results.
 
@@ -37,6 +38,7 @@ def train(
         seed: Seed of the model, of the order of tasks, and of sampling.
         steps: Number of training steps.
         runners: Number of processes that run the agent.
+        overlap: 1: the next step's rollouts run while the model trains.
         server: The LLM server; by default the Hugging Face server.
     """
     base = make_model(folder / "base", seed=seed)
@@ -49,6 +51,7 @@ def train(
         learning_rate=1e-3,
         max_tokens=16,
         seed=seed,
+        overlap=overlap,
         threads=1,
         server=server or {"type": "hf", "threads": 1, "seed": seed},
         output_dir=str(folder),
@@ -57,8 +60,10 @@ def train(
     trainer = agl.Trainer(
         algorithm=algorithm,
         adapter="trajectory",
+        tracer={"type": "otel", "model_calls": "direct"},  # the proxy records the others
         strategy={"type": "cs", "start_method": "spawn", "server_port": 0},
         n_runners=runners,
+        concurrency=16,  # the agent's client serves any number of threads
     )
     trainer.fit(visit, train_tasks(), val_dataset=val_tasks())
     with (folder / "metrics.csv").open(newline="") as file:
@@ -90,6 +95,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--runners", type=int, default=2)
+    parser.add_argument("--overlap", type=int, default=0, choices=(0, 1))
     parser.add_argument("--output", type=Path, default=Path("agl-runs/rl_digits"))
     parser.add_argument("--json", action="store_true", help="end with one JSON object per seed")
     options = parser.parse_args()
@@ -97,21 +103,25 @@ def main() -> None:
     logging.getLogger("agl_algo_grpo").setLevel(logging.INFO)
     outcomes = [
         train(
-            options.output / f"seed-{seed}", seed=seed, steps=options.steps, runners=options.runners
+            options.output / f"seed-{seed}",
+            seed=seed,
+            steps=options.steps,
+            runners=options.runners,
+            overlap=options.overlap,
         )
         for seed in options.seeds
     ]
+    if options.json:
+        print(*map(json.dumps, outcomes), sep="\n")
+        return
     for outcome in outcomes:
-        if options.json:
-            print(json.dumps(outcome))
-            continue
-        print(draw(outcome["rewards"]))
-        print(
-            f"seed {outcome['seed']}: mean reward {outcome['first']:.3f} -> {outcome['last']:.3f}, "
-            f"validation {outcome['validation']:.3f}, in {outcome['seconds']:.0f} s; "
-            f"log-probabilities agree to {outcome['logprob_delta']:.0e}; "
-            f"curve in {outcome['folder']}/curve.png"
-        )
+        print(f"seed {outcome['seed']}, curve in {outcome['folder']}/curve.png")
+        print(draw(outcome["rewards"]) + "\n")
+    print("seed  first step  last three  validation  seconds  log-probabilities differ by")
+    for outcome in outcomes:
+        means = f"{outcome['first']:10.3f} {outcome['last']:11.3f} {outcome['validation']:11.3f}"
+        delta = f"{outcome['logprob_delta']:8.0e}"
+        print(f"{outcome['seed']:4}  {means} {outcome['seconds']:8.0f}  {delta}")
 
 
 if __name__ == "__main__":

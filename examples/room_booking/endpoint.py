@@ -39,7 +39,7 @@ def ensure_endpoint(seed: int = 0) -> None:
         stack = ExitStack()
         url = stack.enter_context(run_in_background(seed))
         atexit.register(stack.close)
-        os.environ.update(OPENAI_BASE_URL=url, OPENAI_API_KEY="simulated", OPENAI_MODEL=MODEL_NAME)
+        os.environ.update(OPENAI_BASE_URL=url, OPENAI_API_KEY="no-key", OPENAI_MODEL=MODEL_NAME)
         print(
             "No OPENAI_BASE_URL or OPENAI_API_KEY: a SIMULATED model answers (rules and dice, not "
             "a language model).",

@@ -102,6 +102,11 @@ def print_result(result: Result) -> None:
     console.print(f"\nThe winner, in {result.store} as {result.resources_id}:", style="bold")
     console.print(result.winner.prompt + "\n", markup=False, soft_wrap=True)
 
+    console.print(
+        f"{result.rollouts} rollouts and {result.calls} calls of critic and editor, "
+        f"{result.seconds:.0f} s\n"
+    )
+
     held_out = Table(title=f"Held-out tasks, {mark}model {result.model}", expand=True)
     for heading in ("prompt", "score", "95 % interval", "n"):
         held_out.add_column(heading, no_wrap=True)
@@ -109,10 +114,6 @@ def print_result(result: Result) -> None:
     held_out.add_row(f"winner {result.winner.version}", *_cells(result.winner_score), style="bold")
     held_out.add_row("gain", *_cells(result.gain))
     console.print(held_out)
-    console.print(
-        f"{result.rollouts} rollouts and {result.calls} calls of critic and editor, "
-        f"{result.seconds:.0f} s"
-    )
 
 
 def print_json(result: Result) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from typing import Any
 import anyio.to_thread
 
 import agl_core as agl
-from agl_core.algorithm import Estimate, run_batch
+from agl_core.algorithm import run_batch
 from agl_export import Selection, SftOptions, export_dataset, sft_rows
 
 HERE = Path(__file__).parent
 
 
 def make_algorithm(arguments: argparse.Namespace, folder: Path, told: list[dict[str, Any]]) -> Any:
-    """Return the algorithm; it appends its results to ``told``."""
+    """Return the algorithm; it appends a row per round to ``told``."""
     from fine_tune import fine_tune
     from sft_model import make_model
 
@@ -41,7 +42,9 @@ def make_algorithm(arguments: argparse.Namespace, folder: Path, told: list[dict[
             )
             tasks = [task for task in train_dataset for _ in range(arguments.samples)]
             batch = await run_batch(store, tasks, resources={"main_llm": llm}, mode="train")
-            say(told, number, batch.score())
+            score = batch.score()
+            print(f"round {number}: {score}", flush=True)
+            told.append({"round": number, **score._asdict(), "rows": 0})
             if number == arguments.rounds:
                 return
             dataset = folder / f"best-{number}.jsonl"
@@ -52,17 +55,13 @@ def make_algorithm(arguments: argparse.Namespace, folder: Path, told: list[dict[
                 selection=Selection(resources_id=batch.resources_id),
             )
             print(report, flush=True)
+            told[-1]["rows"] = sum(report.rows.values())
             better = folder / f"model-{number + 1}"
             train = partial(fine_tune, model, dataset, better, epochs=40, learning_rate=1e-3)
-            await anyio.to_thread.run_sync(train)
+            told[-1]["loss"] = await anyio.to_thread.run_sync(train)
             model = better
 
     return expert_iteration
-
-
-def say(told: list[dict[str, Any]], number: int, score: Estimate) -> None:
-    told.append({"round": number, "mean": score.mean, "low": score.low, "high": score.high})
-    print(f"round {number}: {score}", flush=True)
 
 
 def main() -> None:
@@ -78,6 +77,7 @@ def main() -> None:
     from sft_agent import answer
     from sft_tasks import TASKS
 
+    began = time.monotonic()
     told: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).absolute()
@@ -91,6 +91,14 @@ def main() -> None:
         trainer.fit(answer, TASKS)
     if arguments.json:
         print(json.dumps({"rounds": told}))
+        return
+    print(f"{time.monotonic() - began:.1f} s\n")
+    print("round  model    rollouts  reward  95 % interval  trained on  mean loss")
+    for row in told:
+        reward = f"{row['mean']:7.2f}  {row['low']:.2f} to {row['high']:.2f}"
+        loss = f"{row['loss']:10.2f}" if "loss" in row else f"{'-':>10}"
+        model = f"model-{row['round']}"
+        print(f"{row['round']:5}  {model:7} {row['n']:9} {reward} {row['rows']:12} {loss}")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ def test_a_trace_holds_the_conversation_the_feedback_and_the_reward():
     outcome = trainer.evaluate(
         book_room, [task.model_dump(mode="json")], resources=prompt(SEED_PROMPT)
     )[0]
+    assert trainer.adapter is not None
     conversations = trainer.adapter.adapt(outcome.spans)
     assert len(conversations) == 2  # one model call asks for the tool, one answers
     last = conversations[-1]

@@ -1,0 +1,229 @@
+"""Measures GRPO on this machine: tokens per second, how busy the GPU is, memory, precision.
+
+python examples/gpu/run.py                                  # with a GPU 10M, 100M and 1B, else 10M
+python examples/gpu/run.py --sizes 1B --servers hf vllm
+python examples/gpu/run.py --rollouts 8 --answer 16 --json
+
+No network is used. Each measurement is a process of its own, which ends with its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from monitor import GpuMonitor, has_gpu
+from sizes import SIZES, build, count
+
+__all__ = ["measure", "table"]
+
+GROUP: Final = 8
+ALONE: Final = "AGL_GPU_EXAMPLE_ALONE"  # set in the process of one measurement
+WARM_UP: Final = 1  # first steps, which compile and allocate, and are not measured
+
+
+def make_agent(prompt: int) -> Any:
+    """Return an agent that makes one call, with a prompt of so many tokens."""
+    from openai import OpenAI
+
+    import agl_core as agl
+
+    text = "x" * (prompt - 3)  # the template adds three tokens
+
+    @agl.rollout
+    def call(task: int, llm: agl.LLM) -> float:
+        with OpenAI(base_url=llm.endpoint, api_key="none", timeout=600) as client:
+            messages: Any = [{"role": "user", "content": text}]
+            answer = client.chat.completions.create(model=llm.model, messages=messages)
+        said = answer.choices[0].message.content or ""
+        return len(set(said)) / max(len(said), 1)  # it only has to differ within a group
+
+    return call
+
+
+def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, Any]:
+    """Train some steps; return the figures of those after the first."""
+    import agl_core as agl
+    from agl_algo_grpo import GRPO
+
+    gpu = has_gpu()
+    length = options.prompt + options.answer
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        model = build(folder / size, size, length=length, device="cuda" if gpu else "cpu")
+        algorithm = GRPO(
+            model=model,
+            steps=WARM_UP + options.steps,
+            tasks_per_step=options.rollouts // GROUP,
+            group_size=GROUP,
+            max_tokens=options.answer,
+            micro_batch_tokens=options.micro_batch_tokens,
+            gradient_checkpointing=size == "1B",
+            server=server_options(server, options, length),
+            output_dir=str(folder / "run"),
+            checkpoint_every=10_000,
+        )
+        trainer = agl.Trainer(
+            algorithm=algorithm,
+            adapter="trajectory",
+            strategy="shm",
+            n_runners=options.rollouts,
+        )
+        monitor = stack.enter_context(GpuMonitor()) if gpu else None
+        trainer.fit(make_agent(options.prompt), list(range(options.rollouts // GROUP)))
+        metrics = folder / "run" / "metrics.csv"
+        ended = metrics.stat().st_mtime  # it is written at the end of each step
+        with metrics.open(newline="") as file:
+            rows = list(csv.DictReader(file))[WARM_UP:]
+
+    def total(column: str) -> float:
+        return sum(float(row[column]) for row in rows)
+
+    sampled = total("tokens") - total("rollouts") * options.prompt
+    seconds = total("seconds")
+    result: dict[str, Any] = {
+        "parameters": count(size),
+        "size": size,
+        "server": server,
+        "dtype": "bfloat16" if gpu else "float32",
+        "rollouts_per_second": total("rollouts") / total("rollout_seconds"),
+        "sampled_tokens_per_second": sampled / total("rollout_seconds"),
+        "trained_tokens_per_second": total("tokens") / total("train_seconds"),
+        "publish_seconds": total("publish_seconds") / len(rows),
+        "step_seconds": seconds / len(rows),
+        "logprob_delta": max(float(row["logprob_delta"]) for row in rows),
+        "gpu_busy": None,
+        "peak_bytes": peak_bytes_of_processes(),
+    }
+    if monitor is not None:
+        result |= {
+            "gpu_busy": monitor.busy_share(ended - seconds),
+            "peak_bytes": monitor.peak_bytes(),
+        }
+    return result
+
+
+def server_options(server: str, options: argparse.Namespace, length: int) -> dict[str, Any]:
+    """Return the table of an LLM server that holds all rollouts of a step at once."""
+    if server == "hf":
+        return {"type": "hf", "max_batch_size": options.rollouts}
+    return {
+        "type": "vllm",
+        "python": options.vllm_python,
+        "args": {
+            "max_model_len": length,
+            "max_num_seqs": options.rollouts,
+            "gpu_memory_utilization": 0.4,
+        },
+    }
+
+
+def peak_bytes_of_processes() -> int:
+    """Return the largest memory of this process plus that of its largest child."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return sum(resource.getrusage(kind).ru_maxrss for kind in kinds) * unit
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Return the results as a table in Markdown."""
+    head = (
+        *("parameters", "server", "type", "sampled tokens/s", "trained tokens/s", "step"),
+        *("new weights", "GPU busy", "memory", "log-probabilities differ by"),
+    )
+    lines = [head, ("---",) * len(head), *map(cells, results)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cells(result: dict[str, Any]) -> tuple[str, ...]:
+    busy = result["gpu_busy"]
+    return (
+        f"{result['parameters'] / 1e6:,.1f}M",
+        result["server"],
+        result["dtype"],
+        f"{result['sampled_tokens_per_second']:,.0f}",
+        f"{result['trained_tokens_per_second']:,.0f}",
+        f"{result['step_seconds']:.1f} s",
+        f"{result['publish_seconds']:.2f} s",
+        "-" if busy is None else f"{busy:.0%}",
+        f"{result['peak_bytes'] / 2**30:.1f} GiB",
+        f"{result['logprob_delta']:.1e}",
+    )
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    gpu = has_gpu()
+    parser = argparse.ArgumentParser(
+        description="Measure GRPO on this machine.",
+        epilog="Example: python examples/gpu/run.py --sizes 10M 1B --servers hf vllm",
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", choices=SIZES, default=list(SIZES if gpu else ["10M"])
+    )
+    parser.add_argument(
+        "--servers", nargs="+", choices=("hf", "vllm"), help="default: hf, and vllm if installed"
+    )
+    parser.add_argument("--vllm-python", default=sys.executable, help="interpreter that has vLLM")
+    parser.add_argument("--steps", type=int, default=3, help="measured steps, after one more")
+    parser.add_argument("--rollouts", type=int, default=128 if gpu else 16, help="in a step")
+    parser.add_argument("--prompt", type=int, default=256 if gpu else 32, help="tokens")
+    parser.add_argument("--answer", type=int, default=256 if gpu else 32, help="tokens, at most")
+    parser.add_argument("--micro-batch-tokens", type=int, default=16_384)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per measurement")
+    options = parser.parse_args(arguments)
+    if options.rollouts % GROUP or options.rollouts < GROUP:
+        parser.error(f"--rollouts must be a multiple of {GROUP}")
+    if options.prompt <= 3:
+        parser.error("--prompt must be more than 3")
+    if options.servers is None:
+        options.servers = ["hf", "vllm"] if gpu and find_spec("vllm") else ["hf"]
+    return options
+
+
+def main() -> None:
+    options = parse()
+    if os.environ.get(ALONE):
+        print(json.dumps(measure(options, options.sizes[0], options.servers[0])))
+        return
+    results: list[dict[str, Any]] = []
+    failed = False
+    for size in options.sizes:
+        for server in options.servers:
+            print(f"measuring {size} with {server} ...", file=sys.stderr, flush=True)
+            chosen = ["--sizes", size, "--servers", server]
+            done = subprocess.run(
+                [sys.executable, __file__, *sys.argv[1:], *chosen],
+                env={**os.environ, ALONE: "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            if done.returncode:
+                print(f"{size} with {server} failed", file=sys.stderr)
+                failed = True
+                continue
+            results.append(json.loads(done.stdout.splitlines()[-1]))
+            if options.json:
+                print(json.dumps(results[-1]), flush=True)
+    if results and not options.json:
+        print(table(results))
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

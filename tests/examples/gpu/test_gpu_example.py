@@ -1,0 +1,102 @@
+"""What the measurement reads from nvidia-smi, its options and its table; the rest needs PyTorch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "gpu"))
+
+import monitor  # pyright: ignore[reportMissingImports]
+from run import parse, table  # pyright: ignore[reportMissingImports]
+from sizes import SIZES, count  # pyright: ignore[reportMissingImports]
+
+PROGRAM = """\
+#!/bin/sh
+for line in "0, 100" "50, 3000" "100, 2000" "100, 2000"; do echo "$line"; done
+"""
+
+
+@pytest.fixture
+def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of programs without ``nvidia-smi``."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(monitor.shutil, "which", lambda name: _which(tmp_path, name))
+    return tmp_path
+
+
+def _which(folder: Path, name: str) -> str | None:
+    return str(folder / name) if (folder / name).exists() else None
+
+
+@pytest.fixture
+def fake_gpu(no_gpu: Path) -> None:
+    program = no_gpu / "nvidia-smi"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+
+def test_the_monitor_takes_the_mean_of_the_time_since_and_the_peak(fake_gpu: None):
+    assert monitor.has_gpu()
+    began = time.time()
+    with monitor.GpuMonitor() as gpu:
+        gpu.process.wait()
+    assert gpu.busy_share(began) == 0.625
+    later = [sample._replace(seconds=began + i) for i, sample in enumerate(gpu.samples)]
+    gpu.samples[:] = later
+    assert gpu.busy_share(began + 1.5) == 1.0
+    assert gpu.peak_bytes() == 3000 * 2**20
+
+
+def test_without_a_gpu_the_smallest_size_is_measured_on_the_hf_server(no_gpu: Path):
+    options = parse([])
+    assert (options.sizes, options.servers, options.rollouts) == (["10M"], ["hf"], 16)
+
+
+def test_with_a_gpu_all_sizes_are_measured(fake_gpu: None):
+    assert parse([]).sizes == ["10M", "100M", "1B"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rollouts", "12"], "multiple of 8"),
+        (["--prompt", "3"], "more than 3"),
+        (["--sizes", "2B"], "invalid choice"),
+    ],
+)
+def test_wrong_options_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_sizes_are_what_they_are_called():
+    millions = [count(size) / 1e6 for size in SIZES]
+    assert millions == pytest.approx([10, 100, 1000], rel=0.03)
+
+
+def test_the_table_shows_a_measurement():
+    result = {
+        "parameters": 9_800_000,
+        "server": "hf",
+        "dtype": "float32",
+        "sampled_tokens_per_second": 1234.5,
+        "trained_tokens_per_second": 2345.6,
+        "step_seconds": 1.25,
+        "publish_seconds": 0.125,
+        "gpu_busy": None,
+        "peak_bytes": 3 * 2**29,
+        "logprob_delta": 9.5e-7,
+    }
+    head, rule, on_cpu, on_gpu = table([result, {**result, "gpu_busy": 0.5}]).splitlines()
+    assert head.count("|") == rule.count("|") == on_cpu.count("|")
+    cells = [cell.strip() for cell in on_cpu.strip("|").split("|")]
+    assert cells[:5] == ["9.8M", "hf", "float32", "1,234", "2,346"]
+    assert cells[5:] == ["1.2 s", "0.12 s", "-", "1.5 GiB", "9.5e-07"]
+    assert " 50% " in on_gpu

@@ -6,16 +6,25 @@
     python3 dev.py slow [ARGS...]      the slow tests
     python3 dev.py lint                ruff, and one version for all packages
     python3 dev.py types               pyright
-    python3 dev.py cover [ARGS...]     the default suite with its coverage gate
+    python3 dev.py cover [ARGS...]     the default suite on wheels, with its coverage gate
     python3 dev.py bench [NAME...]     the benchmarks
     python3 dev.py mutate [NAME...]    the share of small faults in components that the conformance
                                        suites catch; see devtools/mutation.py
+    python3 dev.py dashboard           builds the page of agl-dashboard (Node.js)
     python3 dev.py dist                builds, checks and installs every wheel and sdist
     python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; --changed [BASE]:
-                                       those that differ from the branch BASE (default: main)
-    python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch and agent frameworks
-    python3 dev.py docs [PAGE...]      README.md and docs/, typed into a fresh clone
+                                       those that differ from the branch BASE (default: main);
+                                       without arguments, tests that `cover` does not run
+    python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch, agent frameworks and
+                                       a browser
+    python3 dev.py docs [PAGE...]      the site; README.md and docs/, typed into a fresh clone; the
+                                       quick start and the tutorials, from wheels
+    python3 dev.py site                builds the site of the documentation in build/site/html
     python3 dev.py settings            writes docs/settings.md from the code
+    python3 dev.py llms                writes llms.txt, the list of pages for language models
+    python3 dev.py performance         runs benchmarks and writes docs/performance.md
+    python3 dev.py scale               runs a benchmark of minutes and writes docs/scale.md
+    python3 dev.py picture             draws docs/images: the demo, which it runs, and the concepts
     python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
     python3 dev.py version [X.Y.Z]     prints the version of all packages, or sets it
     python3 dev.py ci [STEP...]        all of it, as CI does
@@ -30,21 +39,36 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from devtools import distributions, environments, packages, walk_docs
+from devtools import dashboard as dashboard_page
+from devtools import (
+    debian,
+    demo_picture,
+    diagrams,
+    distributions,
+    environments,
+    llms_page,
+    newcomer,
+    packages,
+    performance_page,
+    prometheus,
+    scale_page,
+    walk_docs,
+)
 from devtools.environments import ENVS, editable, environment
 from devtools.packages import Package
-from devtools.process import ROOT, every, exit_code, run
+from devtools.process import CORES, ROOT, every, exit_code, once, run
 
 DEMO_PLUGINS = ("agl_bundle", "agl_algo_apo")
-LIFECYCLE_FILE = "agl_core/lifecycle.py"
+LIFECYCLE_FILE = "*/agl_core/lifecycle.py"
 LINE_COVERAGE_PERCENT = 90
 # Tests wait for sockets and processes about half of their time.
-WORKERS = 2 * (os.cpu_count() or 1)
+WORKERS = 2 * CORES
 NOTHING_COLLECTED = 5
+VLLM_PYTHON = "AGL_TEST_VLLM_PYTHON"
 
 
 # -- environments ----------------------------------------------------------------------------------
@@ -97,7 +121,15 @@ def pytest(
 
 
 def pytest_of(python: Path) -> list[str | Path]:
-    return [python, "-m", "pytest"]
+    return [python, "-m", "pytest", *second_try()]
+
+
+def second_try() -> list[str]:
+    """Return what makes CI, whose machine has other guests, run a failed test once more.
+
+    The summary names the tests that needed it. Each is a fault to mend, in the code or the test.
+    """
+    return ["--reruns", "1", "-raR"] if os.environ.get("CI") else []
 
 
 def test(arguments: Sequence[str]) -> None:
@@ -111,15 +143,16 @@ def slow(arguments: Sequence[str]) -> None:
 def cover(arguments: Sequence[str]) -> None:
     """Run the default suite with branch coverage and hold it to the gates.
 
+    It runs on wheels, so that the step `plugins` need not run the same tests once more.
+
     Not pytest-cov: pytest's plugins import the core before it starts to measure. Coverage starts
     with each worker's interpreter instead, out of a path file of its own.
     """
-    python = dev_python()
-    measured = [python, "-m", "coverage"]
+    python = distributions.light_together()
+    measured = [python, "-P", "-m", "coverage"]
     run(*measured, "erase")
-    pytest(
-        pytest_of(python), *arguments, env={"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")}
-    )
+    measure = {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")}
+    pytest(installed(python), *arguments, env=tests_on_path() | measure)
     run(*measured, "combine", "--quiet")
     run(*measured, "report", "--skip-covered", f"--fail-under={LINE_COVERAGE_PERCENT}")
     run(*measured, "report", f"--include={LIFECYCLE_FILE}", "--fail-under=100")
@@ -163,6 +196,12 @@ def version(arguments: Sequence[str]) -> None:
 # -- distributions ---------------------------------------------------------------------------------
 
 
+def dashboard(arguments: Sequence[str]) -> None:
+    """Build the page of the dashboard; an editable install serves it."""
+    del arguments
+    dashboard_page.build()
+
+
 def dist(arguments: Sequence[str]) -> None:
     """Build every wheel and sdist, check them, and install them together."""
     del arguments
@@ -174,7 +213,8 @@ def plugins(arguments: Sequence[str]) -> None:
     """Test plugins as installed from wheels.
 
     Each light one is tried alone, without tests; the tests of light ones run in one environment,
-    those of each heavy one in an environment of its own.
+    those of each heavy one in an environment of its own. Without arguments, tests of the default
+    suite are left to `cover`, which runs them in the same environment.
     """
     if arguments[:1] == ["--changed"]:
         base = arguments[1] if len(arguments) > 1 else "main"
@@ -186,69 +226,83 @@ def plugins(arguments: Sequence[str]) -> None:
     jobs: dict[str, Callable[[], None]] = {}
     if light:
         jobs["each light plugin alone"] = partial(distributions.smoke_alone, light)
-    if any(package.tests.exists() for package in light):
-        jobs["light plugins together"] = partial(test_together, light)
-    every(jobs | {p.module: partial(test_alone, p) for p in chosen if p.heavy})
+    by_default = () if arguments else packages.tested_by_default()
+    tested = [p.tests for p in light if p.tests.exists() and p.tests not in by_default]
+    if tested:
+        jobs["light plugins together"] = partial(test_together, tested)
+    every(
+        jobs | {p.module: partial(test_alone, p) for p in chosen if p.heavy},
+        side_by_side=[p.module for p in chosen if p.heavy and not p.exclusive],
+    )
 
 
-def test_together(light: Sequence[Package]) -> None:
+def test_together(folders: Sequence[Path]) -> None:
     python = distributions.light_together()
-    folders = [package.tests for package in light if package.tests.exists()]
-    pytest(installed(python), "-m", "not benchmark and not heavy", *folders, env=tests_on_path())
+    marked = ("-m", "not benchmark and not heavy")
+    pytest(installed(python), *marked, *folders, env=tests_on_path())
 
 
 def test_alone(package: Package) -> None:
     python = distributions.alone(package)
-    processes = () if package.parallel else ("-n0",)
+    # Jobs that run side by side share the processes.
+    workers = WORKERS if package.exclusive else WORKERS // CORES
+    processes = ("-n", str(workers) if package.parallel else "0")
     marked = ("-m", "not benchmark and not heavy")
     pytest(installed(python), *marked, *processes, package.tests, env=tests_on_path())
 
 
 def installed(python: Path) -> list[str | Path]:
     """Return what runs pytest on installed packages: -P keeps the working tree off the path."""
-    return [python, "-P", "-m", "pytest"]
+    return [python, "-P", "-m", "pytest", *second_try()]
 
 
 def tests_on_path() -> dict[str, str]:
     """Return the variables with which child processes of tests import test modules by name.
 
     A spawned process imports ``tests.plugins...``. The repository's root must not be on its path,
-    since the working tree would hide what is installed; a folder that holds only the tests may.
+    since the working tree would hide what is installed; a folder that holds only the tests, and
+    the tools that some of them test, may.
     """
     folder = ENVS / "tests-path"
     folder.mkdir(parents=True, exist_ok=True)
-    link = folder / "tests"
-    if not link.exists():
-        link.symlink_to(ROOT / "tests", target_is_directory=True)
+    for name in ("tests", "devtools"):
+        link = folder / name
+        if not link.exists():
+            link.symlink_to(ROOT / name, target_is_directory=True)
     return {"PYTHONPATH": str(folder)}
 
 
 def heavy(arguments: Sequence[str]) -> None:
-    """Run what needs real vLLM, torch or agent frameworks, each in an environment of its own."""
+    """Run what needs vLLM, torch, agent frameworks or a browser, each in its own environment."""
     examples = {path.stem: path for path in sorted((ROOT / "tests/envs/examples").glob("*.txt"))}
     names = [name for name in arguments if name not in examples]
     chosen = packages.named(names) if names or not arguments else []
-    chosen = [package for package in chosen if has_heavy_tests(package)]
+    chosen = [package for package in chosen if mentioned_in_tests(package, "mark.heavy")]
 
     def test_example(name: str) -> None:
         python = environment(ENVS / name, ["-r", examples[name]], [examples[name]])
         run(*pytest_of(python), f"tests/examples/{name}", "-m", "heavy")
 
     def test_plugin(package: Package) -> None:
-        vllm = {"AGL_TEST_VLLM_PYTHON": str(vllm_python())}
+        env = tests_on_path()
+        if mentioned_in_tests(package, VLLM_PYTHON):
+            env[VLLM_PYTHON] = str(vllm_python())
         python = distributions.alone(package, fresh=False)
-        env = vllm | tests_on_path()
         run(*installed(python), package.tests, "-m", "heavy", env=env)
 
     jobs = {n: partial(test_example, n) for n in examples if not arguments or n in arguments}
-    every(jobs | {package.module: partial(test_plugin, package) for package in chosen})
+    every(
+        # The longest jobs are among the packages; they start first.
+        {package.module: partial(test_plugin, package) for package in chosen} | jobs,
+        side_by_side=[*jobs, *(package.module for package in chosen if not package.exclusive)],
+    )
 
 
-def has_heavy_tests(package: Package) -> bool:
-    return any("mark.heavy" in path.read_text() for path in package.tests.rglob("test_*.py"))
+def mentioned_in_tests(package: Package, word: str) -> bool:
+    return any(word in path.read_text() for path in package.tests.rglob("*.py"))
 
 
-@cache
+@once
 def vllm_python() -> Path:
     """Return a Python that has vLLM for the CPU, whose pins agree with no other package's."""
     needs = ROOT / "tests/envs"
@@ -262,7 +316,7 @@ def vllm_python() -> Path:
 
 # What runs with the oldest versions: the rooms that lean on libraries most, without the slow parts.
 LOWEST_TESTS = (
-    *("tests/core/adapter", "tests/core/emitter", "tests/core/genai", "tests/core/otel"),
+    *("tests/core/emitter", "tests/core/genai", "tests/core/otel", "tests/plugins/agl_adapters"),
     *("tests/core/plugins", "tests/core/store", "tests/core/tracer", "tests/core/types"),
     *("tests/plugins/agl_serving", "tests/plugins/agl_store_http/server"),
 )
@@ -276,7 +330,8 @@ def lowest(arguments: Sequence[str]) -> None:
     folders = [
         package.folder for package in packages.with_requirements([*DEMO_PLUGINS, "agl_testing"])
     ]
-    tools = ("anthropic>=0.40", *distributions.TEST_TOOLS)
+    # Later releases of openai pass pydantic 2.10 a value that it does not take.
+    tools = ("anthropic>=0.40", "openai>=1.60,<2.9", *distributions.TEST_TOOLS)
     python = editable(ENVS / "lowest", "demo", folders, *oldest, *tools)
     environments.uv("pip", "check", "--quiet", "--python", python)
     # Old releases warn about this Python in ways that newer ones have mended.
@@ -285,13 +340,59 @@ def lowest(arguments: Sequence[str]) -> None:
 
 
 def docs(arguments: Sequence[str]) -> None:
-    """Walk README.md and docs/ in a fresh clone and environment."""
-    walk_docs.walk(arguments)
+    """Build the site, walk the pages in a fresh clone, and a newcomer's path from wheels."""
+    if not arguments:
+        every(
+            {
+                "the site": partial(site, []),
+                "the walk": partial(walk_docs.walk, []),
+                "a newcomer's path": newcomer.walk,
+            }
+        )
+        return
+    path = [page for page in newcomer.PATH if page.as_posix() in arguments]
+    others = [name for name in arguments if Path(name) not in path]
+    if others:
+        walk_docs.walk(others)
+    if path:
+        newcomer.walk(path)
+
+
+def site(arguments: Sequence[str]) -> None:
+    """Build the site of the documentation; a broken link or a missing name is an error."""
+    del arguments
+    needs = ROOT / "devtools/docs_site/requirements.txt"
+    python = environment(ENVS / "site", ["--requirement", needs], [needs])
+    run(python, "-m", "devtools.docs_site.build")
 
 
 def settings(arguments: Sequence[str]) -> None:
     """Write docs/settings.md from the code."""
     run(dev_python(), "-m", "devtools.settings_page", *arguments)
+
+
+def picture(arguments: Sequence[str]) -> None:
+    """Run the demo and draw the picture of the README, and those of the concept pages."""
+    del arguments
+    diagrams.write()
+    demo_picture.write(dev_python())
+
+
+def llms(arguments: Sequence[str]) -> None:
+    """Write llms.txt from the navigation of the site and the pages."""
+    del arguments
+    llms_page.write()
+
+
+def performance(arguments: Sequence[str]) -> None:
+    """Run benchmarks and write docs/performance.md from their output."""
+    performance_page.write(dev_python(), tuple(arguments) or performance_page.BENCHMARKS)
+
+
+def scale(arguments: Sequence[str]) -> None:
+    """Measure what a rollout costs each part of a cluster, and write docs/scale.md."""
+    del arguments
+    scale_page.write(dev_python())
 
 
 def ci(arguments: Sequence[str]) -> None:
@@ -300,6 +401,8 @@ def ci(arguments: Sequence[str]) -> None:
     unknown = set(arguments) - set(steps)
     if unknown:
         sys.exit(f"no such step: {', '.join(sorted(unknown))}")
+    debian.install()
+    prometheus.install()
     every({name: partial(steps[name], []) for name in steps if not arguments or name in arguments})
 
 
@@ -307,7 +410,22 @@ def ci(arguments: Sequence[str]) -> None:
 STEPS = (lint, types, cover, slow, dist, docs, lowest, plugins, heavy)
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     function.__name__: function
-    for function in (*STEPS, demo, test, bench, mutate, settings, version, ci)
+    for function in (
+        *STEPS,
+        demo,
+        dashboard,
+        test,
+        bench,
+        mutate,
+        settings,
+        site,
+        picture,
+        performance,
+        scale,
+        llms,
+        version,
+        ci,
+    )
 }
 
 

@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 from packaging.metadata import Metadata
 
 SDIST_FILES = {"PKG-INFO", "README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", ".gitignore"}
+LARGEST_WHEEL = 3_000_000
+"""Bytes; the largest one is the dashboard's or the core's."""
 WHEEL_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 
@@ -27,6 +29,8 @@ def wheel_problems(wheel: Path, source: Path, project: Mapping[str, object]) -> 
         project: The ``[project]`` table of its ``pyproject.toml``.
     """
     module = source.name
+    if (size := wheel.stat().st_size) > LARGEST_WHEEL:
+        yield f"{size} bytes are more than {LARGEST_WHEEL}"
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         info = f"{module}-{project['version']}.dist-info/"

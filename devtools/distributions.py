@@ -7,9 +7,9 @@ import shutil
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 
+from devtools import dashboard
 from devtools.environments import (
     ENVS,
     create,
@@ -19,14 +19,18 @@ from devtools.environments import (
     tools,
     uv,
 )
-from devtools.packages import Package, all_plugins, everything
-from devtools.process import ROOT, output_of, run
+from devtools.packages import Package, all_plugins, core, everything
+from devtools.process import ROOT, once, output_of, run
 
 DIST = ROOT / "dist"
-TEST_TOOLS = ("hypothesis>=6.112", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
+DOCTOR = "agl-doctor"
+TEST_TOOLS = (
+    *("hypothesis>=6.112", "pytest<9.2", "pytest-asyncio", "pytest-rerunfailures>=16.0"),
+    *("pytest-timeout", "pytest-xdist"),
+)
 
 
-@cache
+@once
 def build() -> Path:
     """Build the wheel and the sdist of every package once; return their folder.
 
@@ -34,6 +38,7 @@ def build() -> Path:
     """
     shutil.rmtree(DIST, ignore_errors=True)
     tools()
+    dashboard.build()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_build_one, everything()))
     print(f"built {len(everything())} wheels and sdists in {DIST.relative_to(ROOT)}", flush=True)
@@ -119,13 +124,15 @@ def _smoke_or_problem(package: Package) -> tuple[Package, str]:
 def smoke(package: Package) -> None:
     """Install a package in a fresh environment, without its extras, and check its plugins.
 
+    The doctor, which checks them, is installed beside it.
+
     Raises:
         SystemExit: A plugin does not import, is not listed, does not build or has no help.
     """
     path = ENVS / "alone" / package.module
     shutil.rmtree(path, ignore_errors=True)
     create(path)
-    install(path, *from_here(everything()), package.name)
+    install(path, *from_here(everything()), package.name, DOCTOR)
     python = python_of(path)
     output_of(python, "-P", "-c", f"import {package.module}", cwd=path)
     missing = set(package.entry_points) - list_plugins(path)
@@ -157,11 +164,16 @@ def alone(package: Package, *, fresh: bool = True) -> Path:
     return python_of(path)
 
 
+@once
 def light_together() -> Path:
-    """Install every light package with its test extra in one environment; return its Python."""
+    """Install every light package with its test extra in one environment; return its Python.
+
+    The core has its `dev` extra, which is what the default suite needs.
+    """
     path = ENVS / "light"
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     wanted = [package.requirement() for package in all_plugins() if not package.heavy]
+    wanted.append(f"{core().name}[dev]")
     install(path, *from_here(everything()), *wanted, *TEST_TOOLS)
     return python_of(path)

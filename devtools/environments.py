@@ -13,11 +13,10 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from devtools.process import ROOT, run
+from devtools.process import ROOT, once, run
 
 ENVS = ROOT / ".envs"
 BIN = "Scripts" if os.name == "nt" else "bin"
@@ -50,7 +49,7 @@ def stale(path: Path, made_from: Sequence[str]) -> str | None:
     return stamp
 
 
-@cache
+@once
 def tools() -> Path:
     """Return a Python with uv and the build backend; needs only the running Python."""
     path = ENVS / "tools"

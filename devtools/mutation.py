@@ -75,10 +75,11 @@ COMPONENTS = {
         ["tests/core/tracer/test_otel_conformance.py"],
     ),
     "adapter": Component(
-        [f"agl_core/adapter/_{name}.py" for name in ("triplet", "proxy_triplet", "messages")]
-        + [f"agl_core/adapter/_{name}.py" for name in ("base", "report", "rewards", "tree")]
-        + [f"agl_core/adapter/_{name}.py" for name in ("call", "repair")],
-        ["tests/core/adapter/test_adapter_conformance.py"],
+        [f"plugins/agl_adapters/src/agl_adapters/{name}.py" for name in (
+            "messages", "model_call", "proxy_triplet", "repair", "rewards", "tree", "triplet",
+        )]
+        + [f"agl_core/adapter/_{name}.py" for name in ("base", "report")],
+        ["tests/plugins/agl_adapters/test_adapter_conformance.py"],
     ),
     "execution": Component(
         [f"agl_core/execution/_{name}.py" for name in ("shared_memory", "supervise", "events")]

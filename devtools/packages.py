@@ -68,6 +68,11 @@ class Package:
         return self._settings.get("parallel", True)
 
     @property
+    def exclusive(self) -> bool:
+        """Whether its tests need all cores: no other job runs meanwhile."""
+        return self._settings.get("exclusive", False)
+
+    @property
     def _settings(self) -> dict[str, bool]:
         return self.pyproject.get("tool", {}).get("agl-dev", {})
 
@@ -113,6 +118,12 @@ def everything() -> tuple[Package, ...]:
 
 def light_plugins() -> list[Package]:
     return [package for package in all_plugins() if not package.heavy]
+
+
+def tested_by_default() -> set[Path]:
+    """Return the folders of the tests that pytest runs without arguments."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    return {ROOT / folder for folder in options["testpaths"]}
 
 
 def named(modules: Sequence[str]) -> list[Package]:

@@ -8,6 +8,7 @@ The first words of a fence say what happens to the block:
 * ```` ```sh serves ```` holds commands that run until Ctrl+C, each on its own;
 * ```` ```console ```` has commands, which start with ``$``, and below each the lines that its
   output must contain, in that order; ``...`` matches anything;
+* a fence with ``heavy`` is executed by the heavy tests, in the environment of its libraries;
 * a fence whose words end in ``norun`` only illustrates: it needs another machine or costs money.
 """
 
@@ -59,7 +60,12 @@ class Block:
             yield Command(text, expected)
 
 
-def blocks_of(page: Path) -> list[Block]:
-    """Return the blocks of a page that are executed, in order."""
+def blocks_of(page: Path, *, heavy: bool = False) -> list[Block]:
+    """Return the blocks of a page that are executed, in order.
+
+    Args:
+        page: The Markdown file.
+        heavy: Return those that the heavy tests execute, in place of all others.
+    """
     found = [Block(m[1], m[2].split(), m[3]) for m in FENCE.finditer(page.read_text())]
-    return [block for block in found if "norun" not in block.words]
+    return [b for b in found if "norun" not in b.words and ("heavy" in b.words) == heavy]

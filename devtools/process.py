@@ -6,16 +6,33 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import cache, wraps
 from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Lock
+from typing import IO, TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
+CORES = os.cpu_count() or 1
+_output: ContextVar[IO[str] | None] = ContextVar("output", default=None)
+"""The file that the current job's commands write to; None is this program's own output."""
 
 
 def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int:
     """Run a command from the repository's root and return its exit code."""
+    output = _output.get()
     return subprocess.run(
-        [str(part) for part in command], cwd=ROOT, env={**os.environ, **(env or {})}, check=False
+        [str(part) for part in command],
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        stdout=output,
+        stderr=output and subprocess.STDOUT,
+        check=False,
     ).returncode
 
 
@@ -45,23 +62,57 @@ def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
-def every(jobs: Mapping[str, Callable[[], object]]) -> None:
+def once(function: Callable[[], T]) -> Callable[[], T]:
+    """Make a function run once, and let jobs that call it meanwhile wait for its result."""
+    lock, cached = Lock(), cache(function)
+
+    @wraps(function)
+    def locked() -> T:
+        with lock:
+            return cached()
+
+    return locked
+
+
+def every(jobs: Mapping[str, Callable[[], object]], *, side_by_side: Collection[str] = ()) -> None:
     """Run each job, print its name and its duration, and exit at the end if any job failed.
 
     Later jobs run even if an earlier job failed.
+
+    Args:
+        jobs: The jobs by name.
+        side_by_side: Names of jobs that run after the others, as many at a time as there are
+            cores. The output of such a job's commands is printed whole, after the job's end.
     """
     durations: list[str] = []
     failed: list[str] = []
-    for name, job in jobs.items():
-        print(f"-- {name}", flush=True)
-        start = time.monotonic()
+
+    def timed(name: str) -> str:
+        """Run a job; return the lines that say how it ended."""
+        said, start = "", time.monotonic()
         try:
-            job()
+            jobs[name]()
         except SystemExit as end:
             failed.append(name)
-            print(f"-- {name} failed: {end}", flush=True)
-        durations.append(f"{name} {time.monotonic() - start:.0f} s")
-        print(f"-- {durations[-1]}", flush=True)
+            said = f"-- {name} failed: {end}\n"
+        duration = f"{name} {time.monotonic() - start:.0f} s"
+        durations.append(duration)
+        return f"{said}-- {duration}"
+
+    def captured(name: str) -> str:
+        with TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            token = _output.set(output)
+            end = timed(name)
+            _output.reset(token)
+            output.seek(0)
+            return f"-- {name}\n{output.read()}{end}"
+
+    for name in (name for name in jobs if name not in side_by_side):
+        print(f"-- {name}", flush=True)
+        print(timed(name), flush=True)
+    with ThreadPoolExecutor(CORES) as pool:
+        for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
+            print(text, flush=True)
     if len(durations) > 1:
         print("-- " + ", ".join(durations), flush=True)
     if failed:

@@ -20,7 +20,7 @@ from agl_core.cli._group import PluginGroup
 from agl_core.cli._plugins import options_of, type_name
 from agl_core.plugins import COMPONENT_KINDS, ComponentSpec, get_registry, import_object
 from agl_core.trainer import Trainer
-from agl_core.trainer import _file as train_file
+from agl_train import file as train_file
 from devtools import packages
 from devtools.process import ROOT
 
@@ -122,7 +122,11 @@ def _keys() -> Iterator[tuple[str, str, str]]:
     }
     for key, field in train_file.TrainFile.model_fields.items():
         if key not in tables:
-            shape = "a name or a table" if key in train_file._PARTS else _type(field.annotation)
+            shape = (
+                "a name or a table"
+                if key in (*train_file._PARTS, "agent")
+                else _type(field.annotation)
+            )
             yield f"`{key}`", shape, _plain(meanings[key])
             continue
         model, described = tables[key]

@@ -56,10 +56,13 @@ def walk(arguments: Sequence[str]) -> None:
 
 
 def pages() -> list[Path]:
-    """Return the pages to walk, relative to the root."""
+    """Return the pages to walk, relative to the root.
+
+    :mod:`devtools.newcomer` walks the quick start and the tutorials, from wheels.
+    """
     plugins = sorted(ROOT.glob("docs/plugins/*.md"), key=lambda page: page.name != "index.md")
     found = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *plugins]
-    return [page.relative_to(ROOT) for page in found]
+    return [path.relative_to(ROOT) for path in found if path.name != "quick-start.md"]
 
 
 def copy_of_working_tree(clone: Path) -> None:
@@ -100,10 +103,14 @@ class Walker:
     Args:
         folder: Where the shell starts.
         venv: The environment that is active in it.
+        retyped: Returns what is typed in place of a line of a page.
     """
 
-    def __init__(self, folder: Path, venv: Path) -> None:
+    def __init__(
+        self, folder: Path, venv: Path, retyped: Callable[[str], str] = lambda line: line
+    ) -> None:
         self._folder = folder
+        self._retyped = retyped
         binaries = venv / environments.BIN
         hidden = ("PYTHON", "UV_", "COVERAGE", "AGL_", "VIRTUAL_ENV")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
@@ -147,7 +154,7 @@ class Walker:
             if "serves" in block.words:
                 self._serve(line)
             else:
-                self.type(line)
+                self.type(self._retyped(line))
 
     def type(self, command: str) -> str:
         """Type a command and return its output.

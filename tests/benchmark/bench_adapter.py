@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from agl_core.adapter import TracerTraceToTriplet, TraceToMessages
+from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core.types import Span
 
 pytestmark = pytest.mark.benchmark

@@ -77,6 +77,11 @@ def test_a_good_wheel_has_no_problems(source: Path):
     assert check_wheel(WHEEL, source) == []
 
 
+def test_a_wheel_that_is_too_large_is_named(source: Path):
+    (problem,) = check_wheel({**WHEEL, "agl_thing/data.bin": "x" * 3_000_000}, source)
+    assert problem.endswith("bytes are more than 3000000")
+
+
 @pytest.mark.parametrize("name", [name for name in WHEEL if not name.endswith(("WHEEL", "RECORD"))])
 def test_a_file_that_a_wheel_lacks_is_named(source: Path, name: str):
     files = {other: text for other, text in WHEEL.items() if other != name}

@@ -19,6 +19,7 @@ FOLDERS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.
 UNDOCUMENTED = {
     "agl_algo_verl": ["verl", "TransferQueue"],
     "agl_algo_gepa": ["gepa"],
+    "agl_jinja": ["jinja2"],
     "agl_proxy_litellm": ["litellm"],
     "agl_server_hf": ["transformers"],
     "agl_serving": ["uvicorn"],
@@ -26,7 +27,7 @@ UNDOCUMENTED = {
     "agl_testing": ["uvicorn"],
     "agl_tracer_agentops": ["agentops"],
     "agl_tracer_weave": ["weave"],
-    ROOT.name: ["jinja2", "opentelemetry-sdk"],
+    ROOT.name: ["opentelemetry-sdk"],
 }
 
 

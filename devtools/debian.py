@@ -1,0 +1,32 @@
+"""Installs Debian's packages of programs that tests start and that CI's machine may lack."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from devtools.process import run
+
+POSTGRES_CONFIG = Path("/etc/postgresql-common/createcluster.conf")
+
+
+def install() -> None:
+    """Install as root what is missing; without root, the tests that need it skip."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    postgres = shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    programs = {
+        "postgresql": postgres,
+        "pgbouncer": shutil.which("pgbouncer", path=path),
+        "chromium": shutil.which("chromium") or shutil.which("chromium-browser"),
+    }
+    missing = [name for name, found in programs.items() if not found]
+    if not missing or not shutil.which("apt-get") or os.geteuid() != 0:
+        return
+    POSTGRES_CONFIG.parent.mkdir(parents=True, exist_ok=True)
+    if not POSTGRES_CONFIG.exists():
+        # The tests start their own servers; the package would start one, too.
+        POSTGRES_CONFIG.write_text("create_main_cluster = false\n")
+    run("apt-get", "update", "--quiet")
+    keep = "--option=Dpkg::Options::=--force-confold"
+    run("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", keep, *missing)

@@ -1,0 +1,1 @@
+"""The site of the documentation: what runs in an environment of its own, with MkDocs."""

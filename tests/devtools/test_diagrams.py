@@ -1,0 +1,39 @@
+"""The pictures of the concept pages are those of the script, and each page shows its own."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from devtools.diagrams import DIAGRAMS, FOLDER, draw
+from devtools.process import ROOT
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("name", DIAGRAMS)
+def test_a_picture_is_current_and_its_page_shows_it(name: str):
+    diagram = DIAGRAMS[name]
+    assert (FOLDER / f"{name}.svg").read_text() == draw(diagram), "run: python3 dev.py picture"
+    page = ROOT / f"docs/concepts/{'index' if name == 'loop' else name}.md"
+    assert f"![{diagram.title}](../images/concepts/{name}.svg)" in page.read_text()
+
+
+@pytest.mark.parametrize("diagram", DIAGRAMS.values(), ids=DIAGRAMS.keys())
+def test_boxes_do_not_overlap_and_every_arrow_has_its_length(diagram):
+    root = ElementTree.fromstring(draw(diagram))
+    boxes = [
+        (float(box.get("x", 0)), float(box.get("y", 0)))
+        for box in root.iter(f"{SVG}rect")
+        if box.get("class") != "page"
+    ]
+    assert len(boxes) == len(diagram.boxes)
+    assert all(
+        abs(a[0] - b[0]) > 128 or abs(a[1] - b[1]) > 46 for a in boxes for b in boxes if a != b
+    )
+    arrows = [path.get("d", "") for path in root.iter(f"{SVG}path") if path.get("class")]
+    assert len(arrows) == len(diagram.arrows)
+    for arrow in arrows:
+        x1, y1, x2, y2 = map(float, arrow.removeprefix("M").split())
+        assert ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5 > 25

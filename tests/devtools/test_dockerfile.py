@@ -1,0 +1,32 @@
+"""deploy/Dockerfile names what is in the repository."""
+
+from __future__ import annotations
+
+import re
+
+from devtools.process import ROOT
+
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
+
+
+def test_each_package_of_the_image_is_in_the_repository():
+    (line,) = [line for line in DOCKERFILE.splitlines() if line.startswith("RUN pip install")]
+    files = re.findall(r"-r (\S+)", line)
+    named = [text for file in files for text in (ROOT / file).read_text().splitlines()]
+    folders = [text for text in [*line.split(), *named] if text.startswith("./plugins/")]
+    assert {"./plugins/agl_dashboard", "./plugins/agl_store_http"} <= set(folders)
+    for folder in folders:
+        assert (ROOT / folder / "pyproject.toml").is_file(), folder
+
+
+def test_the_page_is_copied_from_the_stage_that_builds_it():
+    stages = set(re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE))
+    copies = re.findall(r"^COPY --from=(\w+) (\S+) (\S+)$", DOCKERFILE, re.MULTILINE)
+    ((stage, source, target),) = copies
+    assert stage in stages
+    assert source == f"/src/{target}"
+    # Where Vite writes the page, as `dev.py dashboard` runs it, and where the wheel takes it from.
+    config = ROOT / "plugins/agl_dashboard/web/vite.config.ts"
+    found = re.search(r'outDir: "([^"]+)"', config.read_text())
+    assert found
+    assert (config.parent / found[1]).resolve() == ROOT / target

@@ -1,0 +1,74 @@
+"""Jobs: in order, side by side, with their output and their failures."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+
+from devtools.process import CORES, every, once, run
+
+
+def say(*words: str) -> None:
+    for word in words:
+        run(sys.executable, "-c", f"import sys; print({word!r}, file=sys.stderr)")
+
+
+def fail() -> None:
+    run(sys.executable, "-c", "print('failing'); exit(3)")
+
+
+@pytest.mark.parametrize("side_by_side", [[], ["first", "second", "third"]])
+def test_every_job_runs_and_failures_end_the_program(
+    side_by_side: list[str], capfd: pytest.CaptureFixture[str]
+):
+    done: list[str] = []
+    jobs = {"first": lambda: done.append("1"), "second": fail, "third": lambda: done.append("3")}
+    with pytest.raises(SystemExit, match=r"^failed: second$"):
+        every(jobs, side_by_side=side_by_side)
+    assert sorted(done) == ["1", "3"]
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[2:5] == ["-- second", "failing", "-- second failed: 3"]
+    assert lines[-1].startswith("-- ")
+    assert {part.split()[0] for part in lines[-1][3:].split(", ")} == set(jobs)
+
+
+@pytest.mark.skipif(CORES < 2, reason="one core runs one job at a time")
+def test_jobs_side_by_side_run_at_once_and_print_apart(capfd: pytest.CaptureFixture[str]):
+    both = threading.Barrier(2, timeout=30)
+
+    def job(name: str) -> None:
+        say(f"{name} 1")
+        both.wait()
+        say(f"{name} 2")
+
+    every(
+        {"a": lambda: job("a"), "b": lambda: job("b"), "c": lambda: say("c")},
+        side_by_side=["a", "b"],
+    )
+    out, err = capfd.readouterr()
+    assert err == "c\n", "only a job that runs by itself prints at once"
+    lines = [line for line in out.splitlines() if not line.endswith(" s")]
+    assert lines == ["-- c", "-- a", "a 1", "a 2", "-- b", "b 1", "b 2"]
+
+
+def test_what_several_jobs_need_is_made_once():
+    made: list[int] = []
+
+    @once
+    def make() -> object:
+        made.append(threading.get_ident())
+        time.sleep(0.05)
+        return object()
+
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(make())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert len(found) == 4
+    assert len(set(found)) == 1

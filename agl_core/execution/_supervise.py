@@ -10,6 +10,7 @@ from agl_core.execution._events import ThreadingEvent
 from agl_core.types import ExecutionEvent
 
 _SHORTEST_GRACE = 0.05  # seconds between two cancellations, at least
+_SLEEP = 1.0  # seconds at most: until it wakes, a loop misses a Ctrl+C from just before its sleep
 
 
 async def supervise(
@@ -37,7 +38,8 @@ async def supervise(
     stopped = asyncio.ensure_future(stop.wait_async())
     hurried = asyncio.ensure_future((hurry or ThreadingEvent()).wait_async())
     try:
-        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        while not (task.done() or stopped.done()):
+            await asyncio.wait((task, stopped), timeout=_SLEEP, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             await asyncio.wait((task, hurried), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         ended_by_itself = task.done()

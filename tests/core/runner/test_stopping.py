@@ -263,6 +263,7 @@ async def test_spans_before_the_end_are_kept(bench: Any, hang: Any) -> None:
 SCRIPT = """
 import asyncio, threading, time
 from agl_core.agent import LitAgent
+from agl_core.execution import ThreadingEvent, supervise
 from agl_core.runner import LitAgentRunner
 from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import OtelTracer
@@ -289,7 +290,7 @@ async def main():
         finally:
             print((await store.get_latest_attempt(rollout.rollout_id)).status, flush=True)
 
-asyncio.run(main())
+asyncio.run(supervise(main, ThreadingEvent(), grace=30))  # loses no Ctrl+C
 """
 
 

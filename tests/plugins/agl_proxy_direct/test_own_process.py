@@ -194,6 +194,7 @@ async def test_a_process_that_cannot_start_is_an_error(
 
 PROGRAM = """
 import asyncio, os, signal, sys, time
+from agl_core.execution import ThreadingEvent, supervise
 from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 
@@ -214,7 +215,7 @@ async def main():
         finally:
             await proxy.stop()
 
-asyncio.run(main())
+asyncio.run(supervise(main, ThreadingEvent(), grace=30))  # loses no Ctrl+C
 """
 
 

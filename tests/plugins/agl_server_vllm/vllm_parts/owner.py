@@ -9,7 +9,9 @@ import asyncio
 import os
 import signal
 import sys
+from functools import partial
 
+from agl_core.execution import ThreadingEvent, supervise
 from agl_server_vllm import VLLMServer
 
 
@@ -35,4 +37,6 @@ async def main(model: str, way: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    work = partial(main, *sys.argv[1:])
+    # asyncio.run alone may lose a Ctrl+C that comes just before its loop sleeps.
+    asyncio.run(supervise(work, ThreadingEvent(), grace=30))

@@ -158,7 +158,7 @@ def begin_attempt(
     changed, queue = _with_status(rollout, "preparing", now)
     assigned = None
     if worker_id:
-        assigned = _put_on(worker or _new_worker(worker_id), attempt, now)
+        assigned = _put_on(worker or Worker(worker_id=worker_id), attempt, now)
         if dequeued:
             assigned = evolve(assigned, {"last_dequeue_time": now})
     return Change(changed, attempt, assigned, queue)
@@ -168,7 +168,7 @@ def nothing_to_claim(worker_id: str, worker: Worker | None, *, now: float) -> Wo
     """Return the worker after a dequeue that found the queue empty: ``idle``."""
     if worker is not None and worker.status == "idle":
         return evolve(worker, {"last_dequeue_time": now})
-    worker = worker or _new_worker(worker_id)
+    worker = worker or Worker(worker_id=worker_id)
     return evolve(_released(worker, "idle", now), {"last_dequeue_time": now})
 
 
@@ -251,7 +251,7 @@ def update_attempt(
         if (worker is not None and _is_on(worker, attempt)) or (
             named and rollout.status != "cancelled"
         ):
-            moved = _follow(worker or _new_worker(attempt.worker_id), attempt, status, now)
+            moved = _follow(worker or Worker(worker_id=attempt.worker_id), attempt, status, now)
     return Change(changed, attempt, moved, queue)
 
 
@@ -333,7 +333,7 @@ def worker_heartbeat(
     worker_id: str, worker: Worker | None, changes: Mapping[str, Any], *, now: float
 ) -> Worker:
     """Return the worker after a heartbeat; ``changes`` may hold new ``heartbeat_stats``."""
-    return evolve(worker or _new_worker(worker_id), {**changes, "last_heartbeat_time": now})
+    return evolve(worker or Worker(worker_id=worker_id), {**changes, "last_heartbeat_time": now})
 
 
 def is_abandoned(worker: Worker, attempt: Attempt) -> bool:
@@ -402,10 +402,6 @@ def _with_status(
     return evolve(rollout, {"status": status, "end_time": end_time}), queue
 
 
-def _new_worker(worker_id: str) -> Worker:
-    return Worker(worker_id=worker_id)
-
-
 def _is_free(worker: Worker) -> bool:
     return worker.current_attempt_id is None
 
@@ -430,24 +426,10 @@ def _follow(
 
 
 def _put_on(worker: Worker, attempt: Attempt, now: float) -> Worker:
-    return evolve(
-        worker,
-        {
-            "status": "busy",
-            "last_busy_time": now,
-            "current_rollout_id": attempt.rollout_id,
-            "current_attempt_id": attempt.attempt_id,
-        },
-    )
+    ids = {"current_rollout_id": attempt.rollout_id, "current_attempt_id": attempt.attempt_id}
+    return evolve(worker, {"status": "busy", "last_busy_time": now, **ids})
 
 
 def _released(worker: Worker, status: WorkerStatus, now: float) -> Worker:
-    return evolve(
-        worker,
-        {
-            "status": status,
-            "last_idle_time": now,
-            "current_rollout_id": None,
-            "current_attempt_id": None,
-        },
-    )
+    ids = {"current_rollout_id": None, "current_attempt_id": None}
+    return evolve(worker, {"status": status, "last_idle_time": now, **ids})

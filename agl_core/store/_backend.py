@@ -18,7 +18,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
@@ -442,6 +443,9 @@ class StorageBackend(ABC):
 
 # -- helpers for implementations -------------------------------------------------------------------
 
+# Takes half the time of Notice().
+_notice: Callable[[tuple[Any, ...]], Notice] = partial(tuple[Any, ...].__new__, Notice)
+
 
 def rollout_not_found(rollout_id: str) -> RolloutNotFoundError:
     """Return the error for a rollout that does not exist."""
@@ -469,7 +473,7 @@ def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
         before = state.attempt
         if before is None or before.status != attempt.status:
             ids = attempt.rollout_id, attempt.attempt_id, attempt.worker_id
-            notices.append(Notice("attempt", now, *ids, None, attempt.status))
+            notices.append(_notice(("attempt", now, *ids, None, attempt.status)))
     if rollout is not None:
         notices.append(rollout_notice(rollout, now))
         if rollout.status in FINISHED_STATUSES and state.rollout.status not in FINISHED_STATUSES:
@@ -481,7 +485,7 @@ def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
 
 def rollout_notice(rollout: Rollout, now: float) -> Notice:
     """Return the notice of a rollout that was added or changed."""
-    return Notice("rollout", now, rollout.rollout_id, None, None, None, rollout.status)
+    return _notice(("rollout", now, rollout.rollout_id, None, None, None, rollout.status))
 
 
 def worker_notice(before: Worker | None, worker: Worker, now: float) -> list[Notice]:

@@ -429,7 +429,8 @@ class EngineStore(BatchingStore):
             last_heartbeat_time=last_heartbeat_time,
             metadata=metadata,
         )
-        await self._watchdog.scan()
+        if self._watchdog.is_due():  # saves a coroutine
+            await self._watchdog.scan()
         now = time.time()
 
         def decide(state: RolloutState) -> Change:

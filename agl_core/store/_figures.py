@@ -44,13 +44,13 @@ def duration_of(attempt: Attempt) -> float | None:
 
 def changed_figures(state: RolloutState, change: Change) -> dict[str, float | None]:
     """Return the figures that a change sets, by name; ``state`` is what it was decided upon."""
-    figures: dict[str, float | None] = {}
-    attempt = change.attempt
+    attempt, before, reward = change.attempt, state.attempt, change.reward
     if attempt is not None and attempt.sequence_id > state.attempt_count:
         return {"reward": None, "duration": duration_of(attempt)}
-    if state.attempt is not None and state.is_latest:
-        if attempt is not None and attempt.end_time != state.attempt.end_time:
+    figures: dict[str, float | None] = {}
+    if before is not None and before.sequence_id == state.attempt_count:  # the latest
+        if attempt is not None and attempt.end_time != before.end_time:
             figures["duration"] = duration_of(attempt)
-        if change.reward is not None:
-            figures["reward"] = change.reward
+        if reward is not None:
+            figures["reward"] = reward
     return figures

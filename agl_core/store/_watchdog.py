@@ -39,7 +39,7 @@ class Watchdog:
         twin._last_scan = self._last_scan
         return twin
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
         last = self._last_scan
         return (
             last is None or time.monotonic() - last >= self._debounce
@@ -47,10 +47,10 @@ class Watchdog:
 
     async def scan(self) -> int:
         """Scan, unless the last scan is too recent; return the number of ended attempts."""
-        if not self._is_due():
+        if not self.is_due():
             return 0  # most calls end here, without the lock
         with self._lock:
-            if not self._is_due():
+            if not self.is_due():
                 return 0
             self._last_scan = time.monotonic()
         now = time.time()

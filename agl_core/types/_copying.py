@@ -24,7 +24,11 @@ _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
 # pydantic adds the name of a field on assignment; the set already contains it.
 _field_names: Final[dict[type[BaseModel], set[str]]] = {}
 _new = object.__new__
-_set = object.__setattr__
+# The setters of a model's slots take half the time of object.__setattr__.
+_set_values, _set_names, _set_extra, _set_private = (
+    BaseModel.__dict__[f"__{name}__"].__set__
+    for name in ("dict", "pydantic_fields_set", "pydantic_extra", "pydantic_private")
+)
 
 
 def construct(cls: type[M], values: dict[str, Any]) -> M:
@@ -35,16 +39,23 @@ def construct(cls: type[M], values: dict[str, Any]) -> M:
         values: A value for **every** field, in the order of the fields.
     """
     record = _new(cls)
-    _set(record, "__dict__", values)
-    _set(record, "__pydantic_fields_set__", _field_names.get(cls) or _names_of(cls))
-    _set(record, "__pydantic_extra__", None)
-    _set(record, "__pydantic_private__", None)
+    _set_values(record, values)
+    _set_names(record, _field_names.get(cls) or _names_of(cls))
+    _set_extra(record, None)
+    _set_private(record, None)
     return record
 
 
 def evolve(record: M, changes: dict[str, Any]) -> M:
     """Return a copy of ``record`` with some fields changed; it shares the values of the others."""
-    return construct(type(record), {**record.__dict__, **changes})
+    # Repeats construct() instead of calling it: every change of a store passes here.
+    cls = record.__class__
+    changed = _new(cls)
+    _set_values(changed, {**record.__dict__, **changes})
+    _set_names(changed, _field_names.get(cls) or _names_of(cls))
+    _set_extra(changed, None)
+    _set_private(changed, None)
+    return changed
 
 
 def copy_value(value: Any) -> Any:
@@ -126,11 +137,11 @@ def construct_open(cls: type[M], values: dict[str, Any], extra: dict[str, Any] |
     """Like :func:`construct`, for a model with ``extra="allow"``; takes ownership of ``extra``."""
     # Repeats construct() instead of calling it: reading spans is a hot path.
     record = _new(cls)
-    _set(record, "__dict__", values)
+    _set_values(record, values)
     names = _field_names.get(cls) or _names_of(cls)
-    _set(record, "__pydantic_fields_set__", {*names, *extra} if extra else names)
-    _set(record, "__pydantic_extra__", extra or {})
-    _set(record, "__pydantic_private__", None)
+    _set_names(record, {*names, *extra} if extra else names)
+    _set_extra(record, extra or {})
+    _set_private(record, None)
     return record
 
 

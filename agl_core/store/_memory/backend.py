@@ -199,7 +199,8 @@ class MemoryBackend(StorageBackend):
         if change is None:
             return
         rollout, attempt, worker, queue, _ = change
-        entry.figures |= changed_figures(state, change)
+        if figures := changed_figures(state, change):
+            entry.figures |= figures
         if attempt is not None:
             if state.attempt is None:
                 self._attempt_count += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -78,7 +78,7 @@ class RolloutIndexes:
 
     def __init__(self) -> None:
         self._indexes: dict[tuple[str | None, str], _Index] = {}
-        self._counts: Counter[str] = Counter()
+        self._counts: defaultdict[str, int] = defaultdict(int)
 
     def replace(self, entry: _Entry, old: Rollout | None, new: Rollout) -> None:
         """Update the indexes after an entry's rollout changed; ``old`` is None for a new entry."""

@@ -17,13 +17,14 @@ from agl_core.store._encoded import EncodedSpan
 from agl_core.types import Attempt
 
 _REWARD: Final = f"{semconv.REWARD}.0.value"
+_REWARD_BYTES: Final = _REWARD.encode()
 
 
 def reward_of(span: EncodedSpan) -> float | None:
     """Return the finite primary reward that a span carries, or None."""
     parts = span.parts
     # Few spans carry a reward, and decoding one costs more than storing it.
-    if parts is None and _REWARD.encode() not in span.payload:
+    if parts is None and _REWARD_BYTES not in span.payload:
         return None
     value: Any = (span.decode() if parts is None else parts).attributes.get(_REWARD)
     known = isinstance(value, int | float) and math.isfinite(value)
@@ -33,7 +34,8 @@ def reward_of(span: EncodedSpan) -> float | None:
 def last_rewards(spans: Iterable[EncodedSpan]) -> dict[tuple[str, str], float]:
     """Return the reward with the highest sequence id, by rollout id and attempt id."""
     rewards = [(each, value) for each in spans if (value := reward_of(each)) is not None]
-    rewards.sort(key=lambda item: item[0].sequence_id)
+    if rewards:  # in few calls
+        rewards.sort(key=lambda item: item[0].sequence_id)
     return {(span.rollout_id, span.attempt_id): value for span, value in rewards}
 
 

@@ -8,7 +8,7 @@ the connections that it knows when it begins to stop; one that was just accepted
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -61,6 +61,12 @@ class TimedHeads(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_timer()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle is not None and not self.cycle.body:
+            # uvicorn would copy the part into a bytearray, and from there into bytes.
+            self.cycle.body = cast("bytearray", b"")
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_message = False

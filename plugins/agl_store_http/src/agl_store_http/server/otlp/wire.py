@@ -9,7 +9,7 @@ length and that many bytes (https://protobuf.dev/programming-guides/encoding/).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -21,6 +21,7 @@ from agl_core.otel import sanitize_attribute_value
 __all__ = ["TraceRequest", "count_spans", "read_attributes"]
 
 _MAX_CACHED: Final = 4096
+_MAX_HEADS: Final = 65_536
 _KEY_TAG: Final = 0x0A
 """Field 1, length-delimited: the key of a KeyValue, and also the string of an AnyValue."""
 _VALUE_TAG: Final = 0x12
@@ -106,45 +107,82 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     return number, at
 
 
+# -- attributes ------------------------------------------------------------------------------------
+
+
 def read_attributes(pairs: Iterable[bytes]) -> dict[bytes, Any]:
     """Return attributes by their UTF-8 names; strings are UTF-8 bytes, not checked yet.
+
+    The spans of an agent have the same names in the same order. So each name is guessed from the
+    one before it, which takes half the time of finding it.
 
     Raises:
         DecodeError: A pair is not an encoded KeyValue.
     """
     attributes: dict[bytes, Any] = {}
-    heads, keys = _string_heads, _keys
+    name = _no_name
     for pair in pairs:
-        try:
-            # The size after the key determines the bytes between it and a string.
-            prefix, _, text = pair.partition(heads[len(pair) - pair[1]])
-            attributes[keys[prefix]] = text
-        except (IndexError, KeyError):
-            _read_pair(pair, attributes)
+        guess = name.next
+        text = pair.removeprefix(guess.heads[len(pair)])
+        if text is pair:
+            found = _read_pair(pair, attributes)
+            if found is not None:
+                name.next = name = found
+        else:
+            attributes[guess.key] = text
+            name = guess
     return attributes
 
 
-class _StringHeads(dict[int, bytes]):
-    """The bytes between a key and the text of a string value.
+class _Name:
+    """The name of an attribute, and the one that followed it last."""
 
-    By the size of the pair less the size of its key: the key's own tag and length are two bytes.
+    __slots__ = ("heads", "key", "next")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.heads = _Heads(b"%c%c%b" % (_KEY_TAG, len(key), key))
+        self.next = self
+
+
+class _Heads(dict[int, bytes]):
+    """What comes before the text of a string value, by the size of the pair.
+
+    The sizes of pair and key determine it.
     """
 
+    __slots__ = ("prefix",)
+    stored: ClassVar[int] = 0
+    """Of all names together: a client chooses names and sizes."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+
     def __missing__(self, size: int) -> bytes:
-        if size <= 2:
-            raise KeyError(size)  # nothing follows the key
-        head = _string_head(size - 2)
+        after_key = _string_heads[size - len(self.prefix)]
+        # No pair starts with more bytes than it has.
+        head = self.prefix + after_key if after_key else bytes(size + 1)
+        if size < _MAX_CACHED and _Heads.stored < _MAX_HEADS:
+            _Heads.stored += 1
+            self[size] = head
+        return head
+
+
+class _StringHeads(dict[int, bytes]):
+    """What is between a key and a text, by the size of all that follows the key; maybe nothing."""
+
+    def __missing__(self, size: int) -> bytes:
+        head = _string_head(size)
         if len(self) < _MAX_CACHED:
             self[size] = head
         return head
 
 
 def _string_head(size: int) -> bytes:
-    value_size, text_size = _content_size(size), 0
-    if value_size is not None:
-        text_size = _content_size(value_size)
+    value_size = _content_size(size)
+    text_size = None if value_size is None else _content_size(value_size)
     if value_size is None or text_size is None:
-        return b"\0"  # no tag of protobuf: no string value has this size
+        return b""  # no string value has this size
     return b"%c%b%c%b" % (_VALUE_TAG, _varint(value_size), _KEY_TAG, _varint(text_size))
 
 
@@ -167,25 +205,43 @@ def _varint(number: int) -> bytes:
 
 
 _string_heads: Final = _StringHeads()
-_keys: Final[dict[bytes, bytes]] = {}
-"""Attribute names by their encoding in a pair, tag and length included."""
+_names: Final[dict[bytes, _Name]] = {}
+"""Names by their encoding in a pair, tag and length included."""
+_no_name: Final = _Name(b"")
+"""Comes before the first attribute."""
+_scalars: Final[dict[bytes, bool | int | float]] = {}
+"""Values that are not strings by what follows the key; many spans hold the same small numbers."""
 
 
-# -- everything but strings with a known name ------------------------------------------------------
-
-
-def _read_pair(encoded: bytes, attributes: dict[bytes, Any]) -> None:
+def _read_pair(encoded: bytes, attributes: dict[bytes, Any]) -> _Name | None:
+    """Read a pair whose name was not guessed, or that holds no string; return its known name."""
+    key_end = encoded[1] + 2 if len(encoded) > 1 else 0
+    name = _names.get(encoded[:key_end])
+    if name is not None:
+        text = encoded.removeprefix(name.heads[len(encoded)])
+        value = _scalars.get(encoded[key_end:]) if text is encoded else text
+        if value is not None:
+            attributes[name.key] = value
+            return name
     pair = KeyValue.FromString(encoded)
     key: bytes = pair.key.encode()
     value = pair.value
     kind = value.WhichOneof("value")
-    if kind == "string_value" and len(key) < 0x80 and len(_keys) < _MAX_CACHED:
-        _keys[b"%c%c%b" % (_KEY_TAG, len(key), key)] = key
-    if kind in ("string_value", "int_value", "double_value", "bool_value"):
-        attributes[key] = getattr(value, kind)
+    if kind == "string_value":
+        attributes[key] = value.string_value
+    elif kind in ("int_value", "double_value", "bool_value"):
+        attributes[key] = scalar = getattr(value, kind)
+        rest = encoded[key_end:]
+        # If one field follows the key, it is the value, whatever the key is.
+        if name and rest[1] == len(rest) - 2 and len(_scalars) < _MAX_CACHED:
+            _scalars[rest] = scalar
     elif kind is not None:
         # Spans hold primitives and lists of one primitive type; anything else becomes text.
         attributes[key] = sanitize_attribute_value(_plain(value))
+    if name is None and len(key) < 0x80 and len(_names) < _MAX_CACHED:
+        name = _Name(key)
+        _names[name.heads.prefix] = name
+    return name
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,132 @@
+"""Attributes of OTLP spans: whatever a pair of bytes is, it is read as protobuf reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+from agl_store_http.server.otlp.wire import read_attributes
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    attributes=st.dictionaries(
+        st.text(max_size=200),
+        st.text(max_size=300) | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.none(),
+        max_size=8,
+    )
+)
+def test_attributes_are_read_as_protobuf_reads_them(attributes):
+    """Twice each, because a name is remembered from its first string on."""
+    pairs: list[bytes] = []
+    for key, value in attributes.items():
+        pair = KeyValue(key=key)
+        if isinstance(value, bool):
+            pair.value.bool_value = value
+        elif isinstance(value, int):
+            pair.value.int_value = value
+        elif value is not None:
+            pair.value.string_value = value
+        pairs.append(pair.SerializeToString())
+    expected = {key: value for key, value in attributes.items() if value is not None}
+    for _ in range(2):
+        found = read_attributes(pairs).items()
+        read = {k.decode(): v.decode() if isinstance(v, bytes) else v for k, v in found}
+        assert read == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 117, 118, 119, 120, 127, 128, 129, 16_377, 16_384, 70_000])
+def test_strings_of_every_length_are_read(size):
+    pair = KeyValue(key="k")
+    pair.value.string_value = "x" * size
+    for _ in range(2):
+        (text,) = read_attributes([pair.SerializeToString()]).values()
+        assert len(text) == size
+
+
+def pair_of(key: str, value: Any) -> bytes:
+    pair = KeyValue(key=key)
+    if isinstance(value, bool):
+        pair.value.bool_value = value
+    elif isinstance(value, int):
+        pair.value.int_value = value
+    elif isinstance(value, float):
+        pair.value.double_value = value
+    else:
+        pair.value.string_value = value
+    return pair.SerializeToString()
+
+
+def as_protobuf_reads(pairs: list[bytes]) -> dict[str, Any] | None:
+    """Return the attributes; None if a pair is malformed."""
+    found: dict[str, Any] = {}
+    try:
+        for each in pairs:
+            pair = KeyValue.FromString(each)
+            kind = pair.value.WhichOneof("value")
+            if kind is not None:
+                found[pair.key] = getattr(pair.value, kind)
+    except DecodeError:
+        return None
+    return found
+
+
+def as_read(pairs: list[bytes]) -> dict[str, Any] | None:
+    try:
+        found = read_attributes(pairs)
+        return {k.decode(): v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
+    except (DecodeError, UnicodeDecodeError):
+        return None
+
+
+NAMES = st.sampled_from(["a", "b", "model", "gen_ai.usage.input_tokens"])
+VALUES = (
+    st.text(max_size=140)
+    | st.sampled_from(["x" * 127, "x" * 128, "x" * 126])
+    | st.integers(-3, 300)
+    | st.booleans()
+    | st.sampled_from([0.0, -1.5, 1e300])
+)
+PAIRS = st.builds(pair_of, NAMES, VALUES)
+KEYS = st.builds(lambda name: KeyValue(key=name).SerializeToString(), NAMES)
+ODD_PAIRS = (
+    st.builds(lambda pair, key: pair + key, PAIRS, KEYS)  # the last key counts
+    | st.builds(lambda key, pair: key + pair, KEYS, PAIRS)
+    | st.builds(lambda pair, key: pair.removeprefix(key) + key, PAIRS, KEYS)
+    | st.builds(lambda pair, size: pair[:size], PAIRS, st.integers(0, 140))
+    | st.builds(lambda pair, more: pair + more, PAIRS, st.binary(max_size=4))
+    | st.builds(lambda key, more: key + more, KEYS, st.binary(max_size=140))
+    | st.binary(max_size=8)
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(pairs=st.lists(PAIRS | ODD_PAIRS, max_size=8), data=st.data())
+def test_pairs_in_any_order_and_form_are_read_as_protobuf_reads_them(pairs, data):
+    """Names and values are remembered from one span to the next."""
+    for _ in range(2):
+        assert as_read(pairs) == as_protobuf_reads(pairs)
+        pairs = data.draw(st.permutations(pairs))
+
+
+def test_a_name_is_not_guessed_for_the_pair_of_another():
+    first = [pair_of("one", "x"), pair_of("two", "y")]
+    second = [pair_of("one", "x"), pair_of("six", "y"), pair_of("two", 2), pair_of("six", "z")]
+    for pairs in (first, first, second, first, second):
+        assert as_read(pairs) == as_protobuf_reads(pairs)
+
+
+def test_a_client_that_sends_ever_new_sizes_fills_no_memory(monkeypatch):
+    from agl_store_http.server.otlp import wire
+
+    monkeypatch.setattr(wire._Heads, "stored", wire._MAX_HEADS - 3)
+    pairs = [pair_of("sizes", "x" * size) for size in range(20, 40)]
+    assert [len(as_read([pair])["sizes"]) for pair in pairs] == list(range(20, 40))
+    name = wire._names[b"\x0a\x05sizes"]
+    assert len(name.heads) <= 3
+    assert wire._Heads.stored == wire._MAX_HEADS

@@ -55,7 +55,7 @@ class TestFailed:
         assert (found.action, found.reward, found.penalised) == ("keep", -2.0, True)
         assert [len(row.response_ids) for row in found.rows] == [2, 8]
 
-    def test_without_rows_there_is_nothing_to_penalise(self):
+    def test_without_rows_no_row_is_penalised(self):
         found = decision(status="failed", on_failed="penalise", penalty=-2.0)
         assert (found.action, found.reason) == ("drop", Reason.FAILED)
 

@@ -94,7 +94,7 @@ class TestFields:
         with pytest.raises(RuntimeError, match="queue is closed"):
             publisher.begin(PROMPT)
 
-    def test_prompts_are_told_by_their_numbers(self):
+    def test_prompts_are_identified_by_their_numbers(self):
         import numpy as np
         from verl.utils import tensordict_utils as tu
 

@@ -86,7 +86,7 @@ def test_jobs_wait_for_a_quota(
     assert cluster.left() == []
 
 
-def test_a_quota_on_pods_is_told_once(
+def test_a_quota_on_pods_is_reported_once(
     cluster: Cluster, make_strategy: Any, store: LightningStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.limit("pods", 1)

@@ -27,7 +27,7 @@ def served() -> Iterator[None]:
     agl_legacy.uninstall()
 
 
-def test_without_install_there_is_no_such_package() -> None:
+def test_without_install_the_package_is_not_found() -> None:
     assert importlib.util.find_spec("agentlightning") is None
 
 

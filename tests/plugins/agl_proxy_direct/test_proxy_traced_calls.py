@@ -84,7 +84,7 @@ async def test_a_call_is_counted_once_with_the_proxys_token_ids(run: Any, call: 
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_only_direct_calls_are_recorded_if_the_tracer_is_told_so(
+async def test_only_direct_calls_are_recorded_if_the_tracer_has_that_option(
     run: Any, models: ScriptedModels, call: Any
 ):
     def work(endpoint: str) -> None:

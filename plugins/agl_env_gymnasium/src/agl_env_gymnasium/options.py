@@ -25,7 +25,7 @@ class GymnasiumOptions(BaseModel):
     invalid_reward: float = 0.0
     """Reward of a reply without a valid action; the model is told which actions there are."""
     rules: str | None = None
-    """What the model is told about the environment; None: Gymnasium's documentation of it."""
+    """The description of the environment for the model; None: Gymnasium's documentation of it."""
     prompt_template: bool = False
     """Whether the system prompt is the run's prompt template, which an algorithm may train; it is
     formatted with ``rules`` and ``format``. False: both texts, one after the other."""

@@ -1,7 +1,7 @@
 """Requests and notes both ways, over one socket between a proxy's process and its parent.
 
 A frame is its length in four bytes and a pickle of ``(kind, number, name or error, content)``. Only
-the two processes hold the socket, so nobody else can send a pickle.
+the two processes hold the socket, so no other process can send a pickle.
 """
 
 from __future__ import annotations

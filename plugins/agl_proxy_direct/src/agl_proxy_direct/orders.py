@@ -1,4 +1,4 @@
-"""What a proxy's object tells its application, in this process or in another."""
+"""The orders of a proxy's object to its application, in this process or in another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AWAITED_ORDERS: Final[Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What the application starts with in another process."""
+    """The settings with which the application starts in another process."""
 
     config: DirectProxyConfig
     upstream_spec: UpstreamSpec

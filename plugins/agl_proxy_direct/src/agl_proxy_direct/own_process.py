@@ -187,14 +187,14 @@ class OwnProcess:
         if self._started.done():
             logger.error("the proxy at port %d has ended: %s", self.port, error)
         self._link.set_exception(error)
-        self._link.exception()  # there may be no order
+        self._link.exception()  # maybe no order awaits it
 
     async def _start_process(self) -> Link:
         here, there = socket.socketpair()
         fds = (self._listener.fileno(), there.fileno())
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         with there:
-            # Of this interpreter; blocks only the link's loop, which has nothing else to do.
+            # Of this interpreter; blocks only the link's loop, which runs no other task.
             self._process = subprocess.Popen(  # noqa: ASYNC220, S603
                 [sys.executable, "-P", "-m", "agl_proxy_direct.worker", *map(str, fds)],
                 pass_fds=fds,

@@ -39,7 +39,7 @@ class Divergence:
 
     @property
     def where(self) -> str:
-        """What differed: ``call 2``, or ``operation look_up before call 2``."""
+        """The first difference: ``call 2``, or ``operation look_up before call 2``."""
         before = f"operation {self.operation} before " if self.operation else ""
         return f"{before}call {self.number}"
 

@@ -86,7 +86,7 @@ class ReplayUpstream(Upstream):
         raise _refusal(400, message, "replay_end")
 
     def update(self, backends: Iterable[Backend]) -> None:
-        """Nothing to note: the backends stand for recorded ones."""
+        """Ignore the backends: replies are recorded ones."""
 
     async def close(self) -> None:
         await self._http.close()

@@ -146,9 +146,9 @@ class _Name:
 
 
 class _Heads(dict[int, bytes]):
-    """What comes before the text of a string value, by the size of the pair.
+    """The bytes before the text of a string value, by the size of the pair.
 
-    The sizes of pair and key determine it.
+    The sizes of pair and key determine them.
     """
 
     __slots__ = ("prefix",)
@@ -169,7 +169,7 @@ class _Heads(dict[int, bytes]):
 
 
 class _StringHeads(dict[int, bytes]):
-    """What is between a key and a text, by the size of all that follows the key; maybe nothing."""
+    """The bytes between a key and a text, by the size of all that follows the key; may be empty."""
 
     def __missing__(self, size: int) -> bytes:
         head = _string_head(size)

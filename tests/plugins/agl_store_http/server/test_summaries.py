@@ -190,6 +190,13 @@ async def test_training_goes_on_where_it_stopped(served):
     assert [batch["reward_mean"] for batch in summary["batches"]] == [1.0, 0.25]
 
 
+async def test_a_reward_before_many_other_spans_counts(served):
+    await finish(served, reward(0.1), reward(0.75), *[CALL] * 40, batch="b")
+    await finish(served, *[CALL] * 40, batch="b")
+    (batch,) = (await training(served))["batches"]
+    assert (batch["rewarded"], batch["reward_mean"]) == (1, 0.75)
+
+
 async def test_a_rollout_is_read_once_when_it_has_ended(served, monkeypatch):
     read: list[str] = []
     query = InMemoryLightningStore.query_encoded_spans

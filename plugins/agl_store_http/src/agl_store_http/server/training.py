@@ -11,13 +11,14 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 from pydantic_core import to_json
 
 from agl_core.errors import SpansEvictedError
-from agl_core.store import LightningStore, reward_of
+from agl_core.store import EncodedSpan, LightningStore, reward_of
 from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, RolloutStatus
 
 __all__ = ["BatchGroups", "BatchSummary", "Training", "TrainingSummary"]
@@ -28,6 +29,8 @@ _ENDED: Final[Sequence[RolloutStatus]] = [
 _PAGE: Final = 500
 _AT_ONCE: Final = 16
 _MOST_GROUPED: Final = 2000
+_NEWEST: Final = 8
+"""Spans of an attempt that are read first: its last reward is nearly always among the newest."""
 
 
 class BatchSummary(BaseModel):
@@ -301,12 +304,20 @@ class Training:
     async def _reward(self, rollout: Rollout) -> float | None:
         if rollout.status not in FINISHED_STATUSES or not isinstance(rollout, AttemptedRollout):
             return None
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        query = self._store.query_encoded_spans
         async with self._slots:
             try:
-                spans = await self._store.query_encoded_spans(
-                    rollout.rollout_id, rollout.attempt.attempt_id
-                )
+                newest = await query(*ids, sort_order="desc", limit=_NEWEST)
+                # Spans of one sequence id are in the order of insertion, also from last to first.
+                reward = _last_reward(sorted(newest.items, key=attrgetter("sequence_id")))
+                if reward is None and newest.total > len(newest.items):
+                    reward = _last_reward((await query(*ids)).items)
             except SpansEvictedError:
                 return None
-        rewards = (reward_of(encoded) for encoded in reversed(spans.items))
-        return next((value for value in rewards if value is not None), None)
+        return reward
+
+
+def _last_reward(spans: Sequence[EncodedSpan]) -> float | None:
+    rewards = map(reward_of, reversed(spans))
+    return next((value for value in rewards if value is not None), None)

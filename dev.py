@@ -278,6 +278,8 @@ def heavy(arguments: Sequence[str]) -> None:
     names = [name for name in arguments if name not in examples]
     chosen = packages.named(names) if names or not arguments else []
     chosen = [package for package in chosen if mentioned_in_tests(package, "mark.heavy")]
+    if any(mentioned_in_tests(package, "chromium") for package in chosen):
+        debian.install("chromium")
 
     def test_example(name: str) -> None:
         python = environment(ENVS / name, ["-r", examples[name]], [examples[name]])

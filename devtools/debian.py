@@ -11,8 +11,12 @@ from devtools.process import run
 POSTGRES_CONFIG = Path("/etc/postgresql-common/createcluster.conf")
 
 
-def install() -> None:
-    """Install as root what is missing; without root, the tests that need it skip."""
+def install(*names: str) -> None:
+    """Install as root what is missing; without root, the tests that need it skip.
+
+    Args:
+        names: Packages to look at; by default all.
+    """
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     postgres = shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     programs = {
@@ -20,7 +24,8 @@ def install() -> None:
         "pgbouncer": shutil.which("pgbouncer", path=path),
         "chromium": shutil.which("chromium") or shutil.which("chromium-browser"),
     }
-    missing = [name for name, found in programs.items() if not found]
+    wanted = names or programs
+    missing = [name for name, found in programs.items() if not found and name in wanted]
     if not missing or not shutil.which("apt-get") or os.geteuid() != 0:
         return
     POSTGRES_CONFIG.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,11 @@
+import { Collapsible } from "@base-ui/react/collapsible";
 import { Layers, Menu, Search } from "lucide-react";
 import { Suspense, lazy, useEffect, useState } from "react";
 import { NavLink, Navigate, Route, Routes, useLocation } from "react-router";
 import { Connection } from "./components/Connection";
+import { Hints } from "./components/Hint";
 import { Shortcuts } from "./components/Shortcuts";
+import { Toasts } from "./components/Toasts";
 import { Empty } from "./components/parts";
 import { PAGES } from "./lib/navigation";
 import { ResourcesPage } from "./pages/Resources";
@@ -29,30 +32,24 @@ export function App() {
       <button type="button" className="skip" onClick={() => document.getElementById("main")?.focus()}>
         Skip to content
       </button>
-      <header className="bar">
+      <Collapsible.Root open={menu} onOpenChange={setMenu} className="bar" render={<header />}>
         <div className="brand">
           <Layers size={18} aria-hidden />
           <span>agl</span>
         </div>
-        <button
-          type="button"
-          className="icon-button menu-button"
-          aria-label="Menu"
-          aria-expanded={menu}
-          onClick={() => setMenu(!menu)}
-        >
+        <Collapsible.Trigger className="icon-button menu-button" aria-label="Menu">
           <Menu size={18} aria-hidden />
-        </button>
-        <nav aria-label="Pages" className={menu ? "nav open" : "nav"}>
+        </Collapsible.Trigger>
+        <Collapsible.Panel keepMounted className="nav" render={<nav aria-label="Pages" />}>
           {PAGES.map(({ path, label, icon: Icon }) => (
             <NavLink key={path} to={path} className="nav-link">
               <Icon size={16} aria-hidden />
               <span>{label}</span>
             </NavLink>
           ))}
-        </nav>
+        </Collapsible.Panel>
         <Connection />
-      </header>
+      </Collapsible.Root>
       <main id="main" tabIndex={-1}>
         <Suspense fallback={<Opening title={page?.label ?? "agl"} />}>
           <Routes>
@@ -68,8 +65,10 @@ export function App() {
             <Route path="*" element={<NotFound />} />
           </Routes>
         </Suspense>
+        <Hints />
       </main>
       <Shortcuts />
+      <Toasts />
     </div>
   );
 }

@@ -27,6 +27,13 @@ def visit(page: Page, name: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
 
 
+def confirm(page: Page, verb: str) -> None:
+    """Press the button that cancels or retries, and confirm it in the dialog that asks."""
+    page.get_by_role("button", name=verb, exact=True).click()
+    dialog = page.get_by_role("alertdialog")
+    dialog.get_by_role("button", name=re.compile(f"^{verb} ")).click()
+
+
 def no_finding(page: Page) -> None:
     """Scan a page for what keeps people from using it."""
     found = Axe().run(page)

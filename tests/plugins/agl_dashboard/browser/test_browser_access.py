@@ -19,7 +19,7 @@ from tests.plugins.agl_store_http.older_server import OlderApp
 
 from ..sample import fill, model_call, trace
 from .site import Site
-from .steps import Open, visit
+from .steps import Open, confirm, visit
 
 pytestmark = pytest.mark.heavy
 
@@ -77,7 +77,7 @@ def test_a_read_token_sees_everything_and_changes_nothing(locked: Site, open_pag
         visit(page, name)
         expect(page.locator("main")).to_contain_text(text)
     page.goto(f"{locked.url}/rollouts/{one}")
-    page.get_by_role("button", name="Retry").click()
+    confirm(page, "Retry")
     expect(page.get_by_role("alert")).to_contain_text("This token may only read")
     assert locked.run(locked.store.get_rollout_by_id(one)) == before
 
@@ -136,7 +136,7 @@ def test_an_older_server_is_polled_and_shows_what_it_has(site: Site, open_page: 
     site.run(site.store.update_rollout(queued.rollout_id, status="cancelled"))
     page.goto(f"{site.url}/rollouts/{one}?view=Chat")
     expect(page.get_by_text("This server is of an older version")).to_be_visible()
-    page.get_by_role("button", name="Trace", exact=True).click()
+    page.get_by_role("tab", name="Trace").click()
     expect(page.get_by_role("table", name="Spans")).to_contain_text("find_rooms")
     page.get_by_role("link", name="Training").click()
     expect(page.get_by_text("This server is of an older version")).to_be_visible()
@@ -177,7 +177,7 @@ def test_the_page_before_an_older_server_shows_what_that_has(
     page.goto(f"{in_front.url}/training?run=room-booking")
     expect(page.get_by_role("row", name=re.compile("step-08"))).to_contain_text("8/8")
     page.goto(f"{in_front.url}/rollouts/{queued.rollout_id}")
-    page.get_by_role("button", name="Cancel").click()
+    confirm(page, "Cancel")
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
 

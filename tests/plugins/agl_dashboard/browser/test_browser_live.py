@@ -18,7 +18,7 @@ from agl_core.types import AttemptedRollout, Checkpoint, PromptTemplate
 
 from ..sample import model_call, trace
 from .site import Site
-from .steps import Open, visit
+from .steps import Open, confirm, visit
 
 pytestmark = pytest.mark.heavy
 
@@ -231,16 +231,43 @@ def test_cancel_and_retry_change_the_store(empty: Site, open_page: Open):
         assert rollout is not None
         return rollout.status
 
-    page.get_by_role("button", name="Cancel").click()
+    confirm(page, "Cancel")
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
     assert status() == "cancelled"
-    page.get_by_role("button", name="Retry").click()
+    confirm(page, "Retry")
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     assert status() == "requeuing"
     again = empty.run(store.dequeue_rollout("runner-1"))
     assert again is not None
     assert (again.rollout_id, again.attempt.sequence_id) == (claim.rollout_id, 2)
     expect(page.get_by_label("Attempt").locator("option")).to_have_count(2)
+
+
+def test_a_change_that_is_not_confirmed_changes_nothing(empty: Site, open_page: Open):
+    claim = empty.run(claimed(empty.store))
+    page = open_page(f"{empty.url}/rollouts/{claim.rollout_id}")
+    live(page)
+    cancel = page.get_by_role("button", name="Cancel", exact=True)
+    cancel.click()
+    dialog = page.get_by_role("alertdialog", name="Cancel rollout?")
+    for name in ("Back", "Cancel rollout", "Back"):  # the focus stays in the dialog
+        expect(dialog.get_by_role("button", name=name)).to_be_focused()
+        page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(cancel).to_be_focused()
+    cancel.click()
+    dialog.get_by_role("button", name="Back").click()
+    expect(dialog).to_be_hidden()
+    # A rollout that ends meanwhile takes its question away.
+    cancel.click()
+    ids = claim.rollout_id, claim.attempt.attempt_id
+    empty.run(empty.store.update_attempt(*ids, status="succeeded"))
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
+    expect(page.get_by_role("alertdialog")).to_have_count(0)
+    rollout = empty.run(empty.store.get_rollout_by_id(claim.rollout_id))
+    assert rollout is not None
+    assert rollout.status == "succeeded"
 
 
 def test_a_selection_is_cancelled_and_retried_together(empty: Site, open_page: Open):
@@ -252,11 +279,11 @@ def test_a_selection_is_cancelled_and_retried_together(empty: Site, open_page: O
     for number in (0, 2):
         row = page.get_by_role("row", name=re.compile(f"number: {number}"))
         row.get_by_role("checkbox").check()
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    confirm(page, "Cancel")
     expect(page.get_by_text("Cancelled 2", exact=True)).to_be_visible()
     statuses = [rollout.status for rollout in empty.run(store.query_rollouts())]
     assert sorted(statuses) == ["cancelled", "cancelled", "queuing"]
-    page.get_by_role("button", name="Retry", exact=True).click()
+    confirm(page, "Retry")
     expect(page.get_by_text("Requeued 2", exact=True)).to_be_visible()
     statuses = [rollout.status for rollout in empty.run(store.query_rollouts())]
     assert sorted(statuses) == ["queuing", "requeuing", "requeuing"]

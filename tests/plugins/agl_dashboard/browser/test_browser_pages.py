@@ -62,11 +62,11 @@ def test_the_back_button_undoes_each_choice(site: Site, open_page: Open):
     page.get_by_role("button", name=re.compile("^Failed")).click()
     expect(page).to_have_url(re.compile(r"status=Failed$"))
     page.get_by_role("link", name=re.compile("^ro-")).first.click()
-    expect(page.get_by_role("button", name="Chat", exact=True)).to_be_visible()
-    page.get_by_role("button", name="Chat", exact=True).click()
+    expect(page.get_by_role("tab", name="Chat")).to_be_visible()
+    page.get_by_role("tab", name="Chat").click()
     expect(page).to_have_url(re.compile(r"view=Chat$"))
     page.go_back()
-    expect(page.get_by_role("button", name="Trace")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("tab", name="Trace")).to_have_attribute("aria-selected", "true")
     page.go_back()
     failed = page.get_by_role("button", name=re.compile("^Failed"))
     expect(failed).to_have_attribute("aria-pressed", "true")
@@ -130,6 +130,21 @@ def test_the_keyboard_reaches_everything(site: Site, open_page: Open):
     expect(page).to_have_url(re.compile(r"q=runner-2$"))
 
 
+def test_arrow_keys_choose_the_status_and_the_view(site: Site, open_page: Open):
+    page = open_page(f"{site.url}/rollouts")
+    settled(page, "smallest room")
+    page.get_by_role("button", name=re.compile("^Queued")).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"status=Succeeded$"))
+    page.goto(f"{site.url}/rollouts/{site.rollout_ids[-1]}")
+    page.get_by_role("tab", name="Trace").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"view=JSON$"))
+    expect(page.get_by_role("tabpanel", name="JSON")).to_contain_text('"max_attempts": 2')
+
+
 def test_a_rollout_shows_its_trace_its_chat_and_its_tokens(site: Site, open_page: Open):
     url, _ = address(site, "rollout")
     page = open_page(url)
@@ -144,7 +159,7 @@ def test_a_rollout_shows_its_trace_its_chat_and_its_tokens(site: Site, open_page
     }
     chat, tool = (bars[name].bounding_box() for name in ("chat demo-7b", "find_rooms"))
     assert chat and tool and abs(chat["x"] + chat["width"] - tool["x"]) < 4
-    page.get_by_role("button", name="Chat", exact=True).click()
+    page.get_by_role("tab", name="Chat").click()
     call = page.get_by_role("article", name="Call 2")
     expect(call).to_contain_text("3 messages as before")
     expect(call).to_contain_text("Maple")
@@ -238,6 +253,14 @@ def test_spans_are_found_by_name_attribute_and_time(site: Site, open_page: Open)
     expect(rows.filter(has_text="find_rooms").first).to_be_visible()
     search.fill("1999-12-31")
     expect(page.get_by_text("No span matches")).to_be_visible()
+
+
+def test_the_page_names_the_licences_of_its_libraries(site: Site, open_page: Open):
+    page = open_page(f"{site.url}/settings")
+    link = page.get_by_role("link", name="these libraries")
+    text = page.request.get(link.evaluate("link => link.href")).text()
+    for name in ("@base-ui/react", "react-dom", "uplot", "diff"):
+        assert f"## {name} - " in text
 
 
 def test_an_export_holds_the_selected_rollouts_with_their_spans(site: Site, open_page: Open):

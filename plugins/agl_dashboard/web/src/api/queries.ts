@@ -24,6 +24,7 @@ import {
   api,
   data,
 } from "./client";
+import { toast } from "../lib/toast";
 
 export const PAGE = 100;
 export type Group = BatchGroups["groups"][number];
@@ -217,6 +218,8 @@ export function useSetStatus() {
       }
       return ids.length;
     },
+    // Not beside the call of `mutate`: that is dropped when the button leaves with the old status.
+    onSuccess: (changed, { status }) => toast(`${status === "cancelled" ? "Cancelled" : "Requeued"} ${changed}`),
     onSettled: () => client.invalidateQueries(),
   });
 }

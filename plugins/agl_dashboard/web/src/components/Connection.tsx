@@ -1,3 +1,4 @@
+import { Popover } from "@base-ui/react/popover";
 import { useIsFetching } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { type Connection as State, useConnection } from "../api/live";
@@ -17,9 +18,20 @@ export function Connection() {
   const [label, detail] = WORDS[state];
   return (
     <>
-      <div className="connection" data-state={state} aria-busy={waits} title={detail} role="status">
-        <span className="dot" aria-hidden />
-        <span>{label}</span>
+      <div className="connection" data-state={state} aria-busy={waits} role="status">
+        <Popover.Root>
+          <Popover.Trigger className="nav-link" openOnHover>
+            <span className="dot" aria-hidden />
+            <span>{label}</span>
+          </Popover.Trigger>
+          <Popover.Portal>
+            <Popover.Positioner className="floating" sideOffset={6} collisionPadding={8}>
+              <Popover.Popup className="popup hint" aria-label="Connection">
+                {detail}.
+              </Popover.Popup>
+            </Popover.Positioner>
+          </Popover.Portal>
+        </Popover.Root>
       </div>
       {state === "offline" && <p className="notice bad">{detail}.</p>}
       {state === "unauthorized" && (

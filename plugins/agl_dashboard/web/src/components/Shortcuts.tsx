@@ -1,4 +1,5 @@
-import { useEffect, useRef } from "react";
+import { Dialog } from "@base-ui/react/dialog";
+import { useEffect, useState } from "react";
 import { useNavigate } from "react-router";
 import { PAGES } from "../lib/navigation";
 
@@ -16,17 +17,12 @@ export function isTyping(event: KeyboardEvent): boolean {
   const target = event.target;
   return (
     event.ctrlKey || event.metaKey || event.altKey ||
-    (target instanceof HTMLElement && target.closest("input, textarea, select, dialog[open]") !== null)
+    (target instanceof HTMLElement && target.closest("input, textarea, select, [role$=dialog][data-open]") !== null)
   );
 }
 
-/** Give up the focus: until the next frame, a button of a closed dialog has it and takes the keys. */
-function leave(): void {
-  if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
-}
-
 export function Shortcuts() {
-  const dialog = useRef<HTMLDialogElement>(null);
+  const [isOpen, setOpen] = useState(false);
   const navigate = useNavigate();
   useEffect(() => {
     let going = false;
@@ -37,7 +33,7 @@ export function Shortcuts() {
         const page = PAGES.find(({ key }) => key === event.key);
         if (page) void navigate(page.path);
       } else if (event.key === "g") going = true;
-      else if (event.key === "?") dialog.current?.showModal();
+      else if (event.key === "?") setOpen(true);
       else if (event.key === "/") {
         const search = document.querySelector<HTMLInputElement>("main input[type=search]");
         if (search) {
@@ -50,23 +46,26 @@ export function Shortcuts() {
     return () => window.removeEventListener("keydown", pressed);
   }, [navigate]);
   return (
-    <dialog ref={dialog} className="dialog" aria-labelledby="keys-title" onClose={leave}>
-      <h2 id="keys-title">Keys</h2>
-      <dl className="keys">
-        {KEYS.map(([key, meaning]) => (
-          <div key={key}>
-            <dt>
-              <kbd>{key}</kbd>
-            </dt>
-            <dd>{meaning}</dd>
+    <Dialog.Root open={isOpen} onOpenChange={setOpen}>
+      <Dialog.Portal>
+        <Dialog.Backdrop className="backdrop" />
+        <Dialog.Popup className="popup dialog">
+          <Dialog.Title>Keys</Dialog.Title>
+          <dl className="keys">
+            {KEYS.map(([key, meaning]) => (
+              <div key={key}>
+                <dt>
+                  <kbd>{key}</kbd>
+                </dt>
+                <dd>{meaning}</dd>
+              </div>
+            ))}
+          </dl>
+          <div className="actions">
+            <Dialog.Close className="button">Close</Dialog.Close>
           </div>
-        ))}
-      </dl>
-      <form method="dialog">
-        <button type="submit" className="button">
-          Close
-        </button>
-      </form>
-    </dialog>
+        </Dialog.Popup>
+      </Dialog.Portal>
+    </Dialog.Root>
   );
 }

@@ -1,8 +1,11 @@
-import { ArrowLeft, Columns2, RotateCcw, X, XCircle } from "lucide-react";
+import { Tabs } from "@base-ui/react/tabs";
+import { ArrowLeft, Columns2, X } from "lucide-react";
 import { type FormEvent, type ReactNode, useCallback, useMemo } from "react";
 import { Link, useParams } from "react-router";
-import type { Rollout, RolloutStatus } from "../api/client";
-import { isOpen, useAttempts, useModelCalls, useRollout, useSetStatus, useSnapshots, useSpans, useSummaries } from "../api/queries";
+import type { Rollout } from "../api/client";
+import { isOpen, useAttempts, useModelCalls, useRollout, useSnapshots, useSpans, useSummaries } from "../api/queries";
+import { ChangeStatus } from "../components/ChangeStatus";
+import { Hint, IconButton } from "../components/Hint";
 import { Empty, Facts, Json, Problem, Reward, Status } from "../components/parts";
 import { Chat } from "../rollout/Chat";
 import { SpanDetail } from "../rollout/SpanDetail";
@@ -26,9 +29,11 @@ export function RolloutPage() {
   return (
     <section className="page page-fill">
       <div className="page-head">
-        <Link to="/rollouts" className="icon-button" aria-label="All rollouts">
-          <ArrowLeft size={16} aria-hidden />
-        </Link>
+        <Hint text="All rollouts">
+          <Link to="/rollouts" className="icon-button" aria-label="All rollouts">
+            <ArrowLeft size={16} aria-hidden />
+          </Link>
+        </Hint>
         <h1 className="mono">{id}</h1>
         {!other && (
           <form className="compare" onSubmit={compare}>
@@ -47,9 +52,9 @@ export function RolloutPage() {
             head={
               <>
                 <h2 className="mono">{other}</h2>
-                <button type="button" className="icon-button" aria-label="Close comparison" onClick={() => change({ with: "", span2: "", attempt2: "", fold2: "" })}>
+                <IconButton label="Close comparison" onClick={() => change({ with: "", span2: "", attempt2: "", fold2: "" })}>
                   <X size={16} aria-hidden />
-                </button>
+                </IconButton>
               </>
             }
           />
@@ -70,17 +75,17 @@ function OneRollout({ id, suffix, head }: { id: string; suffix: string; head?: R
   if (rollout.data === null) return <Empty>The store has no rollout {id}.</Empty>;
   const shown = attempt || attempts.data?.at(-1)?.attempt_id || "";
   return (
-    <div className="one">
+    <Tabs.Root className="one" value={view} onValueChange={(name) => change({ view: name === "Trace" ? "" : name })}>
       {head && <div className="one-head">{head}</div>}
       <Head rollout={rollout.data} />
       <div className="tabs">
-        <div role="group" aria-label="View" className="chips">
+        <Tabs.List aria-label="View" className="chips">
           {VIEWS.map((name) => (
-            <button type="button" key={name} className="chip" aria-pressed={view === name} onClick={() => change({ view: name === "Trace" ? "" : name })}>
+            <Tabs.Tab key={name} className="chip" value={name}>
               {name}
-            </button>
+            </Tabs.Tab>
           ))}
-        </div>
+        </Tabs.List>
         {(attempts.data?.length ?? 0) > 0 && (
           <label className="select">
             Attempt
@@ -94,24 +99,24 @@ function OneRollout({ id, suffix, head }: { id: string; suffix: string; head?: R
           </label>
         )}
       </div>
-      {view === "Trace" && <Trace id={id} attempt={shown} runs={isOpen(rollout.data)} suffix={suffix} />}
-      {view === "Chat" && <Messages id={id} attempt={shown} runs={isOpen(rollout.data)} onSpan={(span) => change({ view: "", [`span${suffix}`]: span })} />}
-      {view === "Resources" && <Used rollout={rollout.data} />}
-      {view === "JSON" && (
-        <div className="scroll">
-          <Json value={{ rollout: rollout.data, attempts: attempts.data }} label="Rollout and attempts as JSON" />
-        </div>
-      )}
-    </div>
+      <Tabs.Panel value={view} className="panel">
+        {view === "Trace" && <Trace id={id} attempt={shown} runs={isOpen(rollout.data)} suffix={suffix} />}
+        {view === "Chat" && <Messages id={id} attempt={shown} runs={isOpen(rollout.data)} onSpan={(span) => change({ view: "", [`span${suffix}`]: span })} />}
+        {view === "Resources" && <Used rollout={rollout.data} />}
+        {view === "JSON" && (
+          <div className="scroll">
+            <Json value={{ rollout: rollout.data, attempts: attempts.data }} label="Rollout and attempts as JSON" />
+          </div>
+        )}
+      </Tabs.Panel>
+    </Tabs.Root>
   );
 }
 
 function Head({ rollout }: { rollout: Rollout }) {
   const summary = useSummaries([rollout.rollout_id])?.get(rollout.rollout_id);
-  const setStatus = useSetStatus();
   const attempt = "attempt" in rollout ? rollout.attempt : undefined;
-  const open = isOpen(rollout);
-  const act = (status: RolloutStatus): void => setStatus.mutate({ ids: [rollout.rollout_id], status });
+  const to = isOpen(rollout) ? "cancelled" : "requeuing";
   const dimensions = Object.entries(summary?.rewards ?? {}).filter(([name]) => name !== "primary");
   return (
     <>
@@ -131,18 +136,9 @@ function Head({ rollout }: { rollout: Rollout }) {
           ]}
         />
         <div className="actions">
-          {open ? (
-            <button type="button" className="button" disabled={setStatus.isPending} onClick={() => act("cancelled")}>
-              <XCircle size={14} aria-hidden /> Cancel
-            </button>
-          ) : (
-            <button type="button" className="button" disabled={setStatus.isPending} onClick={() => act("requeuing")}>
-              <RotateCcw size={14} aria-hidden /> Retry
-            </button>
-          )}
+          <ChangeStatus key={to} ids={[rollout.rollout_id]} to={to} />
         </div>
       </div>
-      <Problem error={setStatus.error} />
       <p className="task" dir="auto">
         <span className="muted">Task</span> {task(rollout.input, 600)}
       </p>
@@ -171,9 +167,9 @@ function Trace({ id, attempt, runs, suffix }: { id: string; attempt: string; run
       <Waterfall spans={spans.data} chosen={chosen} onChoose={choose} folded={folded} onFold={fold} />
       {span && (
         <div className="detail-pane">
-          <button type="button" className="icon-button close" aria-label="Close span" onClick={() => choose("")}>
+          <IconButton label="Close span" className="close" onClick={() => choose("")}>
             <X size={16} aria-hidden />
-          </button>
+          </IconButton>
           <SpanDetail span={span} />
         </div>
       )}

@@ -1,8 +1,11 @@
-import { Download, RotateCcw, XCircle } from "lucide-react";
+import { Toggle } from "@base-ui/react/toggle";
+import { ToggleGroup } from "@base-ui/react/toggle-group";
+import { Download } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate } from "react-router";
 import type { Rollout, RolloutMode, RolloutStatus, Summary } from "../api/client";
-import { PAGE, type RolloutFilter, useCounts, useRolloutPages, useSetStatus, useSummaries } from "../api/queries";
+import { PAGE, type RolloutFilter, useCounts, useRolloutPages, useSummaries } from "../api/queries";
+import { ChangeStatus } from "../components/ChangeStatus";
 import { Problem, Reward, Status } from "../components/parts";
 import { SearchField } from "../components/SearchField";
 import { isTyping } from "../components/Shortcuts";
@@ -10,6 +13,7 @@ import { VirtualRows } from "../components/VirtualRows";
 import { now } from "../lib/clock";
 import { exportRollouts } from "../lib/export";
 import { NONE, ago, count, duration, reward, task, time } from "../lib/format";
+import { toast } from "../lib/toast";
 import { useUrl } from "../lib/url";
 
 const GROUPS: [label: string, statuses: RolloutStatus[]][] = [
@@ -143,20 +147,19 @@ export function RolloutsPage() {
         )}
         <SearchField label="Search by id" value={contains} onChange={(q) => choose({ q }, true)} />
       </div>
-      <div className="chips" role="group" aria-label="Status">
+      <ToggleGroup
+        className="chips"
+        aria-label="Status"
+        value={[group]}
+        onValueChange={([label = group]) => choose({ status: label === "All" ? "" : label })}
+      >
         {GROUPS.map(([label, statuses]) => (
-          <button
-            type="button"
-            key={label}
-            className="chip"
-            aria-pressed={group === label}
-            onClick={() => choose({ status: label === "All" ? "" : label })}
-          >
+          <Toggle key={label} className="chip" value={label}>
             {label}
             <span className="chip-count">{counts.data ? count(sum(counts.data, statuses)) : ""}</span>
-          </button>
+          </Toggle>
         ))}
-      </div>
+      </ToggleGroup>
       <Problem error={problem} />
       <VirtualRows
         className="rollouts"
@@ -305,32 +308,23 @@ function Row({ index, top, rollout, summaries, selected, current, onToggle, onOp
 }
 
 function Selection({ rollouts, onClear }: { rollouts: Rollout[]; onClear: () => void }) {
-  const setStatus = useSetStatus();
-  const [said, setSaid] = useState("");
-  const act = (status: RolloutStatus, verb: string): void =>
-    setStatus.mutate(
-      { ids: rollouts.map(({ rollout_id }) => rollout_id), status },
-      { onSuccess: (changed) => setSaid(`${verb} ${changed}`) },
+  const ids = rollouts.map(({ rollout_id }) => rollout_id);
+  const save = (): void =>
+    void exportRollouts(rollouts).then(
+      (spans) => toast(`Exported ${rollouts.length} rollouts, ${spans} spans`),
+      (error: unknown) => toast(String(error)),
     );
   return (
     <div className="selection" role="region" aria-label="Selection">
       <strong>{rollouts.length} selected</strong>
-      <button type="button" className="button" disabled={setStatus.isPending} onClick={() => act("cancelled", "Cancelled")}>
-        <XCircle size={14} aria-hidden /> Cancel
-      </button>
-      <button type="button" className="button" disabled={setStatus.isPending} onClick={() => act("requeuing", "Requeued")}>
-        <RotateCcw size={14} aria-hidden /> Retry
-      </button>
-      <button type="button" className="button" onClick={() => void exportRollouts(rollouts).then((spans) => setSaid(`Exported ${rollouts.length} rollouts, ${spans} spans`), (error: unknown) => setSaid(String(error)))}>
+      <ChangeStatus ids={ids} to="cancelled" />
+      <ChangeStatus ids={ids} to="requeuing" />
+      <button type="button" className="button" onClick={save}>
         <Download size={14} aria-hidden /> Export
       </button>
       <button type="button" className="button quiet" onClick={onClear}>
         Clear
       </button>
-      <span role="status" className="muted">
-        {said}
-      </span>
-      <Problem error={setStatus.error} />
     </div>
   );
 }

@@ -1,40 +1,38 @@
+import { Field } from "@base-ui/react/field";
 import { useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useState } from "react";
+import type { FormEvent } from "react";
 import { SERVER, token } from "../api/client";
 import { reconnect, useConnection } from "../api/live";
 import { type Settings, settings, useSettings } from "../lib/settings";
+import { toast } from "../lib/toast";
 
 export function SettingsPage() {
   const chosen = useSettings();
   const client = useQueryClient();
   const connection = useConnection();
-  const [said, setSaid] = useState("");
   const save = (event: FormEvent<HTMLFormElement>): void => {
     event.preventDefault();
     const value = new FormData(event.currentTarget).get("token");
     token.set(typeof value === "string" ? value.trim() : "");
-    setSaid("Saved");
+    toast("Token saved");
     reconnect();
     void client.resetQueries();
   };
   return (
     <section className="page narrow">
       <h1>Settings</h1>
-      <form className="field" onSubmit={save}>
-        <label htmlFor="token">Access token</label>
-        <p className="muted">
+      <Field.Root className="field" render={<form onSubmit={save} />}>
+        <Field.Label>Access token</Field.Label>
+        <Field.Description className="muted">
           Needed where the server has one. A token of scope read shows everything and changes nothing: agl store token --scope read. It stays in this browser.
-        </p>
+        </Field.Description>
         <div className="field-row">
-          <input id="token" name="token" type="password" autoComplete="off" defaultValue={token.get()} />
+          <Field.Control name="token" type="password" autoComplete="off" defaultValue={token.get()} />
           <button type="submit" className="button">
             Save
           </button>
-          <span role="status" className="muted">
-            {said}
-          </span>
         </div>
-      </form>
+      </Field.Root>
       <Choice
         label="Appearance"
         value={chosen.theme}
@@ -54,7 +52,7 @@ export function SettingsPage() {
         onChange={(seconds) => settings.set({ refreshSeconds: Number(seconds) })}
       />
       <p className="muted">
-        Server {SERVER}, {connection}. Press ? for the keys.
+        Server {SERVER}, {connection}. Press ? for the keys. The page is built with <a href="licences.md">these libraries</a>.
       </p>
     </section>
   );

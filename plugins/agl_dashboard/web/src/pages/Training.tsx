@@ -1,3 +1,4 @@
+import { Progress } from "@base-ui/react/progress";
 import { useMemo } from "react";
 import type { Batch } from "../api/client";
 import { useSnapshots, useTraining } from "../api/queries";
@@ -55,9 +56,14 @@ export default function TrainingPage() {
           </label>
         )}
         {!training.data.complete && (
-          <span className="muted" role="status">
-            Reading rewards: {count(training.data.read)} of {count(training.data.total)}
-          </span>
+          <Progress.Root className="progress muted" value={training.data.read} max={training.data.total}>
+            <Progress.Label>
+              Reading rewards: {count(training.data.read)} of {count(training.data.total)}
+            </Progress.Label>
+            <Progress.Track className="progress-track">
+              <Progress.Indicator className="progress-bar" />
+            </Progress.Track>
+          </Progress.Root>
         )}
       </div>
       <Problem error={training.error} />

@@ -1,5 +1,6 @@
 import { Link } from "react-router";
 import { type Group, useGroups } from "../api/queries";
+import { Hint } from "../components/Hint";
 import { Empty, Problem, Reward } from "../components/parts";
 import { NONE, count, reward, task } from "../lib/format";
 
@@ -63,15 +64,12 @@ function Members({ group, low, high }: { group: Group; low: number; high: number
   return (
     <span className="members">
       {group.rollouts.map(({ rollout_id, reward: value, status }) => (
-        <Link
-          key={rollout_id}
-          to={`/rollouts/${encodeURIComponent(rollout_id)}`}
-          title={`${rollout_id}: ${value === null ? status : reward(value)}`}
-          aria-label={`${rollout_id}, ${value === null ? status : `reward ${reward(value)}`}`}
-        >
-          <span className="member-bar" style={{ height: value === null ? "0" : `${Math.max(4, at(value))}%` }} />
-          <span className="member-text">{value === null ? NONE : reward(value)}</span>
-        </Link>
+        <Hint key={rollout_id} text={`${rollout_id}: ${value === null ? status : reward(value)}`}>
+          <Link to={`/rollouts/${encodeURIComponent(rollout_id)}`} aria-label={`${rollout_id}, ${value === null ? status : `reward ${reward(value)}`}`}>
+            <span className="member-bar" style={{ height: value === null ? "0" : `${Math.max(4, at(value))}%` }} />
+            <span className="member-text">{value === null ? NONE : reward(value)}</span>
+          </Link>
+        </Hint>
       ))}
     </span>
   );

@@ -51,6 +51,14 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
+def empty() -> Iterator[Site]:
+    """A server whose store is empty. Name it before ``open_page``, so that pages close first."""
+    site = Site(InMemoryLightningStore())
+    yield site
+    site.close()
+
+
+@pytest.fixture
 def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
     """Open pages in a fresh browser context; errors in their consoles fail the test."""
     contexts: list[Any] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import AttemptedRollout, Checkpoint, PromptTemplate
 
 from ..sample import model_call, trace
@@ -40,13 +40,6 @@ trainer = agl.Trainer(
 )
 trainer.fit(agent, train_dataset=[{"id": i} for i in range(4)])
 """
-
-
-@pytest.fixture
-def empty() -> Iterator[Site]:
-    site = Site(InMemoryLightningStore())
-    yield site
-    site.close()
 
 
 @pytest.fixture

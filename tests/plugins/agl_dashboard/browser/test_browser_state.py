@@ -10,8 +10,6 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from agl_core.store import InMemoryLightningStore
-
 from .conftest import PHONE
 from .site import Site
 from .steps import Open, no_finding, settled, visit
@@ -338,26 +336,23 @@ EMPTY = {
 }
 
 
-def test_pages_without_data_say_so_and_have_no_finding_of_axe(open_page: Open):
-    site = Site(InMemoryLightningStore())
-    try:
-        page = open_page(f"{site.url}/rollouts")
-        for name, text in EMPTY.items():
-            visit(page, name)
-            settled(page, text)
-            no_finding(page)
-    finally:
-        site.close()
+def test_pages_without_data_say_so_and_have_no_finding_of_axe(empty: Site, open_page: Open):
+    page = open_page(f"{empty.url}/rollouts")
+    for name, text in EMPTY.items():
+        visit(page, name)
+        settled(page, text)
+        no_finding(page)
 
 
-def test_a_page_that_waits_or_fails_has_its_heading_and_no_finding_of_axe(open_page: Open):
-    site = Site(InMemoryLightningStore())
+def test_a_page_that_waits_or_fails_has_its_heading_and_no_finding_of_axe(
+    empty: Site, open_page: Open
+):
     held: list[Route] = []
     page = open_page("about:blank", allow=("Failed to load resource",))
     page.route(re.compile("/v1/agl/training$"), lambda route: held.append(route))
     try:
         with page.expect_request(re.compile("/v1/agl/training$")):
-            page.goto(f"{site.url}/training")
+            page.goto(f"{empty.url}/training")
         heading = page.get_by_role("heading", name="Training", level=1)
         expect(page.get_by_text("Reading rewards")).to_be_visible()
         expect(heading).to_be_visible()
@@ -370,4 +365,3 @@ def test_a_page_that_waits_or_fails_has_its_heading_and_no_finding_of_axe(open_p
         page.unroute_all()
         for route in held:
             route.abort()
-        site.close()

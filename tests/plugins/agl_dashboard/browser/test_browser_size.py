@@ -1,28 +1,45 @@
-"""Many rollouts and large traces in a real Chromium."""
+"""Many rollouts and large traces in a real Chromium.
+
+With ``AGL_DASHBOARD_FULL_SIZE=1`` each of the 100,000 rollouts has its 60 spans, in a SQLite file
+of 10 GB that is deleted afterwards. Otherwise the store is in memory, and the latest 2,000 rollouts
+have spans: the page reads only the spans of the rollouts in sight.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import random
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from agl_core.store import InMemoryLightningStore
+from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import EnqueueRolloutRequest, Span
+from agl_store_sqlite import SqliteLightningStore
 
 from ..sample import QUESTIONS, trace
 from .site import Site
 from .steps import Open
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timing, pytest.mark.timeout(600)]
+FULL_SIZE = os.environ.get("AGL_DASHBOARD_FULL_SIZE") == "1"
+
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.timing,
+    pytest.mark.timeout(3600 if FULL_SIZE else 600),
+]
 
 ROLLOUTS = 100_000
-WITH_SPANS = 2_000
-"""The page reads the spans of the rollouts in sight only; so many of the latest have 60 each."""
-SPANS = 60
+BATCH = 1_000
+"""Rollouts that are enqueued and claimed at once; a batch of the training."""
+WITH_SPANS = ROLLOUTS if FULL_SIZE else 2_000
+TURNS = 12
+"""Each of five spans."""
 LARGE_TRACE = 5_000
 
 STALL_MS = 50
@@ -62,45 +79,70 @@ def longest_tasks(trace_file: bytes) -> list[float]:
     return sorted(tasks, reverse=True)
 
 
-def sixty(rollout_id: str, attempt_id: str, chance: random.Random) -> list[Span]:
-    """Return a trace of 60 spans: twelve turns of the sample's trace."""
+def sixty(chance: random.Random) -> list[Span]:
+    """Return a trace of 60 spans: twelve turns, each the sample's trace."""
     spans: list[Span] = []
-    while len(spans) < SPANS:
-        for span in trace(rollout_id, attempt_id, QUESTIONS[0], chance.random(), chance):
-            number = len(spans) + 1
-            changed = {"span_id": f"{number:016x}", "sequence_id": number, "parent_id": None}
+    for _ in range(TURNS):
+        shift = len(spans)
+
+        def later(span_id: str | None, shift: int = shift) -> str | None:
+            return span_id and f"{int(span_id, 16) + shift:016x}"
+
+        for span in trace("", "", QUESTIONS[0], chance.random(), chance):
+            changed = {
+                "span_id": later(span.span_id),
+                "parent_id": later(span.parent_id),
+                "sequence_id": span.sequence_id + shift,
+            }
             spans.append(span.model_copy(update=changed))
-    return spans[:SPANS]
+    return spans
 
 
 @pytest.fixture(scope="module")
-def large() -> Iterator[Site]:
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A store of 100,000 finished rollouts."""
-    site = Site(InMemoryLightningStore())
-    site.run(fill(site))
-    yield site
-    site.close()
+    folder = tmp_path_factory.mktemp("large")
+    path = folder / "runs.db"
+    site = Site(SqliteLightningStore(path) if FULL_SIZE else InMemoryLightningStore())
+    try:
+        began = time.monotonic()
+        chance = random.Random(5)
+        traces = [sixty(chance) for _ in range(50)]
+        for first in range(0, ROLLOUTS, BATCH):
+            site.run(fill(site.store, first, traces))
+        took = time.monotonic() - began
+        size = path.stat().st_size / 1e9 if FULL_SIZE else 0
+        print(f"{WITH_SPANS * len(traces[0])} spans written in {took:.0f} s, {size:.1f} GB")
+        yield site
+    finally:
+        site.close()
+        shutil.rmtree(folder)
 
 
-async def fill(site: Site) -> None:
-    store = site.store
-    chance = random.Random(5)
-    for first in range(0, ROLLOUTS, 1000):
-        requests = [
-            EnqueueRolloutRequest(
-                input={"question": QUESTIONS[number % len(QUESTIONS)], "number": number},
-                mode="train",
-                metadata={"run": "large", "batch": f"step-{first // 1000:03d}", "index": number},
+async def fill(store: LightningStore, first: int, traces: Sequence[Sequence[Span]]) -> None:
+    """Add a batch of rollouts, as a training leaves it; spans in requests of 50 rollouts."""
+    metadata = {"run": "large", "batch": f"step-{first // BATCH:03d}"}
+    requests = [
+        EnqueueRolloutRequest(
+            input={"question": QUESTIONS[number % len(QUESTIONS)], "number": number},
+            mode="train",
+            metadata={**metadata, "index": number},
+        )
+        for number in range(first, first + BATCH)
+    ]
+    await store.enqueue_many_rollouts(requests)
+    claims = await store.dequeue_many_rollouts(limit=BATCH, worker_id="runner-0")
+    ids = [(claim.rollout_id, claim.attempt.attempt_id) for claim in claims]
+    if first >= ROLLOUTS - WITH_SPANS:
+        for start in range(0, BATCH, len(traces)):
+            await store.add_many_spans(
+                [
+                    span.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id})
+                    for (rollout_id, attempt_id), spans in zip(ids[start:], traces, strict=False)
+                    for span in spans
+                ]
             )
-            for number in range(first, first + 1000)
-        ]
-        await store.enqueue_many_rollouts(requests)
-        for claim in await store.dequeue_many_rollouts(limit=1000, worker_id="runner-0"):
-            ids = claim.rollout_id, claim.attempt.attempt_id
-            if first >= ROLLOUTS - WITH_SPANS:
-                await store.add_many_spans(sixty(*ids, chance))
-            await store.update_attempt(*ids, status="succeeded")
-            site.rollout_ids.append(claim.rollout_id)
+    await asyncio.gather(*(store.update_attempt(*each, status="succeeded") for each in ids))
 
 
 def test_the_first_page_of_100_000_rollouts_opens_at_once(large: Site, open_page: Open):

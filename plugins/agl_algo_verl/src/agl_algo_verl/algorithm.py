@@ -146,6 +146,7 @@ def _environment(config: Mapping[str, Any]) -> dict[str, str]:
     """
     if not is_cpu(config):
         return {}
+    from agl_algo_verl.cpu import fork_server
     from agl_algo_verl.cpu.settings import ENVIRONMENT
 
     wanted = ENVIRONMENT["VERL_PLATFORM"]
@@ -156,6 +157,8 @@ def _environment(config: Mapping[str, Any]) -> dict[str, str]:
             path="config.trainer.device",
         )
     os.environ.update(ENVIRONMENT)
+    if fork_server.available() and not os.environ.get("RAY_ADDRESS"):
+        fork_server.start()  # it imports while this process does
     return dict(ENVIRONMENT)
 
 

@@ -6,6 +6,7 @@
 - :mod:`~agl_algo_verl.cpu.workers` makes verl's workers and FSDP engines communicate through gloo;
 - :mod:`~agl_algo_verl.cpu.rollout` serves the model with Hugging Face transformers instead of vLLM;
 - :mod:`~agl_algo_verl.cpu.weights` sends weights to servers on separate devices;
+- :mod:`~agl_algo_verl.cpu.fork_server` starts Ray's workers without importing PyTorch in each;
 - :mod:`~agl_algo_verl.cpu.settings` holds the settings of verl that this needs.
 
 Trainer, losses, checkpoints and the transfer of rows are verl's own, as on a GPU.

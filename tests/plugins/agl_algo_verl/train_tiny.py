@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,20 @@ import agl_core as agl
 from agl_algo_verl import VERL
 
 
+@cache
+def client() -> openai.OpenAI:
+    """Return the process's client: making one takes longer than a call of the tiny model."""
+    return openai.OpenAI(base_url="http://127.0.0.1", api_key="none")
+
+
 def ask(llm: agl.LLM, messages: list[Any], limit: int = 8) -> str:
-    with openai.OpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
-        reply = client.chat.completions.create(
-            model=llm.model,
-            messages=messages,
-            max_tokens=limit,
-            temperature=llm.sampling_parameters["temperature"],
-        )
+    here = client().with_options(base_url=llm.endpoint, api_key=llm.api_key or "none")
+    reply = here.chat.completions.create(
+        model=llm.model,
+        messages=messages,
+        max_tokens=limit,
+        temperature=llm.sampling_parameters["temperature"],
+    )
     return reply.choices[0].message.content or ""
 
 

@@ -3,6 +3,7 @@
 python examples/two_agents/main.py
 python examples/two_agents/main.py --own                # each is rewarded for its own part
 python examples/two_agents/main.py --shuffle reader     # control: the reader cannot learn
+python examples/two_agents/main.py --seeds 0 1 2 --controls   # all of it, and what it shows
 """
 
 from __future__ import annotations
@@ -28,16 +29,24 @@ from team import POLICIES, Team, make_tasks
 __all__ = ["train"]
 
 
-def train(folder: Path, team: Team, *, seed: int, steps: int, runners: int) -> dict[str, Any]:
+GAIN = 0.3
+"""Rise of a reward, or of the probability of doing its part, that counts as having learned."""
+
+
+def train(
+    folder: Path, *, seed: int, steps: int, runners: int, own: bool, shuffle: str | None
+) -> dict[str, Any]:
     """Train both policies from one new model; return the results.
 
     Args:
         folder: Folder for all files of the run.
-        team: The agent.
         seed: Seed of the model, of the order of tasks, and of sampling.
         steps: Number of training steps.
         runners: Number of processes that run the agent.
+        own: Reward each policy for its own part.
+        shuffle: Policy that gets the rewards of other rollouts.
     """
+    team = Team(own=own, shuffle=shuffle)
     base = make_model(folder / "base", seed=seed)
     began = time.monotonic()
     algorithm = GRPO(
@@ -66,6 +75,7 @@ def train(folder: Path, team: Team, *, seed: int, steps: int, runners: int) -> d
     parts = dict(zip(POLICIES, (QUESTION, FINDING), strict=True))
     return {
         "seed": seed,
+        "shuffled": shuffle,
         "rewards": {name: [float(row["reward"]) for row in rows[name]] for name in POLICIES},
         "validation": {name: float(rows[name][-1]["val_reward"]) for name in POLICIES},
         # How often each does its part, before and after, whatever its reward was.
@@ -93,6 +103,42 @@ def draw(rewards: dict[str, list[float]], width: int = 40) -> str:
     return "\n".join(lines)
 
 
+def gain(rewards: list[float]) -> float:
+    """Return the mean of the last three steps minus the first step."""
+    return sum(rewards[-3:]) / len(rewards[-3:]) - rewards[0]
+
+
+def summary(outcomes: list[dict[str, Any]]) -> str:
+    """Return a table of all runs, and in how many of them the policies learned."""
+    lines = ["| run | reward of picker, reader | part of picker | part of reader |"]
+    lines.append("| --- | --- | --- | --- |")
+    counts = {"both rewards": [0, 0], "a reward": [0, 0], "the part with shuffled rewards": [0, 0]}
+
+    def count(what: str, learned: bool) -> None:
+        counts[what][0] += learned
+        counts[what][1] += 1
+
+    for outcome in outcomes:
+        shuffled, rewards = outcome["shuffled"], outcome["rewards"]
+        learned = [gain(values) >= GAIN for values in rewards.values()]
+        if shuffled is None:
+            count("both rewards", all(learned))
+        else:
+            before, after = outcome["parts"][shuffled]
+            count("a reward", any(learned))
+            count("the part with shuffled rewards", after - before >= GAIN)
+        name = f"seed {outcome['seed']}" + (f", {shuffled} shuffled" if shuffled else "")
+        changes = ", ".join(f"{gain(values):+.2f}" for values in rewards.values())
+        parts = [f"{before:.2f} to {after:.2f}" for before, after in outcome["parts"].values()]
+        lines.append(f"| {name} | {changes} | {parts[0]} | {parts[1]} |")
+    lines.append("")
+    for what, (learned, runs) in counts.items():
+        if runs:
+            kind = "runs" if what == "both rewards" else "controls"
+            lines.append(f"{what} rose by {GAIN} or more in {learned} of {runs} {kind}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train two tiny policies together with GRPO.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -102,6 +148,9 @@ def main() -> None:
     parser.add_argument(
         "--shuffle", choices=POLICIES, help="give this policy the rewards of other rollouts"
     )
+    parser.add_argument(
+        "--controls", action="store_true", help="also shuffle the rewards of each policy in turn"
+    )
     parser.add_argument("--output", type=Path, default=Path("agl-runs/two_agents"))
     parser.add_argument("--json", action="store_true", help="end with one JSON object per seed")
     options = parser.parse_args()
@@ -109,12 +158,17 @@ def main() -> None:
     logging.getLogger("agl_algo_grpo").setLevel(logging.INFO)
     outcomes = [
         train(
-            options.output / f"seed-{seed}",
-            Team(own=options.own, shuffle=options.shuffle),
+            options.output / (f"seed-{seed}" + (f"-{shuffle}-shuffled" if control else "")),
             seed=seed,
             steps=options.steps,
             runners=options.runners,
+            own=options.own,
+            shuffle=shuffle,
         )
+        for control, shuffle in [
+            (False, options.shuffle),
+            *((True, name) for name in POLICIES if options.controls),
+        ]
         for seed in options.seeds
     ]
     if options.json:
@@ -132,6 +186,8 @@ def main() -> None:
                 f"{rewards[0]:10.3f} {last:11.3f} {validation:11.3f} {before:16.2f} {after:6.2f}"
             )
             print(f"{outcome['seed']:4}  {name:6}  {means} {outcome['seconds']:8.0f}")
+    if options.controls:
+        print("\n" + summary(outcomes))
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def alone(package: Package, *, fresh: bool = True) -> Path:
     if fresh or not python_of(path).exists():
         shutil.rmtree(path, ignore_errors=True)
         create(path)
-    install(path, *from_here(everything()), package.requirement(), *TEST_TOOLS)
+    install(path, *from_here(everything()), package.requirement(), *TEST_TOOLS, compiled=True)
     return python_of(path)
 
 
@@ -175,5 +175,5 @@ def light_together() -> Path:
     create(path)
     wanted = [package.requirement() for package in all_plugins() if not package.heavy]
     wanted.append(f"{core().name}[dev]")
-    install(path, *from_here(everything()), *wanted, *TEST_TOOLS)
+    install(path, *from_here(everything()), *wanted, *TEST_TOOLS, compiled=True)
     return python_of(path)

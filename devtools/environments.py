@@ -103,12 +103,20 @@ def create(path: Path) -> Path:
     return python_of(path)
 
 
-def install(path: Path, *arguments: str | Path) -> None:
+def install(path: Path, *arguments: str | Path, compiled: bool = False) -> None:
     """Install requirements into an environment.
 
     The workspace is ignored: the arguments and the index determine each requirement.
+
+    Args:
+        path: Folder of the environment.
+        arguments: Requirements, and options of ``uv pip install``.
+        compiled: Compile to bytecode at once. Otherwise the first processes do it, all at the same
+            time, or every process does (``PYTHONDONTWRITEBYTECODE``).
     """
-    uv("pip", "install", "--quiet", "--no-sources", "--python", python_of(path), *arguments)
+    options = ["--compile-bytecode"] if compiled else []
+    python = python_of(path)
+    uv("pip", "install", "--quiet", "--no-sources", "--python", python, *options, *arguments)
 
 
 def environment(
@@ -125,7 +133,7 @@ def environment(
     if stamp:
         if not python_of(path).exists():
             create(path)
-        install(path, *requirements)
+        install(path, *requirements, compiled=True)
         (path / "made-from").write_text(stamp)
     return python_of(path)
 

@@ -134,6 +134,8 @@ def here(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
     for variable in ("AGL_PLUGINS", "AGL_DISABLE_PLUGINS"):
         monkeypatch.delenv(variable, raising=False)
     reset_registry()
+    # An event of an earlier test in this process has loaded the listeners, without those to come.
+    events.reset_listeners()
     yield site
     for name in set(sys.modules) - loaded:
         module_file = getattr(sys.modules[name], "__file__", None) or ""

@@ -85,6 +85,11 @@ def reward(value: Any) -> Span:
     return span(next(_numbers), "agentlightning.annotation", attributes)
 
 
+def agent(name: str) -> Span:
+    """The span of an agent's run."""
+    return span(next(_numbers), "run", {"agent.name": name})
+
+
 def span(number: int, name: str, attributes: dict[str, Any], parent: Span | None = None) -> Span:
     return Span.from_attributes(
         name=name,

@@ -11,7 +11,7 @@ from agl_core.errors import InvalidArgumentError
 from agl_export import conversations, task_key
 from agl_export.samples import comparable, final_reward, with_arguments
 
-from .recorded import TOOLS, call, called, result, reward, said, span, user
+from .recorded import TOOLS, agent, call, called, result, reward, said, user
 
 
 def test_calls_that_extend_each_other_are_one_conversation():
@@ -58,7 +58,7 @@ def test_a_judge_behind_the_proxy_is_known_by_its_time():
 
 
 def test_agents_are_selected_by_name():
-    planner = span(1000, "run", {"agent.name": "planner"})
+    planner = agent("planner")
     inside = call([user("plan")], said("done")).model_copy(update={"parent_id": planner.span_id})
     outside = call([user("else")], said("no"))
     found = conversations([planner, inside, outside], agent_match="^plan")

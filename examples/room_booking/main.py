@@ -106,7 +106,7 @@ class Demo:
             KeyboardInterrupt: Ctrl+C was pressed.
         """
         started = time.monotonic()
-        tasks = make_splits(self._options.seed)
+        tasks = make_splits(self._options.seed, test=self._options.held_out)
         algorithm = apo(
             seed=self._options.seed,
             max_rollouts=self._options.rollouts,
@@ -206,6 +206,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--rollouts", type=int, default=1000, help="budget of the search (default: 1000)"
+    )
+    parser.add_argument(
+        "--held-out", type=int, default=120, help="tasks of the final measurement (default: 120)"
     )
     parser.add_argument("--runners", type=int, default=8, help="at once (default: 8)")
     parser.add_argument(

@@ -20,11 +20,11 @@ from agl_store_sqlite import SqliteLightningStore
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "room_booking"
 MAIN = str(EXAMPLE / "main.py")
-QUICK = ("--rollouts", "300")
+QUICK = ("--rollouts", "200", "--held-out", "24")
 
 
 def test_the_demo_ends_with_one_json_object_and_a_store_of_exact_calls(run, tmp_path: Path):
-    code, out, err = run(MAIN, "--json", "--seed", "2", *QUICK)
+    code, out, err = run(MAIN, "--json", "--seed", "2", "--rollouts", "300")
     assert code == 0, err
     result = json.loads(out)
     assert result["status"] == "succeeded"
@@ -58,12 +58,13 @@ async def recorded(file: Path) -> list[dict[str, Any]]:
 def test_the_demo_prints_its_tables(run):
     code, out, err = run(MAIN, *QUICK)
     assert code == 0, err
+    assert "80 training, 48 validation and 24 held-out tasks" in err
     assert "95 % interval" in out
     assert "Held-out tasks, SIMULATED model" in out
     assert "winner" in out
     assert "\nstart: best v0 " in err
     assert "\nround 1: best v" in err
-    assert "stopping: 80 more rollouts may exceed max_rollouts = 300" in err
+    assert "stopping: 80 more rollouts may exceed max_rollouts = 200" in err
 
 
 @pytest.mark.timeout(300)

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,14 @@ def test_useless_edits_are_rejected_and_the_seed_stays(monkeypatch: pytest.Monke
 
 
 def test_the_train_file_is_the_same_run(run):
-    options = ("--set", "algorithm.rounds=1", "--set", "store=memory", "--set", "proxy.port=0")
+    settings = ("algorithm.rounds=1", "algorithm.candidates=2", "store=memory", "proxy.port=0")
+    options = chain.from_iterable(("--set", setting) for setting in settings)
     code, out, err = run(*AGL, "train", str(EXAMPLE / "train.toml"), "--json", *options)
     assert code == 0, err
     result = json.loads(out)
     assert result["status"] == "succeeded"
     assert result["metrics"]["failed"] == 0
-    assert result["metrics"]["succeeded"] == 48 + 12 + 4 * 48
+    assert result["metrics"]["succeeded"] == 48 + 12 + 2 * 48
     prompt = result["best_resources"]["resources"]["prompt"]["template"]
     assert prompt.startswith(SEED_PROMPT + "\n")
     assert "a SIMULATED model answers" in err

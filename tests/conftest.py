@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -34,6 +35,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure the coverage of this process alone: its children would take much longer."""
     if not config.getoption("numprocesses", None):
         os.environ.pop("COVERAGE_PROCESS_START", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collection, and leave what was collected out of it later.
+
+    It looks again and again at a million objects that live until the end: 40 % of the time of a
+    collection, and 0.4 s of some test each time that all generations are due.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,13 @@ from hypothesis import strategies as st
 from solver import explain, grade, solve
 from tasks import EQUIPMENT, ROOMS, Booking, BookingTask, Needs, generate, make_splits
 
-TASKS = generate(400, seed=7)
+COUNT = 400
 BY_ID = {room.id: room for room in ROOMS}
+
+
+@cache
+def many_tasks() -> list[BookingTask]:
+    return generate(COUNT, seed=7)
 
 
 def minute_by_minute(room_id: str, task: BookingTask) -> bool:
@@ -65,7 +71,7 @@ def test_answer_is_suitable_and_minimal(span, day, attendees, equipment, accessi
 
 
 def test_answers_of_generated_tasks():
-    for task in TASKS:
+    for task in many_tasks():
         check_against_brute_force(task)
 
 
@@ -83,10 +89,10 @@ def test_bookings_that_only_touch_do_not_clash():
 def test_generator_is_seeded_and_varied():
     assert generate(30, seed=3) == generate(30, seed=3)
     assert generate(30, seed=3) != generate(30, seed=4)
-    answers = [solve(task) for task in TASKS]
+    answers = [solve(task) for task in many_tasks()]
     assert set(answers) == {None, *BY_ID}
-    assert 0.1 < answers.count(None) / len(TASKS) < 0.3
-    for task in TASKS:
+    assert 0.1 < answers.count(None) / COUNT < 0.3
+    for task in many_tasks():
         assert 480 <= task.needs.start < task.needs.end <= 1080
         assert task.needs.day >= task.today
 
@@ -114,12 +120,12 @@ def test_splits_are_disjoint_json():
     ],
 )
 def test_grade_of_a_task_with_a_room(text: str, reward: float):
-    task = next(task for task in TASKS if solve(task) == "R01")
+    task = next(task for task in many_tasks() if solve(task) == "R01")
     assert grade(task, text)[0] == reward
 
 
 def test_grade_of_a_task_without_a_room():
-    task = next(task for task in TASKS if solve(task) is None)
+    task = next(task for task in many_tasks() if solve(task) is None)
     assert grade(task, "No room.") == (1.0, "Correct.")
     reward, feedback = grade(task, "R01")
     assert reward == 0.0
@@ -127,7 +133,7 @@ def test_grade_of_a_task_without_a_room():
 
 
 def test_feedback_names_a_fault_and_never_the_answer():
-    for task in TASKS[:100]:
+    for task in many_tasks()[:100]:
         right = solve(task)
         for room in ROOMS:
             feedback = explain(task, room.id)

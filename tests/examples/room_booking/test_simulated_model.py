@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,17 +17,22 @@ from simulated_model.booker import book, read_request, resolve_day
 from simulated_model.editor import find_prompt, what_is_asked
 from simulated_model.rules import HARMFUL, RULES, USELESS, followed
 from solver import grade
-from tasks import generate
+from tasks import BookingTask, generate
 
-TASKS = generate(400, seed=11)
+COUNT = 400
 ADVICE = {rule.name: rule.advice[0] for rule in RULES}
 FULL_PROMPT = "\n".join([SEED_PROMPT, *ADVICE.values()])
 
 
-def accuracy(prompt: str, slip: float = 0.0, tasks: int = len(TASKS)) -> float:
+@cache
+def many_tasks() -> list[BookingTask]:
+    return generate(COUNT, seed=11)
+
+
+def accuracy(prompt: str, slip: float = 0.0, tasks: int = COUNT) -> float:
     """Return the model's mean reward with this prompt, without the HTTP protocol."""
     total = 0.0
-    for task in TASKS[:tasks]:
+    for task in many_tasks()[:tasks]:
         listed = list_rooms(task, json.dumps({"date": task.needs.day.isoformat()}))
         answer = book(prompt, task.request, json.loads(listed)["rooms"], seed=0, slip=slip)
         total += grade(task, answer)[0]
@@ -42,7 +48,7 @@ def ask(model: SimulatedModel, system: str, user: str, **more: Any) -> str:
 
 
 def test_understands_every_wording_of_the_generator():
-    for task in TASKS:
+    for task in many_tasks():
         needs, heard = task.needs, read_request(task.request)
         assert (heard.start, heard.end, heard.people) == (needs.start, needs.end, needs.attendees)
         assert heard.equipment == set(needs.equipment)
@@ -96,13 +102,13 @@ def test_harmful_edits_harm_a_good_prompt(sentence: str):
 
 @given(st.text(alphabet="abcdefghij {}.\n", max_size=60), st.integers(0, 3))
 def test_equal_requests_get_equal_answers(noise: str, seed: int):
-    rooms = json.loads(list_rooms(TASKS[0], '{"date": "2026-01-05"}'))["rooms"]
-    answers = {book(noise, TASKS[0].request, rooms, seed=seed, slip=0.5) for _ in range(3)}
+    rooms = json.loads(list_rooms(many_tasks()[0], '{"date": "2026-01-05"}'))["rooms"]
+    answers = {book(noise, many_tasks()[0].request, rooms, seed=seed, slip=0.5) for _ in range(3)}
     assert len(answers) == 1
 
 
 def test_without_todays_date_relative_days_are_guessed():
-    task = next(task for task in TASKS if "tomorrow" in task.request)
+    task = next(task for task in many_tasks() if "tomorrow" in task.request)
     messages = [
         {"role": "system", "content": "You book rooms."},
         {"role": "user", "content": task.request},
@@ -114,7 +120,7 @@ def test_without_todays_date_relative_days_are_guessed():
 def test_reports_a_failed_tool_call():
     messages = [
         {"role": "system", "content": FULL_PROMPT},
-        {"role": "user", "content": TASKS[0].request},
+        {"role": "user", "content": many_tasks()[0].request},
         {"role": "tool", "tool_call_id": "c", "content": '{"error": "no such date"}'},
     ]
     reply = SimulatedModel().reply({"messages": messages, "tools": TOOLS})

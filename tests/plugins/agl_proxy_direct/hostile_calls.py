@@ -6,11 +6,12 @@ import asyncio
 import gzip
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from .raw_backend import http_response
 
-__all__ = ["ANSWERS", "HI", "HUGE_ANSWERS", "HUGE_REQUESTS", "KEY", "REQUESTS"]
+__all__ = ["ANSWERS", "HI", "KEY", "REQUESTS", "huge_answers", "huge_requests"]
 
 KEY = "sk-operator-0123456789/abcdef"
 """The backend's key."""
@@ -80,14 +81,19 @@ REQUESTS: dict[str, bytes] = {
     "metadata: 5": chat(metadata=5),
     "10,000 unknown keys": chat(**{f"k{i}": i for i in range(10_000)}),
 }
-HUGE_REQUESTS: dict[str, bytes] = {
-    "20 MB of text": chat(messages=[{"role": "user", "content": "x" * 20_000_000}]),
-    "200,000 unknown keys": chat(**{f"k{i}": i for i in range(200_000)}),
-    "2 MB of [[],[],…]": chat(messages=[[]] * 700_000),
-    "2 MB of {}": chat(messages=[{}] * 700_000),
-    "60 MB of [[],[],…]": chat(x=0)[:-1] + b',"y":[' + b"[]," * 20_000_000 + b"0]}",
-    "10 MB of numbers": chat(x=0)[:-1] + b',"y":[' + b"0," * 5_000_000 + b"0]}",
-}
+
+
+@cache
+def huge_requests() -> dict[str, bytes]:
+    """Return requests of megabytes, made at the first call: they take a second."""
+    return {
+        "20 MB of text": chat(messages=[{"role": "user", "content": "x" * 20_000_000}]),
+        "200,000 unknown keys": chat(**{f"k{i}": i for i in range(200_000)}),
+        "2 MB of [[],[],…]": chat(messages=[[]] * 700_000),
+        "2 MB of {}": chat(messages=[{}] * 700_000),
+        "60 MB of [[],[],…]": chat(x=0)[:-1] + b',"y":[' + b"[]," * 20_000_000 + b"0]}",
+        "10 MB of numbers": chat(x=0)[:-1] + b',"y":[' + b"0," * 5_000_000 + b"0]}",
+    }
 
 
 def answered(**more: Any) -> bytes:
@@ -210,16 +216,19 @@ def endless(kind: str, start: bytes, piece: bytes, size: int) -> Answer:
     return lambda writer: _endless(writer, head, piece, size)
 
 
-HUGE_ANSWERS: dict[str, Answer] = {
-    "400 MB without an end": endless("application/json", b"{", b" " * 2**20, 400 * 2**20),
-    "an event of 100 MB": endless("text/event-stream", b"data: ", b"x" * 2**16, 100 * 2**20),
-    "an event of 4 MB in pieces of 512 B": endless(
-        "text/event-stream", b"data: ", b"x" * 512, 4 * 2**20
-    ),
-    "gzip of 400 MB": http_response(
-        gzip.compress(b" " * (400 * 2**20), 1), content_encoding="gzip"
-    ),
-    "50,000 choices": answered(choices=[{"message": {"content": "x"}}] * 50_000),
-    "2 MB of [[],[],…] ": choice(message={"content": [[]] * 700_000}),
-    "an error of 20 MB": failed("500 Oops", b"x" * 20_000_000),
-}
+@cache
+def huge_answers() -> dict[str, Answer]:
+    """Return answers of megabytes, made at the first call: they take a second."""
+    return {
+        "400 MB without an end": endless("application/json", b"{", b" " * 2**20, 400 * 2**20),
+        "an event of 100 MB": endless("text/event-stream", b"data: ", b"x" * 2**16, 100 * 2**20),
+        "an event of 4 MB in pieces of 512 B": endless(
+            "text/event-stream", b"data: ", b"x" * 512, 4 * 2**20
+        ),
+        "gzip of 400 MB": http_response(
+            gzip.compress(b" " * (400 * 2**20), 1), content_encoding="gzip"
+        ),
+        "50,000 choices": answered(choices=[{"message": {"content": "x"}}] * 50_000),
+        "2 MB of [[],[],…] ": choice(message={"content": [[]] * 700_000}),
+        "an error of 20 MB": failed("500 Oops", b"x" * 20_000_000),
+    }

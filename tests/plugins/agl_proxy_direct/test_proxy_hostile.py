@@ -14,7 +14,7 @@ from agl_core.store import encode_span
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
 
-from .hostile_calls import ANSWERS, HI, HUGE_REQUESTS, KEY, REQUESTS
+from .hostile_calls import ANSWERS, HI, KEY, REQUESTS, huge_requests
 from .raw_backend import RawBackend, http_response, raw_call
 
 PATHS = ("/chat/completions", "/responses", "/messages", "/completions", "/embeddings", "/score")
@@ -112,7 +112,7 @@ async def test_bodies_of_too_many_values(
 ):
     proxy = await serve(backend(raw))
     port, url = target(proxy, claim, "/chat/completions")
-    status, _, told = await raw_call(port, url, HUGE_REQUESTS[name])
+    status, _, told = await raw_call(port, url, huge_requests()[name])
     assert (status, json.loads(told)["error"]["code"]) == (413, "too_many_values")
     assert raw.requests == []
 

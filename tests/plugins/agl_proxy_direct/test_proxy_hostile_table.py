@@ -19,7 +19,7 @@ from agl_core.types import AttemptedRollout
 from agl_serving import PythonServerLauncherArgs
 from agl_store_http import LightningStoreServer
 
-from .hostile_calls import ANSWERS, HI, HUGE_ANSWERS, HUGE_REQUESTS, KEY, REQUESTS
+from .hostile_calls import ANSWERS, HI, KEY, REQUESTS, huge_answers, huge_requests
 from .raw_backend import RawBackend, http_response, raw_call
 
 PATHS = ("/chat/completions", "/messages", "/responses", "/completions", "/embeddings", "/score")
@@ -103,13 +103,13 @@ async def test_hostile_calls_cost_little(served: tuple[Table, RawBackend, int, s
     table, backend, port, url = served
     print(f"\n{'input':40} {'path':18} {'got':>4} {'spans':>5} {'CPU s':>7} {'MB':>8}")
     backend.answer = GOOD
-    for name, body in {**REQUESTS, **HUGE_REQUESTS}.items():
+    for name, body in {**REQUESTS, **huge_requests()}.items():
         for path in PATHS:
             await table.call(name, path, raw_call(port, url + path, body))
     for path in PATHS[:3]:
         for stream in (False, True):
             body = {"model": "q", "messages": HI, "input": "hi", "max_tokens": 9, "stream": stream}
-            for name, answer in {**ANSWERS, **HUGE_ANSWERS}.items():
+            for name, answer in {**ANSWERS, **huge_answers()}.items():
                 backend.answer = answer
                 await table.call(name, path, raw_call(port, url + path, json.dumps(body).encode()))
     print(f"worst: {table.worst[0]:.2f} s of CPU, {table.worst[1]:.1f} MB")

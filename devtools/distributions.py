@@ -124,7 +124,8 @@ def _smoke_or_problem(package: Package) -> tuple[Package, str]:
 def smoke(package: Package) -> None:
     """Install a package in a fresh environment, without its extras, and check its plugins.
 
-    The doctor, which checks them, is installed beside it.
+    The doctor, which checks them, is installed beside it. It checks the plugins of the package, or
+    all that is installed with a package that has none: each other plugin is checked in its turn.
 
     Raises:
         SystemExit: A plugin does not import, is not listed, does not build or has no help.
@@ -139,7 +140,8 @@ def smoke(package: Package) -> None:
     if missing:
         sys.exit(f"`agl plugins list` does not show {', '.join(sorted(missing))}")
     # This loads each plugin in a separate process and builds the components without options.
-    output_of(program_of(path, "agl"), "plugins", "doctor", "--strict", cwd=path)
+    own = ("--dist", package.name) if package.entry_points else ()
+    output_of(program_of(path, "agl"), "plugins", "doctor", "--strict", *own, cwd=path)
     for point in package.entry_points:
         kind, _, name = point.partition(".")
         if kind == "command":

@@ -60,6 +60,7 @@ def test_every_help_has_an_example(capsys):
         (["plugins", "show", "nothing"], "no plugin 'nothing' is installed"),
         (["plugins", "show", "verl"], "pip install agl-algo-verl"),
         (["plugins", "doctor", "--timeout", "0"], "0.0 is not in the range"),
+        (["plugins", "doctor", "--dist", "agl-nothing"], "agl-nothing provides no such plugin"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, arguments, message):

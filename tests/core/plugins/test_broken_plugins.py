@@ -177,7 +177,12 @@ def test_the_doctor_says_what_is_wrong_with_each(installed):
 
 
 def test_the_doctor_is_strict_with_the_option(installed):
-    assert installed.agl("plugins", "doctor", "--kind", "command", "--strict").returncode == 1
+    too_new = ("plugins", "doctor", "--dist", "agl-store-newcore")
+    assert [installed.agl(*too_new, *more).returncode for more in ((), ("--strict",))] == [0, 1]
+    of_one = ("plugins", "doctor", "--kind", "command", "--dist", "agl_stumbles")
+    done = installed.agl(*of_one, "--strict")
+    assert (done.returncode, "command.stumbles" in done.stdout) == (1, True)
+    assert "hook.stumbles" not in done.stdout
     done = installed.agl("--no-plugins", "plugins", "doctor", "--kind", "store", "--strict")
     assert done.returncode == 0, done.stdout
 

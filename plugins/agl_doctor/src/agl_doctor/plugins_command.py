@@ -7,12 +7,13 @@ from dataclasses import asdict
 import click
 
 from agl_core.cli import print_json, print_table
-from agl_core.plugins import KINDS, get_registry
+from agl_core.plugins import KINDS, canonical_name, get_registry
 
 
 @click.command("doctor", epilog="Example: agl plugins doctor --strict")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only plugins of this kind.")
+@click.option("--dist", metavar="NAME", help="Only plugins of this distribution.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for conflicts and old plugins, too.")
 @click.option(
     "--timeout",
@@ -23,7 +24,12 @@ from agl_core.plugins import KINDS, get_registry
 )
 @click.option("--no-build", is_flag=True, help="Import the components without building them.")
 def plugins_doctor(
-    as_json: bool, kind: str | None, strict: bool, timeout: float, no_build: bool
+    as_json: bool,
+    kind: str | None,
+    dist: str | None,
+    strict: bool,
+    timeout: float,
+    no_build: bool,
 ) -> int:
     """Load each plugin in a separate process and report its problems; exit with 1 if one is broken.
 
@@ -32,6 +38,10 @@ def plugins_doctor(
     from agl_doctor.examine import examine
 
     records = [record for record in get_registry().records if kind in (None, record.kind)]
+    if dist is not None:
+        records = [record for record in records if record.dist == canonical_name(dist)]
+        if not records:
+            raise click.UsageError(f"{dist} provides no such plugin; see `agl plugins list`")
     examined = examine(records, timeout=timeout, build=not no_build)
     if as_json:
         print_json([asdict(one) for one in examined])

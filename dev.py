@@ -79,6 +79,7 @@ def demo_python() -> Path:
     return editable(ROOT / ".venv", "demo", folders)
 
 
+@once
 def dev_python() -> Path:
     """Return the Python of the development environment: the core and every light plugin."""
     folders = [package.folder for package in packages.light_plugins()]
@@ -344,13 +345,13 @@ def lowest(arguments: Sequence[str]) -> None:
 def docs(arguments: Sequence[str]) -> None:
     """Build the site, walk the pages in a fresh clone, and a newcomer's path from wheels."""
     if not arguments:
-        every(
-            {
-                "the site": partial(site, []),
-                "the walk": partial(walk_docs.walk, []),
-                "a newcomer's path": newcomer.walk,
-            }
-        )
+        # Each is one process at a time, which mostly waits for pip. The longest starts first.
+        jobs: dict[str, Callable[[], object]] = {
+            "the walk": partial(walk_docs.walk, []),
+            "a newcomer's path": newcomer.walk,
+            "the site": partial(site, []),
+        }
+        every(jobs, side_by_side=jobs)
         return
     path = [page for page in newcomer.PATH if page.as_posix() in arguments]
     others = [name for name in arguments if Path(name) not in path]
@@ -405,7 +406,11 @@ def ci(arguments: Sequence[str]) -> None:
         sys.exit(f"no such step: {', '.join(sorted(unknown))}")
     debian.install()
     prometheus.install()
-    every({name: partial(steps[name], []) for name in steps if not arguments or name in arguments})
+    chosen = {n: partial(steps[n], []) for n in steps if not arguments or n in arguments}
+    # Each keeps one core busy; nothing in them has a deadline.
+    checks = {name: chosen.pop(name) for name in ("lint", "types") if name in chosen}
+    first = {" and ".join(checks): partial(every, checks, side_by_side=checks)} if checks else {}
+    every(first | chosen)
 
 
 # The steps whose last run executes tests come last: CI reads the closing line of the last runner.

@@ -20,7 +20,7 @@ from devtools.environments import (
     uv,
 )
 from devtools.packages import Package, all_plugins, core, everything
-from devtools.process import ROOT, once, output_of, run
+from devtools.process import ROOT, once, output_of, run, say
 
 DIST = ROOT / "dist"
 DOCTOR = "agl-doctor"
@@ -41,7 +41,7 @@ def build() -> Path:
     dashboard.build()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_build_one, everything()))
-    print(f"built {len(everything())} wheels and sdists in {DIST.relative_to(ROOT)}", flush=True)
+    say(f"built {len(everything())} wheels and sdists in {DIST.relative_to(ROOT)}")
     return DIST
 
 
@@ -88,7 +88,7 @@ def install_together() -> None:
     ]
     if missing:
         sys.exit(f"`agl plugins list` does not show {', '.join(missing)}:\n{listed}")
-    print(f"installed {len(everything())} packages together", flush=True)
+    say(f"installed {len(everything())} packages together")
 
 
 def list_plugins(path: Path) -> set[str]:
@@ -106,7 +106,7 @@ def smoke_alone(packages: Iterable[Package]) -> None:
     failed = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for package, problem in pool.map(_smoke_or_problem, packages):
-            print(f"{package.module} alone: {problem or 'ok'}", flush=True)
+            say(f"{package.module} alone: {problem or 'ok'}")
             if problem:
                 failed.append(package.module)
     if failed:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from devtools.process import ROOT, once, run
+from devtools.process import ROOT, once, run, say
 
 ENVS = ROOT / ".envs"
 BIN = "Scripts" if os.name == "nt" else "bin"
@@ -45,7 +45,7 @@ def stale(path: Path, made_from: Sequence[str]) -> str | None:
     file = path / "made-from"
     if file.exists() and file.read_text() == stamp and python_of(path).exists():
         return None
-    print(f"making {path.relative_to(ROOT)} ...", flush=True)
+    say(f"making {path.relative_to(ROOT)} ...")
     return stamp
 
 

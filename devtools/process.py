@@ -23,6 +23,11 @@ _output: ContextVar[IO[str] | None] = ContextVar("output", default=None)
 """The file that the current job's commands write to; None is this program's own output."""
 
 
+def say(text: str) -> None:
+    """Print a line where the current job's commands print."""
+    print(text, file=_output.get(), flush=True)
+
+
 def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int:
     """Run a command from the repository's root and return its exit code."""
     output = _output.get()
@@ -108,12 +113,12 @@ def every(jobs: Mapping[str, Callable[[], object]], *, side_by_side: Collection[
             return f"-- {name}\n{output.read()}{end}"
 
     for name in (name for name in jobs if name not in side_by_side):
-        print(f"-- {name}", flush=True)
-        print(timed(name), flush=True)
+        say(f"-- {name}")
+        say(timed(name))
     with ThreadPoolExecutor(CORES) as pool:
         for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
-            print(text, flush=True)
+            say(text)
     if len(durations) > 1:
-        print("-- " + ", ".join(durations), flush=True)
+        say("-- " + ", ".join(durations))
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

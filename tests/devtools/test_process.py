@@ -72,3 +72,21 @@ def test_what_several_jobs_need_is_made_once():
     assert len(made) == 1
     assert len(found) == 4
     assert len(set(found)) == 1
+
+
+@pytest.mark.skipif(CORES < 2, reason="one core runs one job at a time")
+def test_jobs_within_a_job_side_by_side_print_with_it(capfd: pytest.CaptureFixture[str]):
+    both = threading.Barrier(2, timeout=30)
+
+    def job(name: str) -> None:
+        both.wait()
+        every({f"{name} {n}": lambda n=n: say(f"{name}{n}") for n in (1, 2)})
+        both.wait()
+
+    every({"a": lambda: job("a"), "b": lambda: job("b")}, side_by_side=["a", "b"])
+    out = capfd.readouterr().out
+    lines = [line for line in out.splitlines() if not line.endswith(" s")]
+    parts = [
+        [f"-- {name}", f"-- {name} 1", f"{name}1", f"-- {name} 2", f"{name}2"] for name in "ab"
+    ]
+    assert lines == parts[0] + parts[1]

@@ -69,10 +69,11 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         if self.managed_store:
             threads.append(thread("watchdog", partial(keep_watch, store, stop)))
 
-        for started in threads:
-            started.start()
         errors: list[BaseException] = []
         try:
+            # In here, since a user may press Ctrl+C as soon as the first runner works.
+            for one in threads:
+                one.start()
             asyncio.run(supervise(main, stop, self.graceful_delay, hurry))
             if self.main_thread == "runner":
                 threads[0].join()
@@ -112,4 +113,5 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 def _join_all(threads: Sequence[BundleThread], timeout: float) -> None:
     deadline = time.monotonic() + timeout
     for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.ident is not None:  # Ctrl+C may have come before its start
+            thread.join(max(0.0, deadline - time.monotonic()))

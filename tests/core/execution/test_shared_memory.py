@@ -13,6 +13,7 @@ import pytest
 
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionEvent, SharedMemoryExecutionStrategy
+from agl_core.execution._supervise import BundleThread
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import AttemptedRollout
 
@@ -70,6 +71,31 @@ def test_one_runner_takes_the_main_thread() -> None:
 
     strategy(1).execute(algorithm, runner, InMemoryLightningStore())
     assert threads == {"algorithm": "algorithm", "runner": "MainThread"}
+
+
+@pytest.mark.parametrize("last", ["runner-0", "watchdog"])
+def test_ctrl_c_while_the_threads_start_ends_the_run(
+    last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    start = threading.Thread.start
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        if self.name == last:
+            raise KeyboardInterrupt
+
+    async def runner(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        await event.wait_async()
+        seen.append(worker_id)
+
+    monkeypatch.setattr(BundleThread, "start", interrupted)
+    run = strategy(2)
+    before = set(threading.enumerate())
+    run.execute(done, runner, InMemoryLightningStore())
+    assert run.interrupted
+    assert sorted(seen) == ([0] if last == "runner-0" else [0, 1])
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_runner_in_the_main_thread_waits_for_the_algorithm() -> None:

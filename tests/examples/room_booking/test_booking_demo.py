@@ -56,15 +56,15 @@ async def recorded(file: Path) -> list[dict[str, Any]]:
 
 
 def test_the_demo_prints_its_tables(run):
-    code, out, err = run(MAIN, *QUICK)
+    code, out, err = run(MAIN, "--rollouts", "150", "--held-out", "12")
     assert code == 0, err
-    assert "80 training, 48 validation and 24 held-out tasks" in err
+    assert "80 training, 48 validation and 12 held-out tasks" in err
     assert "95 % interval" in out
     assert "Held-out tasks, SIMULATED model" in out
     assert "winner" in out
     assert "\nstart: best v0 " in err
     assert "\nround 1: best v" in err
-    assert "stopping: 80 more rollouts may exceed max_rollouts = 200" in err
+    assert "stopping: 80 more rollouts may exceed max_rollouts = 150" in err
 
 
 @pytest.mark.timeout(300)

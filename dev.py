@@ -406,11 +406,14 @@ def ci(arguments: Sequence[str]) -> None:
         sys.exit(f"no such step: {', '.join(sorted(unknown))}")
     debian.install()
     prometheus.install()
-    chosen = {n: partial(steps[n], []) for n in steps if not arguments or n in arguments}
-    # Each keeps one core busy; nothing in them has a deadline.
-    checks = {name: chosen.pop(name) for name in ("lint", "types") if name in chosen}
-    first = {" and ".join(checks): partial(every, checks, side_by_side=checks)} if checks else {}
-    every(first | chosen)
+    chosen: dict[str, Callable[[], None]] = {
+        name: partial(steps[name], []) for name in steps if not arguments or name in arguments
+    }
+    if lint.__name__ in chosen and types.__name__ in chosen:
+        # Each keeps one core busy; nothing in them has a deadline.
+        both = {name: chosen.pop(name) for name in (types.__name__, lint.__name__)}
+        chosen = {"types and lint": partial(every, both, side_by_side=both)} | chosen
+    every(chosen)
 
 
 # The steps whose last run executes tests come last: CI reads the closing line of the last runner.

@@ -68,7 +68,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             threads = [thread("algorithm", lead, ends_run=True)]
         if self.managed_store:
             threads.append(thread("watchdog", partial(keep_watch, store, stop)))
-
         errors: list[BaseException] = []
         try:
             # In here, since a user may press Ctrl+C as soon as the first runner works.

@@ -12,6 +12,8 @@ mix tokens of two models.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import threading
 from collections import deque
@@ -306,13 +308,23 @@ class Engine:
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{_cache_argument(type(_without_adapters(self._model))): cache},
             **choose_adapters(self._model, [generation.adapter for generation in generations]),
         )
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         return output.logits[:, -1].float(), layers
+
+
+def _without_adapters(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@functools.cache
+def _cache_argument(kind: type[Any]) -> str:
+    """Return a model class's name of the cache, which transformers 5.24 has changed."""
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
 def sample(

@@ -101,7 +101,7 @@ def test_every_page_follows_a_running_training(empty: Site, training: None, open
     visit(page, "Resources")
     expect(page.locator("main")).to_contain_text("nightly/default")
     visit(page, "Traces")
-    # The page shows the newest rollout, which may still wait for a runner.
+    # The page shows the newest rollout that has ended.
     spans = page.get_by_role("table", name="Spans")
     expect(spans).to_contain_text("agentlightning")
 

@@ -29,7 +29,10 @@ const VALUES: Record<string, (span: Span) => number | string> = {
 export function TracesPage() {
   const [url, change] = useUrl();
   const recent = useRolloutPages({ status: [], mode: [], contains: "", sortBy: "start_time", descending: true }, [0])[0]?.data?.items ?? [];
-  const id = url.get("rollout") ?? recent.find((rollout) => "attempt" in rollout)?.rollout_id ?? "";
+  const started = recent.filter((rollout) => "attempt" in rollout);
+  // The newest one has no spans yet, as long as new ones keep coming.
+  const newest = started.find((rollout) => !isOpen(rollout)) ?? started[0];
+  const id = url.get("rollout") ?? newest?.rollout_id ?? "";
   const runs = isOpen(useRollout(id).data);
   const spans = useSpans(id, url.get("attempt") ?? "", runs);
   const wanted = url.get("q") ?? "";

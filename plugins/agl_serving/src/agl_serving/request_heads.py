@@ -23,6 +23,8 @@ class TimedHeads(HttpToolsProtocol):
     The time runs from the connection, or from the first byte of a later request on it. Responses in
     progress, such as long polls and streams, and idle connections are not limited.
 
+    It also passes the parts of a body on without copying each of them twice.
+
     Args:
         head_seconds: Longest time until a request's head is complete, in seconds.
         stopping: Set when the server begins to stop; later connections are closed.

@@ -39,7 +39,7 @@ _IMPORTS: Final = (
     *("accelerate", "aiohttp", "datasets", "fastapi", "hydra", "peft", "uvicorn", "zmq.asyncio"),
     "agl_core",
 )
-"""What verl's workers import, without Ray and verl.
+"""The libraries that verl's workers import, without Ray and verl.
 
 Ray reads variables that differ between its workers when it is imported, and verl imports Ray. Both
 together take a fork one second.

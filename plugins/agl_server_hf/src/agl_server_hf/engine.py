@@ -26,7 +26,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from agl_server_hf.weights import choose_adapters
+from agl_server_hf.weights import base_model, choose_adapters
 
 __all__ = ["Engine", "Generation", "Sampling", "Token", "sample"]
 
@@ -310,15 +310,11 @@ class Engine:
             position_ids=positions,
             use_cache=True,
             logits_to_keep=1,
-            **{_cache_argument(type(_without_adapters(self._model))): cache},
+            **{_cache_argument(type(base_model(self._model))): cache},
             **choose_adapters(self._model, [generation.adapter for generation in generations]),
         )
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         return output.logits[:, -1].float(), layers
-
-
-def _without_adapters(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 @functools.cache

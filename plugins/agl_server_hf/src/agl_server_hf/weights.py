@@ -15,6 +15,7 @@ from agl_core.errors import LLMServerError, MissingDependencyError
 
 __all__ = [
     "ADAPTER_CONFIG",
+    "base_model",
     "choose_adapters",
     "choose_device",
     "choose_dtype",
@@ -110,6 +111,11 @@ def choose_adapters(model: Any, names: Sequence[str | None]) -> dict[str, Any]:
     return {"adapter_names": [own if name is None else _key(name) for name in names]}
 
 
+def base_model(model: Any) -> Any:
+    """Return the model without PEFT's wrapper, if it has one."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _key(name: str) -> str:
     """Return PEFT's name of an adapter; PEFT allows no dots in it."""
     return f"adapter_{name.encode().hex()}"
@@ -164,8 +170,7 @@ def _check_adapter(model: Any, path: str | Path) -> None:
         tensors = load_file(Path(path, "adapter_model.safetensors"))
     except Exception as error:
         raise LLMServerError(f"the adapter in {path} cannot be read: {error}") from error
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    modules = dict(base.named_modules())
+    modules = dict(base_model(model).named_modules())
     for key, tensor in tensors.items():
         name, _, matrix = key.removeprefix("base_model.model.").partition(".lora_")
         weight = getattr(modules.get(name), "weight", None)

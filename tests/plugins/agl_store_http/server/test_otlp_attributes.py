@@ -43,7 +43,7 @@ def as_protobuf_reads(pairs: list[bytes]) -> dict[str, Any] | None:
 def as_read(pairs: list[bytes]) -> dict[str, Any] | None:
     try:
         found = read_attributes(pairs)
-        return {k.decode(): v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
+        return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
     except (DecodeError, UnicodeDecodeError):
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -26,9 +27,7 @@ _MAX_SEQUENCE_ID: Final = 2**63 - 1
 _FREE_BYTES: Final = 16 * 1024 * 1024
 _MAX_RATIO: Final = 2
 """The copies of resources may take the free bytes and this multiple of the request's size."""
-_ROLLOUT_ID: Final = semconv.ROLLOUT_ID.encode()
-_ATTEMPT_ID: Final = semconv.ATTEMPT_ID.encode()
-_SEQUENCE_ID: Final = semconv.SPAN_SEQUENCE_ID.encode()
+_to_json: Final = partial(to_json, inf_nan_mode="strings")
 _TOO_MANY: Final = f"have more than {MAX_SPAN_ATTRIBUTES} attributes, events or links"
 
 
@@ -39,7 +38,9 @@ class PendingSpan(NamedTuple):
     attempt_id: str
     sequence_id: int | None
     span: Any
-    attributes: dict[bytes, Any]
+    attributes: dict[str, Any]
+    events: Sequence[Any]
+    links: Sequence[Any]
     resource_json: bytes
 
 
@@ -79,22 +80,20 @@ def _pending_spans(
             rejected[_TOO_MANY] += sum(len(scope.spans) for scope in group.scope_spans)
             continue
         shared = read_attributes(group.resource.attributes)
-        resource_json = to_json(
-            {"attributes": shared, "schema_url": group.schema_url}, inf_nan_mode="strings"
-        )
-        shared_rollout = shared.get(_ROLLOUT_ID, rollout_id)
-        shared_attempt = shared.get(_ATTEMPT_ID, attempt_id)
-        shared_sequence = shared.get(_SEQUENCE_ID)
+        resource_json = _to_json({"attributes": shared, "schema_url": group.schema_url})
+        shared_rollout = _text(shared.get(semconv.ROLLOUT_ID, rollout_id))
+        shared_attempt = _text(shared.get(semconv.ATTEMPT_ID, attempt_id))
+        shared_sequence = shared.get(semconv.SPAN_SEQUENCE_ID)
         for scope in group.scope_spans:
             for span in scope.spans:
-                pairs = span.attributes[:]
-                longest = max(len(pairs), len(span.events), len(span.links))
+                pairs, events, links = span.attributes[:], span.events, span.links
+                longest = max(len(pairs), len(events), len(links))
                 if longest + len(shared) > MAX_SPAN_ATTRIBUTES:
                     rejected[_TOO_MANY] += 1
                     continue
                 attributes = read_attributes(pairs)
-                of_rollout = attributes.get(_ROLLOUT_ID, shared_rollout)
-                of_attempt = attributes.get(_ATTEMPT_ID, shared_attempt)
+                of_rollout = _text(attributes.get(semconv.ROLLOUT_ID, shared_rollout))
+                of_attempt = _text(attributes.get(semconv.ATTEMPT_ID, shared_attempt))
                 if of_rollout is None or of_attempt is None:
                     rejected["name no rollout and attempt"] += 1
                     continue
@@ -105,14 +104,16 @@ def _pending_spans(
                         "large; send fewer spans at a time",
                         status=413,
                     )
-                sequence = attributes.get(_SEQUENCE_ID, shared_sequence)
+                sequence = attributes.get(semconv.SPAN_SEQUENCE_ID, shared_sequence)
                 found.append(
                     PendingSpan(
-                        _text(of_rollout),
-                        _text(of_attempt),
+                        of_rollout,
+                        of_attempt,
                         None if sequence is None else _sequence_id(sequence),
                         span,
                         attributes,
+                        events,
+                        links,
                         resource_json,
                     )
                 )
@@ -167,23 +168,27 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted) -> EncodedSpan
         f'{{"rollout_id":{quoted[item.rollout_id]},"attempt_id":{quoted[item.attempt_id]},'
         f'"sequence_id":{sequence_id},"trace_id":"{trace_id}","span_id":"{span_id}",'
         f'"parent_id":{parent_json},"name":{quoted[name]},'
-        f'"status":{{"status_code":"{status_code}","description":{description}}},'
-    )
-    middle = to_json(
-        {
-            "attributes": item.attributes,
-            "events": [_event(event) for event in span.events] if span.events else (),
-            "links": [_link(link) for link in span.links] if span.links else (),
-            "start_time": start_time,
-            "end_time": end_time,
-        },
-        inf_nan_mode="strings",
+        f'"status":{{"status_code":"{status_code}","description":{description}}},"attributes":'
     )
     tail = (
         f',"context":{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,'
         '"trace_state":{}},"parent":null,"resource":'
     )
-    payload = b"".join((head.encode(), middle[1:-1], tail.encode(), item.resource_json, b"}"))
+    payload = b"".join(
+        (
+            head.encode(),
+            _to_json(item.attributes),
+            b',"events":',
+            _to_json([_event(event) for event in item.events]) if item.events else b"[]",
+            b',"links":',
+            _to_json([_link(link) for link in item.links]) if item.links else b"[]",
+            b",",
+            to_json({"start_time": start_time, "end_time": end_time})[1:-1],
+            tail.encode(),
+            item.resource_json,
+            b"}",
+        )
+    )
     if len(payload) > MAX_SPAN_BYTES:
         raise OTLPError(
             f"a span takes {len(payload)} bytes as JSON; it may take {MAX_SPAN_BYTES}", status=413
@@ -229,14 +234,16 @@ def _seconds(nanoseconds: int) -> float | None:
     return nanoseconds / _NANOS_PER_SECOND if nanoseconds else None
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _sequence_id(value: Any) -> int | None:
     """Return the sequence id that an attribute gives; None if it cannot be one."""
     if isinstance(value, (str, bytes, int)) and not isinstance(value, bool):
-        text = _text(value)
+        text = value.decode() if isinstance(value, bytes) else str(value)
         if text.isascii() and text.isdecimal() and len(text) <= 19:
             number = int(text)
             return number if number <= _MAX_SEQUENCE_ID else None

@@ -75,7 +75,9 @@ def count_spans(request: bytes, limit: int, *, with_fields: bool = False) -> int
     while parts and count <= limit:
         at, end, depth = parts.pop()
         while at < end and count <= limit:
-            tag, at = _read_varint(request, at)
+            tag, at = request[at], at + 1
+            if tag > 0x7F:
+                tag, at = _read_varint(request, at - 1)
             kind = tag & 7
             if kind == 2:
                 size, at = _read_varint(request, at)
@@ -110,8 +112,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 # -- attributes ------------------------------------------------------------------------------------
 
 
-def read_attributes(pairs: Iterable[bytes]) -> dict[bytes, Any]:
-    """Return attributes by their UTF-8 names; strings are UTF-8 bytes, not checked yet.
+def read_attributes(pairs: Iterable[bytes]) -> dict[str, Any]:
+    """Return attributes by name; strings are UTF-8 bytes, not checked yet.
 
     The spans of an agent have the same names in the same order. So each name is guessed from the
     one before it, which takes half the time of finding it.
@@ -119,7 +121,7 @@ def read_attributes(pairs: Iterable[bytes]) -> dict[bytes, Any]:
     Raises:
         DecodeError: A pair is not an encoded KeyValue.
     """
-    attributes: dict[bytes, Any] = {}
+    attributes: dict[str, Any] = {}
     name = _no_name
     for pair in pairs:
         guess = name.next
@@ -139,9 +141,10 @@ class _Name:
 
     __slots__ = ("heads", "key", "next")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: str) -> None:
         self.key = key
-        self.heads = _Heads(b"%c%c%b" % (_KEY_TAG, len(key), key))
+        encoded = key.encode()
+        self.heads = _Heads(b"%c%c%b" % (_KEY_TAG, len(encoded), encoded))
         self.next = self
 
 
@@ -207,13 +210,13 @@ def _varint(number: int) -> bytes:
 _string_heads: Final = _StringHeads()
 _names: Final[dict[bytes, _Name]] = {}
 """Names by their encoding in a pair, tag and length included."""
-_no_name: Final = _Name(b"")
+_no_name: Final = _Name("")
 """Comes before the first attribute."""
 _scalars: Final[dict[bytes, bool | int | float]] = {}
 """Values that are not strings by what follows the key; many spans hold the same small numbers."""
 
 
-def _read_pair(encoded: bytes, attributes: dict[bytes, Any]) -> _Name | None:
+def _read_pair(encoded: bytes, attributes: dict[str, Any]) -> _Name | None:
     """Read a pair whose name was not guessed, or that holds no string; return its known name."""
     key_end = encoded[1] + 2 if len(encoded) > 1 else 0
     name = _names.get(encoded[:key_end])
@@ -224,7 +227,7 @@ def _read_pair(encoded: bytes, attributes: dict[bytes, Any]) -> _Name | None:
             attributes[name.key] = value
             return name
     pair = KeyValue.FromString(encoded)
-    key: bytes = pair.key.encode()
+    key: str = pair.key
     value = pair.value
     kind = value.WhichOneof("value")
     if kind == "string_value":
@@ -238,7 +241,7 @@ def _read_pair(encoded: bytes, attributes: dict[bytes, Any]) -> _Name | None:
     elif kind is not None:
         # Spans hold primitives and lists of one primitive type; anything else becomes text.
         attributes[key] = sanitize_attribute_value(_plain(value))
-    if name is None and len(key) < 0x80 and len(_names) < _MAX_CACHED:
+    if name is None and len(key.encode()) < 0x80 and len(_names) < _MAX_CACHED:
         name = _Name(key)
         _names[name.heads.prefix] = name
     return name

@@ -64,7 +64,7 @@ def say(line: str) -> None:
 
 
 def show_search() -> None:
-    """Log the search's rounds unless a terminal shows them as a table."""
+    """Print the search's rounds, which it logs if no terminal shows its table of them."""
 
     class Say(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

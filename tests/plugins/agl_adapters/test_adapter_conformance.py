@@ -1,4 +1,4 @@
-"""Runs the conformance suite on the built-in adapters."""
+"""Runs the conformance suite on the adapters of agl-adapters."""
 
 import pytest
 

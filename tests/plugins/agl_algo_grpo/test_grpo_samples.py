@@ -97,11 +97,7 @@ async def test_a_good_rollout_is_a_sample():
     [
         ([Reply(error_status=500)], once, Reason.BROKEN_CALL),
         ([Reply(drop_after=0)], once, Reason.BROKEN_CALL),
-        (
-            [GOOD, Reply(error_status=503)],
-            twice,
-            Reason.BROKEN_CALL,
-        ),  # too late
+        ([GOOD, Reply(error_status=503)], twice, Reason.BROKEN_CALL),  # no call succeeds after it
         ([Reply(error_status=503), GOOD], twice, ""),  # the same call succeeds later
         ([Reply(drop_after=0), GOOD], twice_streamed, ""),
         ([Reply(error_status=400)], once, Reason.NO_TOKENS),  # the agent's own mistake

@@ -84,7 +84,8 @@ class Evolution:
         """Propose new candidates concurrently.
 
         Returns:
-            The new texts of each job, by prompt; an empty dict if it is rejected.
+            The new texts of each job, by prompt; an empty dict if it is rejected, unless it
+            repeats a candidate that gets another chance.
         """
         made: list[tuple[Candidate, Job]] = []
         for job in jobs:

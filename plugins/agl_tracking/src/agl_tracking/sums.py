@@ -15,7 +15,7 @@ SHOWN: Final = ("agl.attempts.", "agl.rollouts.", "agl.queue.", "agl.proxy.token
 
 
 class Sums:
-    """Sums counters, means histograms, keeps the last value of gauges. Thread-safe."""
+    """Adds up counters, averages histograms, keeps the last value of gauges. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

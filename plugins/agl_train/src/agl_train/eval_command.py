@@ -156,7 +156,7 @@ def _score(
                 except RunFailedError as error:
                     if error.outcome is None:  # another process of the run failed
                         raise
-                    outcome: BatchOutcome = error.outcome  # told below, with its causes
+                    outcome: BatchOutcome = error.outcome  # printed below, with the causes
             failed = [one.rollout for one in outcome if one.rollout.status == "failed"]
             failures = asyncio.run(Failures.read(trainer.store, outcome.statuses(), failed))
             if record_suite is not None:

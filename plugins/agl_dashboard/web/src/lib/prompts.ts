@@ -43,7 +43,7 @@ export function promptVersions(snapshots: Snapshot[], batches: Batch[], runs: Ru
   const newest = new Map<string, PromptVersion>();
   for (const version of found) {
     const told = parents.get(version.id);
-    // Without a word of the algorithm, a version is an edit of the one before it.
+    // If the algorithm names no parent, a version counts as an edit of the one before it.
     const series = `${version.name} ${seriesOf(version.id)}`;
     version.parent = (told === undefined ? newest.get(series) : byKey.get(`${version.name} ${told}`)) ?? null;
     newest.set(series, version);

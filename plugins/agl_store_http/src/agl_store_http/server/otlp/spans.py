@@ -243,7 +243,7 @@ def _text(value: Any) -> str | None:
 def _sequence_id(value: Any) -> int | None:
     """Return the sequence id that an attribute gives; None if it cannot be one."""
     if isinstance(value, (str, bytes, int)) and not isinstance(value, bool):
-        text = value.decode() if isinstance(value, bytes) else str(value)
+        text = _text(value) or ""
         if text.isascii() and text.isdecimal() and len(text) <= 19:
             number = int(text)
             return number if number <= _MAX_SEQUENCE_ID else None

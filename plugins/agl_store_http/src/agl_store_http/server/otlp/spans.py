@@ -28,6 +28,7 @@ _FREE_BYTES: Final = 16 * 1024 * 1024
 _MAX_RATIO: Final = 2
 """The copies of resources may take the free bytes and this multiple of the request's size."""
 _to_json: Final = partial(to_json, inf_nan_mode="strings")
+"""Writes values as models do: NaN and infinities are strings."""
 _TOO_MANY: Final = f"have more than {MAX_SPAN_ATTRIBUTES} attributes, events or links"
 
 
@@ -81,8 +82,8 @@ def _pending_spans(
             continue
         shared = read_attributes(group.resource.attributes)
         resource_json = _to_json({"attributes": shared, "schema_url": group.schema_url})
-        shared_rollout = _text(shared.get(semconv.ROLLOUT_ID, rollout_id))
-        shared_attempt = _text(shared.get(semconv.ATTEMPT_ID, attempt_id))
+        shared_rollout = shared.get(semconv.ROLLOUT_ID, rollout_id)
+        shared_attempt = shared.get(semconv.ATTEMPT_ID, attempt_id)
         shared_sequence = shared.get(semconv.SPAN_SEQUENCE_ID)
         for scope in group.scope_spans:
             for span in scope.spans:
@@ -92,8 +93,8 @@ def _pending_spans(
                     rejected[_TOO_MANY] += 1
                     continue
                 attributes = read_attributes(pairs)
-                of_rollout = _text(attributes.get(semconv.ROLLOUT_ID, shared_rollout))
-                of_attempt = _text(attributes.get(semconv.ATTEMPT_ID, shared_attempt))
+                of_rollout = attributes.get(semconv.ROLLOUT_ID, shared_rollout)
+                of_attempt = attributes.get(semconv.ATTEMPT_ID, shared_attempt)
                 if of_rollout is None or of_attempt is None:
                     rejected["name no rollout and attempt"] += 1
                     continue
@@ -107,8 +108,8 @@ def _pending_spans(
                 sequence = attributes.get(semconv.SPAN_SEQUENCE_ID, shared_sequence)
                 found.append(
                     PendingSpan(
-                        of_rollout,
-                        of_attempt,
+                        _text(of_rollout),
+                        _text(of_attempt),
                         None if sequence is None else _sequence_id(sequence),
                         span,
                         attributes,
@@ -234,16 +235,14 @@ def _seconds(nanoseconds: int) -> float | None:
     return nanoseconds / _NANOS_PER_SECOND if nanoseconds else None
 
 
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
+def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _sequence_id(value: Any) -> int | None:
     """Return the sequence id that an attribute gives; None if it cannot be one."""
     if isinstance(value, (str, bytes, int)) and not isinstance(value, bool):
-        text = _text(value) or ""
+        text = _text(value)
         if text.isascii() and text.isdecimal() and len(text) <= 19:
             number = int(text)
             return number if number <= _MAX_SEQUENCE_ID else None

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping
-from itertools import count
 from pathlib import Path
 
 import psutil
@@ -28,7 +27,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1200)]
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bench_server import CONNECTIONS, PREFIX, Steps, drive, http  # noqa: E402
+from bench_server import CONNECTIONS, PREFIX, Steps, drive, http, span_maker  # noqa: E402
 
 STARTS = int(os.environ.get("AGL_BENCH_STARTS", "5"))
 SLICES = 40
@@ -70,35 +69,13 @@ def rollout() -> Generator[bytes, bytes, int]:
     (claim,) = json.loads((yield http("POST", f"{PREFIX}/queues/rollouts/dequeue", {"limit": 1})))
     rollout_id, attempt_id = claim["rollout_id"], claim["attempt"]["attempt_id"]
     ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+    make = span_maker(rollout_id, attempt_id)
     for number in range(4):
         yield http("POST", f"{PREFIX}/spans/next", ids)
-        yield http("POST", f"{PREFIX}/spans", span(number, **ids))
+        yield http("POST", f"{PREFIX}/spans", make(number))
     path = f"{PREFIX}/rollouts/{rollout_id}/attempts/{attempt_id}"
     yield http("POST", path, {"status": "succeeded"})
     return 11
-
-
-def span(number: int, **ids: str) -> dict[str, object]:
-    return {
-        **ids,
-        "sequence_id": number + 1,
-        "trace_id": f"{next(_numbers):032x}",
-        "span_id": f"{number + 1:016x}",
-        "parent_id": None,
-        "name": "call",
-        "status": {"status_code": "OK", "description": None},
-        "attributes": {f"attribute.number.{place}": "x" * 150 for place in range(32)},
-        "events": [],
-        "links": [],
-        "start_time": 1.0,
-        "end_time": 2.0,
-        "context": None,
-        "parent": None,
-        "resource": {"attributes": {}, "schema_url": ""},
-    }
-
-
-_numbers = count(1)
 
 
 def get() -> Generator[bytes, bytes, int]:

@@ -41,6 +41,7 @@ from agl_core.store._encoded import (
     MAX_SPAN_BYTES,
     EncodedSpan,
     SpanParts,
+    StoredSpan,
     decode_spans,
     encode_span,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "SpanQuery",
     "StorageBackend",
     "StoreEvent",
+    "StoredSpan",
     "Unset",
     "WorkerQuery",
     "attempt_changes",

@@ -9,6 +9,7 @@ stores index and sort by are attributes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic import TypeAdapter
@@ -26,6 +27,9 @@ _span_list: Final[TypeAdapter[list[Span]]] = TypeAdapter(list[Span])
 _to_json = Span.__pydantic_serializer__.to_json
 _SCALARS: Final = frozenset({str, int, float, bool})
 _KINDS: Final = _SCALARS | {list}
+_IDS: Final = ("rollout_id", "attempt_id", "sequence_id", "trace_id", "span_id", "parent_id")
+_FIELDS: Final = (*_IDS, "name", "start_time", "end_time")
+_fields_of = attrgetter(*_FIELDS)
 
 
 class SpanParts(NamedTuple):
@@ -54,19 +58,7 @@ class EncodedSpan:
     Immutable by convention: stores share instances instead of copying them.
     """
 
-    __slots__ = (
-        "_parts",
-        "_payload",
-        "attempt_id",
-        "end_time",
-        "name",
-        "parent_id",
-        "rollout_id",
-        "sequence_id",
-        "span_id",
-        "start_time",
-        "trace_id",
-    )
+    __slots__ = ("_parts", "_payload", *_FIELDS)
 
     def __init__(
         self,
@@ -156,6 +148,30 @@ class EncodedSpan:
         )
 
 
+class StoredSpan(EncodedSpan):
+    """An encoded span that a store reads back: its JSON, without the other fields.
+
+    A page of spans is mostly sent on or decoded as a whole. The fields are read from the JSON, all
+    at once, when one is asked for. So a store needs to read one column of a span.
+
+    Args:
+        payload: The span as UTF-8 JSON.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._parts = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _FIELDS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        for field, value in zip(_FIELDS, _fields_of(self.decode()), strict=True):
+            setattr(self, field, value)
+        return getattr(self, name)
+
+
 def _copy_lists(attributes: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value.copy() if type(value) is list else value  # pyright: ignore[reportUnknownMemberType]
@@ -163,16 +179,9 @@ def _copy_lists(attributes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _context_of(
-    trace_id: str, span_id: str, is_remote: bool, trace_state: tuple[tuple[str, str], ...]
-) -> SpanContext:
-    fields = {
-        "trace_id": trace_id,
-        "span_id": span_id,
-        "is_remote": is_remote,
-        "trace_state": dict(trace_state),
-    }
-    return construct_open(SpanContext, fields)
+def _context_of(trace_id: str, span_id: str, is_remote: bool, trace_state: Any) -> SpanContext:
+    fields = {"trace_id": trace_id, "span_id": span_id, "is_remote": is_remote}
+    return construct_open(SpanContext, {**fields, "trace_state": dict(trace_state)})
 
 
 def encode_span(span: Span) -> EncodedSpan:
@@ -271,19 +280,7 @@ def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> Encoded
         )
     if payload is not None:
         check_size(span.span_id, len(payload))
-    return EncodedSpan(
-        span.rollout_id,
-        span.attempt_id,
-        span.sequence_id,
-        span.trace_id,
-        span.span_id,
-        span.parent_id,
-        span.name,
-        span.start_time,
-        span.end_time,
-        payload,
-        parts,
-    )
+    return EncodedSpan(*_fields_of(span), payload=payload, parts=parts)
 
 
 def decode_spans(spans: Iterable[EncodedSpan]) -> Sequence[Span]:

@@ -77,8 +77,8 @@ async def test_reads_of_a_damaged_file_raise_and_other_calls_still_work(tmp_path
     await store.close()
     size = path.stat().st_size
     with path.open("r+b") as file:
-        file.seek(64 * 4096)  # after the schema and the root pages of the tables
-        file.write(os.urandom(size - 64 * 4096))
+        file.seek(32 * 8192)  # after the schema and the root pages of the tables
+        file.write(os.urandom(size - 32 * 8192))
     store = open_store(path)
     said: set[str] = set()
     for rollout in rollouts:

@@ -105,9 +105,9 @@ def own_mounts() -> tuple[str, ...]:
 def test_a_full_disk_answers_507_until_there_is_space(serve, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    # A file system of 4 MB that only the server sees; another file takes 1 MB of it.
+    # A file system of 8 MB that only the server sees; another file takes 2 MB of it.
     script = (
-        f"mount -t tmpfs -o size=4m tmpfs {disk} && head -c 1M /dev/zero > {disk}/other "
+        f"mount -t tmpfs -o size=8m tmpfs {disk} && head -c 2M /dev/zero > {disk}/other "
         '&& exec "$@"'
     )
     served = serve(disk / "runs.db", around=(*own_mounts(), "sh", "-c", script, "-"))

@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core import lifecycle
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import EncodedSpan, RolloutState
+from agl_core.store import EncodedSpan, RolloutState, StoredSpan
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -247,6 +247,5 @@ def span_document(span: EncodedSpan, ordinal: int) -> dict[str, Any]:
 
 
 def span_from(document: Document) -> EncodedSpan:
-    """Build an encoded span."""
-    values = {name: document[name] for name in _SPAN_FIELDS}
-    return EncodedSpan(**values, payload=bytes(document["payload"]))
+    """Build an encoded span from its payload alone."""
+    return StoredSpan(bytes(document["payload"]))

@@ -83,7 +83,8 @@ class Queries:
         scope: Filter = {"rollout_id": query.rollout_id}
         if query.attempt_id is not None:
             scope["attempt_id"] = query.attempt_id
-        return await _find(self._db.spans, query, self._where(query, scope), span_from)
+        where = self._where(query, scope)
+        return await _find(self._db.spans, query, where, span_from, {"payload": 1, "_id": 0})
 
     async def statuses(self, rollout_ids: Sequence[str]) -> dict[str, RolloutStatus]:
         """Return the status of each of the rollouts that exists."""
@@ -180,6 +181,7 @@ async def _find(
     query: Query,
     where: Filter,
     build: Callable[[Document], T],
+    projection: dict[str, int] | None = None,
 ) -> tuple[list[T], int]:
     """Cut a page across the parts of a query; return it and the number of all matches."""
     direction = ASCENDING if query.sort_order == "asc" else DESCENDING
@@ -191,7 +193,8 @@ async def _find(
         found: list[T] = []
         if left != 0:
             order = [] if field is None else [(field, direction)]
-            cursor = collection.find(part).sort([*order, ("ordinal", ASCENDING)]).skip(skip)
+            cursor = collection.find(part, projection).skip(skip)
+            cursor = cursor.sort([*order, ("ordinal", ASCENDING)])
             if left is not None:
                 cursor = cursor.limit(left)
             found = [build(document) async for document in cursor]

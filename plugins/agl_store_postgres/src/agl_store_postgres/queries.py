@@ -21,6 +21,7 @@ from agl_core.store import (
     RolloutQuery,
     RolloutRecord,
     SpanQuery,
+    StoredSpan,
     WorkerQuery,
     sortable_fields,
 )
@@ -31,14 +32,12 @@ from agl_store_postgres.records import (
     LATEST_RESOURCES,
     RESOURCES_FIELDS,
     ROLLOUT_FIELDS,
-    SPAN_FIELDS,
     WORKER_FIELDS,
     attempt_from,
     columns,
     record_from,
     resources_from,
     searchable,
-    span_from,
     worker_from,
 )
 from agl_store_postgres.schema import partition_of
@@ -135,8 +134,7 @@ class Queries:
 
     async def spans(self, query: SpanQuery) -> tuple[list[EncodedSpan], int]:
         """Return a page of a rollout's spans: one range of an index of one partition."""
-        rollout_id = query.rollout_id
-        rows = await self._pool.rows(_ORDINAL, rollout_id)
+        rows = await self._pool.rows(_ORDINAL, query.rollout_id)
         if not rows:
             return [], 0
         ordinal = rows[0][0]
@@ -149,8 +147,8 @@ class Queries:
         where = _where(query, scope)
         try:
             return await self._find(
-                *(partition_of(ordinal), SPAN_FIELDS, where, order, query),
-                lambda row: span_from(rollout_id, row),
+                *(partition_of(ordinal), ("payload",), where, order, query),
+                lambda row: StoredSpan(row[0]),
             )
         except errors.UndefinedTable:
             return [], 0  # none of the partition's rollouts has a span

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError, StoreDataError
-from agl_core.store import EncodedSpan, RolloutRecord
+from agl_core.store import RolloutRecord
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -41,7 +41,6 @@ __all__ = [
     "resources_json",
     "rollout_from",
     "searchable",
-    "span_from",
     "worker_from",
 ]
 
@@ -141,8 +140,3 @@ def resources_from(row: Row) -> ResourcesUpdate:
     except ValueError as error:
         raise StoreDataError(f"snapshot {row[0]} cannot be read: {error}") from error
     return construct(ResourcesUpdate, values)
-
-
-def span_from(rollout_id: str, row: Row) -> EncodedSpan:
-    """Build an encoded span from a row of :data:`SPAN_FIELDS`."""
-    return EncodedSpan(rollout_id, *row)

@@ -20,6 +20,7 @@ from agl_core.store import (
     RolloutQuery,
     RolloutRecord,
     SpanQuery,
+    StoredSpan,
     WorkerQuery,
 )
 from agl_core.types import Attempt, ResourcesUpdate, RolloutStatus, Worker
@@ -29,12 +30,10 @@ from agl_store_sqlite.records import (
     LATEST_RESOURCES,
     RECORD_COLUMNS,
     RESOURCES_COLUMNS,
-    SPAN_COLUMNS,
     WORKER_COLUMNS,
     attempt_from,
     record_from,
     resources_from,
-    span_from,
     worker_from,
 )
 from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
@@ -311,22 +310,18 @@ def find_resources(
 
 def find_spans(connection: sqlite3.Connection, query: SpanQuery) -> tuple[list[EncodedSpan], int]:
     """Return a page of a rollout's spans: one range of an index."""
-    rollout_id = query.rollout_id
     # All these spans have the same rollout_id, so sorting by it is insertion order.
     order = "ORDER BY ordinal" if query.sort_by == "rollout_id" else _order(query, "ordinal")
-    scope = [(f"rollout = {_ORDINAL}", rollout_id)]
+    scope = [(f"rollout = {_ORDINAL}", query.rollout_id)]
     if query.attempt_id is not None:
         scope.append(("attempt_id = ?", query.attempt_id))
     where = _where(query, scope=scope)
-    return _select(
-        connection,
-        SPAN_COLUMNS,
-        "spans",
-        where,
-        order,
-        query,
-        lambda row: span_from(rollout_id, row),
-    )
+    # Reading all ten columns of a row takes three times as long as the JSON that holds them.
+    return _select(connection, "payload", "spans", where, order, query, _span_from)
+
+
+def _span_from(row: tuple[bytes]) -> EncodedSpan:
+    return StoredSpan(row[0])
 
 
 def count_spans_at_most(connection: sqlite3.Connection, rollout_id: str) -> int:

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import EncodedSpan
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -41,7 +40,6 @@ __all__ = [
     "resources_from",
     "resources_json",
     "rollout_from",
-    "span_from",
     "worker_from",
 ]
 
@@ -164,8 +162,3 @@ def resources_from(row: Row) -> ResourcesUpdate:
             "resources": _decoded(row[4], _resources.validate_json),
         },
     )
-
-
-def span_from(rollout_id: str, row: Row) -> EncodedSpan:
-    """Build an encoded span from a row of :data:`SPAN_COLUMNS`."""
-    return EncodedSpan(rollout_id, *row)

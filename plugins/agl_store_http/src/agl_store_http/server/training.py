@@ -310,7 +310,9 @@ class Training:
             try:
                 newest = await query(*ids, sort_order="desc", limit=_NEWEST)
                 # Spans of one sequence id are in the order of insertion, also from last to first.
-                reward = _last_reward(sorted(newest.items, key=attrgetter("sequence_id")))
+                # Only a span with a reward is asked for its id, which may cost reading its JSON.
+                rewarded = [span for span in newest.items if reward_of(span) is not None]
+                reward = _last_reward(sorted(rewarded, key=attrgetter("sequence_id")))
                 if reward is None and newest.total > len(newest.items):
                     reward = _last_reward((await query(*ids)).items)
             except SpansEvictedError:

@@ -30,6 +30,7 @@ __all__ = [
     "OPERATION_NAME",
     "OPERATION_OUTPUT",
     "PRIMARY_REWARD",
+    "PRIMARY_REWARD_VALUE",
     "REWARD",
     "ROLLOUT_ID",
     "SPAN_ANNOTATION",
@@ -72,6 +73,7 @@ TRACER_NAME: Final = "agentlightning.tracer.name"
 
 # Attribute keys; REWARD, LINK and TAG are prefixes of ``<prefix>.<i>[.<field>]``.
 REWARD: Final = "agentlightning.reward"
+PRIMARY_REWARD_VALUE: Final = f"{REWARD}.0.value"
 LINK: Final = "agentlightning.link"
 TAG: Final = "agentlightning.tag"
 MESSAGE_BODY: Final = "agentlightning.message.body"

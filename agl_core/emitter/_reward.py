@@ -17,13 +17,12 @@ from agl_core.otel._attributes import (
     flatten_attributes,
     sanitize_attributes,
 )
-from agl_core.semconv import PRIMARY_REWARD, RewardPydanticModel
+from agl_core.semconv import PRIMARY_REWARD, PRIMARY_REWARD_VALUE, RewardPydanticModel
 from agl_core.types import Attributes, SpanCoreFields, SpanLike, TraceStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=SpanLike)
 
-_FIRST_VALUE: Final = f"{semconv.REWARD}.0.value"
 _AGENTOPS_OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
 _LEGACY_VALUE: Final = "reward"
 
@@ -147,8 +146,8 @@ def get_reward_value(span: SpanLike) -> float | None:
     the format.
     """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
-    if _FIRST_VALUE in attributes:
-        return float(attributes[_FIRST_VALUE])
+    if PRIMARY_REWARD_VALUE in attributes:
+        return float(attributes[PRIMARY_REWARD_VALUE])
     for key in _AGENTOPS_OUTPUTS:
         if key in attributes:
             value = _agentops_reward(attributes[key])

@@ -58,7 +58,7 @@ class EncodedSpan:
     Immutable by convention: stores share instances instead of copying them.
     """
 
-    __slots__ = ("_parts", "_payload", *_FIELDS)
+    __slots__ = ("_parts", "_payload", "has_reward", *_FIELDS)
 
     def __init__(
         self,
@@ -73,8 +73,13 @@ class EncodedSpan:
         end_time: float | None,
         payload: bytes | None,
         parts: SpanParts | None = None,
+        has_reward: bool | None = None,
     ) -> None:
-        """Hold a span as bytes or, if ``payload`` is None, as the parts of an object."""
+        """Hold a span as bytes or, if ``payload`` is None, as the parts of an object.
+
+        ``has_reward`` says whether it has a primary reward; None means to search its bytes.
+        """
+        self.has_reward = has_reward
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.sequence_id = sequence_id
@@ -162,7 +167,7 @@ class StoredSpan(EncodedSpan):
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
-        self._parts = None
+        self._parts = self.has_reward = None
 
     def __getattr__(self, name: str) -> Any:
         if name not in _FIELDS:

@@ -10,23 +10,22 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final
 
-from agl_core import semconv
 from agl_core.lifecycle import Change
+from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.store._backend import RolloutState
 from agl_core.store._encoded import EncodedSpan
 from agl_core.types import Attempt
 
-_REWARD: Final = f"{semconv.REWARD}.0.value"
-_REWARD_BYTES: Final = _REWARD.encode()
+_REWARD_BYTES: Final = PRIMARY_REWARD_VALUE.encode()
 
 
 def reward_of(span: EncodedSpan) -> float | None:
     """Return the finite primary reward that a span carries, or None."""
     parts = span.parts
     # Decoding a span costs more than storing it, and rfind takes half the time of a search.
-    if parts is None and span.payload.rfind(_REWARD_BYTES) < 0:
+    if span.has_reward is False or (parts is None and span.payload.rfind(_REWARD_BYTES) < 0):
         return None
-    value: Any = (span.decode() if parts is None else parts).attributes.get(_REWARD)
+    value: Any = (span.decode() if parts is None else parts).attributes.get(PRIMARY_REWARD_VALUE)
     known = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if known else None
 

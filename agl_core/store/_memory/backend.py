@@ -264,9 +264,9 @@ class MemoryBackend(StorageBackend):
         self, spans: Sequence[EncodedSpan], arrived: Decide
     ) -> Sequence[EncodedSpan]:
         with self._lock:
-            for span in spans:
-                if span.attempt_id not in self._entry(span.rollout_id).attempts:
-                    raise attempt_not_found(span.rollout_id, span.attempt_id)
+            for ids in dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans]):
+                if ids[1] not in self._entry(ids[0]).attempts:
+                    raise attempt_not_found(*ids)
             # Before the first change: a user's estimator may raise.
             sizes = [self.budget.size_of(span) for span in spans]
             for span, size in zip(spans, sizes, strict=True):
@@ -282,9 +282,8 @@ class MemoryBackend(StorageBackend):
                 log = entry.spans
                 if log is None:
                     log = entry.spans = SpanLog()
-                if (span.attempt_id, span.span_id) in log:
+                if not log.add(span):
                     continue
-                log.append(span)
                 log.size += size
                 self._span_bytes += size
                 stored.append(span)

@@ -14,16 +14,18 @@ _sequence_id = attrgetter("sequence_id")
 
 
 class _Series:
-    """Spans in insertion order, and by sequence id (stable).
+    """Spans in insertion order, by sequence id (stable), and by span id.
 
-    Spans nearly always arrive in sequence order; until one does not, both are one list.
+    Spans nearly always arrive in sequence order; until one does not, both orders are one list.
     """
 
-    __slots__ = ("arrived", "ordered")
+    __slots__ = ("arrived", "by_id", "ordered")
 
     def __init__(self) -> None:
         self.arrived: list[EncodedSpan] = []
         self.ordered = self.arrived
+        self.by_id: dict[str, EncodedSpan] = {}
+        """Empty in the series of all attempts, which may use an id several times."""
 
     def append(self, span: EncodedSpan) -> None:
         ordered = self.ordered
@@ -48,37 +50,34 @@ class _Series:
 class SpanLog:
     """Spans of a rollout by attempt. Not thread-safe; the backend's lock guards it."""
 
-    __slots__ = ("_all", "_attempts", "_ids", "size")
+    __slots__ = ("_all", "_attempts", "size")
 
     def __init__(self) -> None:
         # While only one attempt has spans, its series is the rollout's as well.
         self._all: _Series | None = None
         self._attempts: dict[str, _Series] = {}
-        self._ids: dict[str, dict[str, EncodedSpan]] = {}
         self.size = 0
         """Estimated size of these spans, in bytes."""
 
     def __len__(self) -> int:
         return 0 if self._all is None else len(self._all.arrived)
 
-    def __contains__(self, key: tuple[str, str]) -> bool:
-        ids = self._ids.get(key[0])
-        return ids is not None and key[1] in ids
-
-    def append(self, span: EncodedSpan) -> None:
-        """Add a span whose ``(attempt_id, span_id)`` is not in the log yet."""
+    def add(self, span: EncodedSpan) -> bool:
+        """Add a span, and return True; return False if its attempt has one of this id."""
         series = self._attempts.get(span.attempt_id)
         if series is None:
             if self._all is not None and len(self._attempts) == 1:
                 self._all = self._all.copy()
             series = self._attempts[span.attempt_id] = _Series()
-            self._ids[span.attempt_id] = {}
             if self._all is None:
                 self._all = series
-        self._ids[span.attempt_id][span.span_id] = span
+        elif span.span_id in series.by_id:
+            return False
+        series.by_id[span.span_id] = span
         series.append(span)
         if self._all is not None and self._all is not series:
             self._all.append(span)
+        return True
 
     def find(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], int]:
         """Return a page of the spans, and the number of matches."""
@@ -99,8 +98,6 @@ class SpanLog:
 
     def _with_id(self, span_id: str, attempt_id: str | None) -> list[EncodedSpan]:
         """Return the spans with this id: at most one per attempt, in the order of attempts."""
-        if attempt_id is None:
-            scope = list(self._ids.values())
-        else:
-            scope = [self._ids.get(attempt_id, {})]
-        return [ids[span_id] for ids in scope if span_id in ids]
+        attempts = self._attempts if attempt_id is None else {attempt_id} & self._attempts.keys()
+        scope = [self._attempts[each].by_id for each in attempts]
+        return [by_id[span_id] for by_id in scope if span_id in by_id]

@@ -135,9 +135,8 @@ def test_a_span_log_keeps_both_orders(arrivals: list[tuple[str, int]]):
     log = SpanLog()
     spans = [span(name, number, f"s{at}") for at, (name, number) in enumerate(arrivals)]
     for item in spans:
-        assert (item.attempt_id, item.span_id) not in log
-        log.append(item)
-        assert (item.attempt_id, item.span_id) in log
+        assert log.add(item)
+        assert not log.add(span(item.attempt_id, item.sequence_id, item.span_id))
     assert len(log) == len(spans)
     for scope in (None, "a", "b", "c", "nobody"):
         mine = [item for item in spans if scope in (None, item.attempt_id)]
@@ -152,8 +151,8 @@ def test_a_span_log_keeps_both_orders(arrivals: list[tuple[str, int]]):
 def test_a_span_is_found_by_its_id():
     log = SpanLog()
     one, two = span("a", 1, "s"), span("b", 2, "s")
-    log.append(one)
-    log.append(two)
+    assert log.add(one)
+    assert log.add(two)
 
     def found(span_id: str, attempt_id: str | None = None) -> Any:
         query = SpanQuery(rollout_id="r", attempt_id=attempt_id, span_id=span_id)

@@ -278,7 +278,7 @@ class Judge:
         root = next((span for span in outcome.spans if not span.parent_id), outcome.spans[0])
         attributes: Attributes = {
             f"{semconv.REWARD}.0.name": self.name,
-            f"{semconv.REWARD}.0.value": verdict.score,
+            semconv.PRIMARY_REWARD_VALUE: verdict.score,
             **make_tag_attributes(["judge"]),
             **make_link_attributes({"trace_id": root.trace_id, "span_id": root.span_id}),
             "judge.model": self.model,

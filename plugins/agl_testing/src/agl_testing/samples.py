@@ -55,7 +55,7 @@ def reward_span(rollout: AttemptedRollout, value: float, sequence_id: int = 1) -
         name=semconv.SPAN_ANNOTATION,
         attributes={
             f"{semconv.REWARD}.0.name": semconv.PRIMARY_REWARD,
-            f"{semconv.REWARD}.0.value": value,
+            semconv.PRIMARY_REWARD_VALUE: value,
         },
     )
 

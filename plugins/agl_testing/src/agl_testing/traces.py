@@ -72,7 +72,7 @@ def trace(turns: int, *, nested: bool = True) -> list[Span]:
         spans.append(call_span(len(spans) + 1, turn, root, turn + 0.1))
         reward: dict[str, AttributeValue] = {
             f"{semconv.REWARD}.0.name": semconv.PRIMARY_REWARD,
-            f"{semconv.REWARD}.0.value": float(turn),
+            semconv.PRIMARY_REWARD_VALUE: float(turn),
         }
         at = turn + 0.8
         spans.append(_span(len(spans) + 1, semconv.SPAN_ANNOTATION, reward, root, at, at))

@@ -86,6 +86,18 @@ async def stored(served: Any, rollout_id: str) -> list[Any]:
     return list((await served.store.query_spans(rollout_id)).items)
 
 
+@pytest.mark.parametrize("reward", [0.5, 1, "high", None])
+async def test_rollouts_are_sorted_by_rewards_that_exporters_send(served, reward):
+    without, ids = await served.claim(), await served.claim()
+    await send(served, export(routing(*without), {"text": "agentlightning.reward.0.value"}))
+    await send(served, export(routing(*ids), {"agentlightning.reward.0.value": reward}))
+    for order in ("asc", "desc"):
+        page = await served.store.query_rollouts(sort_by="reward", sort_order=order)
+        # A missing reward sorts as the smallest; equal ones are in the order of insertion.
+        up = order == "asc" or reward in ("high", None)
+        assert [item.rollout_id for item in page] == [without[0], ids[0]][:: 1 if up else -1]
+
+
 async def test_a_span_is_kept_whole(served):
     ids = await served.claim()
     request = export(routing(*ids, span_sequence_id="7"), {"a": 1}, schema_url="http://schema")

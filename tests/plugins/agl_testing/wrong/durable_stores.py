@@ -60,7 +60,7 @@ class KeysSpansWithoutTheRollout(Base):
         known = {
             span_id
             for entry in self._backend._entries.values()
-            for ids in (entry.spans._ids.values() if entry.spans else ())
-            for span_id in ids
+            for attempt in (entry.spans._attempts.values() if entry.spans else ())
+            for span_id in attempt.by_id
         }
         return await super().add_encoded_spans([s for s in spans if s.span_id not in known])

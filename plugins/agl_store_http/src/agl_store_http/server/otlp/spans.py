@@ -205,6 +205,7 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted) -> EncodedSpan
         start_time,
         end_time,
         payload,
+        has_reward=semconv.PRIMARY_REWARD_VALUE in item.attributes,
     )
 
 

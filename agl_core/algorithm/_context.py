@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agl_core.agent import TrainerView
     from agl_core.algorithm._run import Run
     from agl_core.algorithm._utils import LLMProxyLike
+    from agl_core.execution import ExecutionStrategy
     from agl_core.llm_server import LLMServer
     from agl_core.store import LightningStore
     from agl_core.types import NamedResources
@@ -30,6 +31,7 @@ class RunContext:
         initial_resources: The resources to start from.
         run: The run, new or resumed.
         trainer: The trainer.
+        strategy: Decides where the runners run.
     """
 
     store: LightningStore | None = None
@@ -39,3 +41,4 @@ class RunContext:
     initial_resources: NamedResources | None = None
     run: Run | None = None
     trainer: TrainerView | None = None
+    strategy: ExecutionStrategy | None = None

@@ -47,12 +47,7 @@ from agl_core.store._encoded import (
 )
 from agl_core.store._engine import EngineStore
 from agl_core.store._feed import NoticeFeed
-from agl_core.store._figures import (
-    changed_figures,
-    duration_of,
-    last_rewards,
-    reward_of,
-)
+from agl_core.store._figures import changed_figures, duration_of, last_rewards, reward_of
 from agl_core.store._filters import filter_options, sort_key, sortable_fields
 from agl_core.store._own_loop import OwnLoop
 from agl_core.store._queries import (

@@ -91,6 +91,7 @@ class AlgorithmSide:
                 initial_resources=resources,
                 run=run,
                 trainer=self.trainer,
+                strategy=self.trainer.strategy,
             )
         )
         datasets = {"train_dataset": self.train_dataset, "val_dataset": self.val_dataset}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -22,7 +23,10 @@ from transformers import AutoModelForCausalLM
 
 import agl_core as agl
 from agl_algo_grpo import GRPO
+from agl_core.algorithm import RunContext
 from agl_core.errors import ConfigError, LLMServerError
+from agl_core.execution import SharedMemoryExecutionStrategy
+from agl_core.store import InMemoryLightningStore
 from agl_testing.algorithm import AlgorithmSuite
 from tests.processes import is_running, running_below
 
@@ -374,3 +378,26 @@ def test_the_train_file_of_the_example_is_valid():
     listed = subprocess.run([*command, "plugins", "list"], capture_output=True, text=True)
     assert "grpo" in listed.stdout
     assert "hf" in listed.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a proxy has no process of its own")
+@pytest.mark.parametrize(
+    ("strategy", "processes"), [(SharedMemoryExecutionStrategy(), 1), (None, 0)], ids=["shm", "cs"]
+)
+async def test_the_proxy_leaves_the_interpreter_lock_to_agents_of_this_process(
+    strategy: SharedMemoryExecutionStrategy | None, processes: int
+):
+    algorithm = GRPO(model="any")
+    algorithm.set_context(RunContext(store=InMemoryLightningStore(), strategy=strategy))
+    proxy = algorithm.proxy()
+    await proxy.start()
+    try:
+        assert len(running_below("agl_proxy_direct.worker")) == processes
+    finally:
+        await proxy.stop()
+
+
+def test_a_trainer_tells_its_algorithm_the_strategy(taught: Path, tmp_path: Path):
+    algorithm, _ = train(tmp_path, taught, steps=1)
+    assert isinstance(algorithm.context.strategy, SharedMemoryExecutionStrategy)
+    assert not running_below("agl_proxy_direct.worker")

@@ -163,10 +163,6 @@ class Algorithm:
         """Set the proxy in front of the models."""
         self._context = replace(self._context, llm_proxy=llm_proxy)
 
-    def set_llm_server(self, llm_server: LLMServer | None) -> None:
-        """Set the server of the model that is trained; it must be running."""
-        self._context = replace(self._context, llm_server=llm_server)
-
     def set_initial_resources(self, resources: NamedResources | None) -> None:
         """Set the resources to start from."""
         self._context = replace(self._context, initial_resources=resources)

@@ -18,7 +18,7 @@ from agl_core.types import (
     Span,
     TaskInput,
 )
-from agl_core.types._copying import construct
+from agl_core.types._copying import evolve
 
 
 class BatchingStore(LightningStore):
@@ -86,8 +86,7 @@ class BatchingStore(LightningStore):
         **filters: Any,
     ) -> PaginatedResult[Span]:
         page = await self.query_encoded_spans(rollout_id, attempt_id, **filters)
-        values = {**page.__dict__, "items": decode_spans(page.items)}
-        return construct(PaginatedResult[Any], values)
+        return evolve(page, {"items": decode_spans(page.items)})  # pyright: ignore[reportReturnType]
 
     @abstractmethod
     async def query_encoded_spans(

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic import TypeAdapter
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import OtelResource, Span, SpanContext, StatusCode, TraceStatus
-from agl_core.types._copying import construct, construct_open, copy_value
+from agl_core.types import Span, SpanContext, StatusCode
+from agl_core.types._copying import construct, construct_span, copy_value
 
 MAX_SPAN_ATTRIBUTES: Final = 65_536
 """Most attributes of a span and its resource together."""
@@ -30,6 +30,7 @@ _KINDS: Final = _SCALARS | {list}
 _IDS: Final = ("rollout_id", "attempt_id", "sequence_id", "trace_id", "span_id", "parent_id")
 _FIELDS: Final = (*_IDS, "name", "start_time", "end_time")
 _fields_of = attrgetter(*_FIELDS)
+_copy_flat = dict[str, Any].copy
 
 
 class SpanParts(NamedTuple):
@@ -113,7 +114,7 @@ class EncodedSpan:
         code, description, attributes, context, parent, resource, schema_url, has_lists, extra = (
             parts
         )
-        copy = _copy_lists if has_lists else dict[str, Any].copy
+        copy = _copy_lists if has_lists else _copy_flat
         values: dict[str, Any] = {
             "rollout_id": self.rollout_id,
             "attempt_id": self.attempt_id,
@@ -122,9 +123,7 @@ class EncodedSpan:
             "span_id": self.span_id,
             "parent_id": self.parent_id,
             "name": self.name,
-            "status": construct_open(
-                TraceStatus, {"status_code": code, "description": description}
-            ),
+            "status": {"status_code": code, "description": description},
             "attributes": copy(attributes),
             "events": [],
             "links": [],
@@ -132,11 +131,9 @@ class EncodedSpan:
             "end_time": self.end_time,
             "context": None if context is None else _context_of(*context),
             "parent": None if parent is None else _context_of(*parent),
-            "resource": construct(
-                OtelResource, {"attributes": copy(resource), "schema_url": schema_url}
-            ),
+            "resource": {"attributes": copy(resource), "schema_url": schema_url},
         }
-        return construct_open(Span, values, copy_value(extra) if extra else None)
+        return construct_span(values, copy_value(extra) if extra else None)
 
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, EncodedSpan):
@@ -147,10 +144,7 @@ class EncodedSpan:
         return hash((self.rollout_id, self.attempt_id, self.span_id))
 
     def __repr__(self) -> str:
-        return (
-            f"EncodedSpan({self.rollout_id}/{self.attempt_id}/{self.span_id} "
-            f"#{self.sequence_id} {self.name!r})"
-        )
+        return f"EncodedSpan({self.rollout_id}/{self.attempt_id}/{self.span_id} {self.name!r})"
 
 
 class StoredSpan(EncodedSpan):
@@ -186,7 +180,7 @@ def _copy_lists(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def _context_of(trace_id: str, span_id: str, is_remote: bool, trace_state: Any) -> SpanContext:
     fields = {"trace_id": trace_id, "span_id": span_id, "is_remote": is_remote}
-    return construct_open(SpanContext, {**fields, "trace_state": dict(trace_state)})
+    return construct(SpanContext, {**fields, "trace_state": dict(trace_state)}, {})
 
 
 def encode_span(span: Span) -> EncodedSpan:
@@ -247,7 +241,7 @@ def _lists_are_flat(span: Span) -> bool:
 
 def _parts_of(span: Span, has_lists: bool) -> SpanParts:
     status, resource = span.status, span.resource
-    copy = _copy_lists if has_lists else dict[str, Any].copy
+    copy = _copy_lists if has_lists else _copy_flat
     return SpanParts(
         status.status_code,
         status.description,

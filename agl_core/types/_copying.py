@@ -1,9 +1,8 @@
 """Copies records at low cost.
 
 The framework treats records as immutable values: a change creates a new record, and a store takes
-and returns copies. Both happen several times per rollout. Therefore these functions skip pydantic's
-validation (the values come from validated records) and avoid :func:`copy.deepcopy` (payloads are
-nearly always JSON).
+and returns copies. That happens several times per rollout, so these functions skip validation (the
+values come from validated records) and :func:`copy.deepcopy` (payloads are nearly always JSON).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pydantic import BaseModel
 
 from agl_core.types._resources import NamedResources, Resource, ResourcesUpdate
 from agl_core.types._rollout import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
+from agl_core.types._span import OtelResource, Span, TraceStatus
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -23,6 +23,9 @@ _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
 # Every field of a constructed record counts as set, so all records of a class share one set.
 # pydantic adds the name of a field on assignment; the set already contains it.
 _field_names: Final[dict[type[BaseModel], set[str]]] = {}
+_STATUS_NAMES, _RESOURCE_NAMES, _SPAN_NAMES = (
+    set(model.model_fields) for model in (TraceStatus, OtelResource, Span)
+)
 _new = object.__new__
 # The setters of a model's slots take half the time of object.__setattr__.
 _set_values, _set_names, _set_extra, _set_private = (
@@ -31,17 +34,18 @@ _set_values, _set_names, _set_extra, _set_private = (
 )
 
 
-def construct(cls: type[M], values: dict[str, Any]) -> M:
-    """Return a record with these values, without validation; takes ownership of the dict.
+def construct(cls: type[M], values: dict[str, Any], extra: dict[str, Any] | None = None) -> M:
+    """Return a record with these values, without validation; takes ownership of the dicts.
 
     Args:
-        cls: A model without private attributes and without ``extra="allow"``.
+        cls: A model without private attributes.
         values: A value for **every** field, in the order of the fields.
+        extra: Empty for a model with ``extra="allow"``, None for any other.
     """
     record = _new(cls)
     _set_values(record, values)
     _set_names(record, _field_names.get(cls) or _names_of(cls))
-    _set_extra(record, None)
+    _set_extra(record, extra)
     _set_private(record, None)
     return record
 
@@ -133,16 +137,24 @@ def copy_snapshot(snapshot: ResourcesUpdate) -> ResourcesUpdate:
     return evolve(snapshot, {"resources": copy_resources(snapshot.resources)})
 
 
-def construct_open(cls: type[M], values: dict[str, Any], extra: dict[str, Any] | None = None) -> M:
-    """Like :func:`construct`, for a model with ``extra="allow"``; takes ownership of ``extra``."""
+def construct_span(values: dict[str, Any], extra: dict[str, Any] | None) -> Span:
+    """Like :func:`construct`, for a span; ``values`` has dicts as its status and resource."""
     # Repeats construct() instead of calling it: reading spans is a hot path.
-    record = _new(cls)
-    _set_values(record, values)
-    names = _field_names.get(cls) or _names_of(cls)
-    _set_names(record, {*names, *extra} if extra else names)
-    _set_extra(record, extra or {})
-    _set_private(record, None)
-    return record
+    status, resource, span = _new(TraceStatus), _new(OtelResource), _new(Span)
+    _set_values(status, values["status"])
+    _set_names(status, _STATUS_NAMES)
+    _set_extra(status, {})
+    _set_private(status, None)
+    _set_values(resource, values["resource"])
+    _set_names(resource, _RESOURCE_NAMES)
+    _set_extra(resource, None)
+    _set_private(resource, None)
+    values["status"], values["resource"] = status, resource
+    _set_values(span, values)
+    _set_names(span, {*_SPAN_NAMES, *extra} if extra else _SPAN_NAMES)
+    _set_extra(span, extra or {})
+    _set_private(span, None)
+    return span
 
 
 def _names_of(cls: type[BaseModel]) -> set[str]:

@@ -19,6 +19,8 @@ def calls() -> Any:
     calls = SyncCalls("test-calls")
     yield calls
     calls.close()
+    for thread in _threads():  # the next test counts its own
+        thread.join(30)
 
 
 def _threads() -> list[threading.Thread]:

@@ -235,6 +235,16 @@ async def test_spans_that_belong_nowhere_are_counted(served):
     assert [span.name for span in await stored(served, ids[0])] == ["span 3"]
 
 
+async def test_a_span_without_an_attempt_is_counted_even_if_its_rollout_is_not_utf_8(served):
+    ids = await served.claim()
+    request = export({}, {"agentlightning.rollout_id": "not UTF-8"}, routing(*ids))
+    body = request.SerializeToString().replace(b"not UTF-8", b"\xff" * 9)
+    answer = await send(served, body)
+    partial = ExportTraceServiceResponse.FromString(answer.body).partial_success
+    assert (answer.status, partial.rejected_spans) == (200, 1)
+    assert [span.name for span in await stored(served, ids[0])] == ["span 2"]
+
+
 async def test_spans_with_too_many_attributes_are_counted(served):
     ids = await served.claim()
     request = export(routing(*ids), {}, {})

@@ -38,6 +38,17 @@ async def test_a_call_that_blocks_the_loop_counts():
     assert await longest(lambda: time.sleep(1)) > 0.5
 
 
+async def test_a_call_that_keeps_the_interpreter_lock_counts():
+    spent: list[float] = []
+
+    def keep_the_lock() -> None:
+        before = time.process_time()
+        sum(range(30_000_000))  # one step for the interpreter
+        spent.append(time.process_time() - before)
+
+    assert await longest(keep_the_lock) > spent[0] / 2
+
+
 @pytest.mark.skipif(os.name != "posix", reason="only POSIX can stop a process")
 async def test_time_in_which_the_whole_process_waits_does_not_count():
     took: list[float] = []

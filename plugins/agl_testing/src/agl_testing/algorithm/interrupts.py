@@ -97,6 +97,7 @@ class MeasureTheLoop(Wrapping):
     """Measures for how long the algorithm keeps its loop from other tasks.
 
     On a busy machine everything waits. A thread shows when it does, and that time does not count.
+    The CPU time of this process counts: a call that keeps the interpreter lock stops the thread.
     """
 
     def __init__(self) -> None:
@@ -126,16 +127,17 @@ class MeasureTheLoop(Wrapping):
 
     def _watch(self, ended: threading.Event) -> None:
         before = time.monotonic()
-        while not ended.wait(_TICK_SECONDS):
-            before = _note(self._of_thread, before)
-        _note(self._of_thread, before)
+        while not ended.is_set():
+            used = time.process_time()
+            ended.wait(_TICK_SECONDS)
+            before = _note(self._of_thread, before, time.process_time() - used)
 
 
-def _note(gaps: list[_Gap], before: float) -> float:
-    """Note the time since the last tick if it is long; return the time of this tick."""
+def _note(gaps: list[_Gap], before: float, used: float = 0.0) -> float:
+    """Note the time since the last tick, less ``used``, if it is long; return that of this tick."""
     now = time.monotonic()
-    if now - before > 10 * _TICK_SECONDS:
-        gaps.append((before, now))
+    if now - before - used > 10 * _TICK_SECONDS:
+        gaps.append((before + used, now))
     return now
 
 

@@ -144,7 +144,8 @@ class EncodedSpan:
         return hash((self.rollout_id, self.attempt_id, self.span_id))
 
     def __repr__(self) -> str:
-        return f"EncodedSpan({self.rollout_id}/{self.attempt_id}/{self.span_id} {self.name!r})"
+        ids = f"{self.rollout_id}/{self.attempt_id}/{self.span_id}"
+        return f"EncodedSpan({ids} #{self.sequence_id} {self.name!r})"
 
 
 class StoredSpan(EncodedSpan):

@@ -23,9 +23,6 @@ _IMMUTABLE: Final = frozenset({str, int, float, bool, type(None), bytes})
 # Every field of a constructed record counts as set, so all records of a class share one set.
 # pydantic adds the name of a field on assignment; the set already contains it.
 _field_names: Final[dict[type[BaseModel], set[str]]] = {}
-_STATUS_NAMES, _RESOURCE_NAMES, _SPAN_NAMES = (
-    set(model.model_fields) for model in (TraceStatus, OtelResource, Span)
-)
 _new = object.__new__
 # The setters of a model's slots take half the time of object.__setattr__.
 _set_values, _set_names, _set_extra, _set_private = (
@@ -158,8 +155,10 @@ def construct_span(values: dict[str, Any], extra: dict[str, Any] | None) -> Span
 
 
 def _names_of(cls: type[BaseModel]) -> set[str]:
-    names = _field_names[cls] = set(cls.model_fields)
-    return names
+    return _field_names.setdefault(cls, set(cls.model_fields))
+
+
+_STATUS_NAMES, _RESOURCE_NAMES, _SPAN_NAMES = map(_names_of, (TraceStatus, OtelResource, Span))
 
 
 def _rollout_values(rollout: Rollout) -> dict[str, Any]:

@@ -78,6 +78,7 @@ def test_fit(n_runners: int) -> None:
     assert [r.status for r in rollouts] == ["succeeded"] * 3
     assert [r.mode for r in rollouts] == ["train", "train", "val"]
     assert scores.get_trainer() is run
+    assert scores.context.strategy is run.strategy
     assert isinstance(scores.get_adapter(), TracerTraceToTriplet)
     assert not run.interrupted
 

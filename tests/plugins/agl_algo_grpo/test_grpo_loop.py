@@ -128,7 +128,9 @@ def test_each_step_publishes_the_weights_it_trained(taught: Path, tmp_path: Path
     assert (tmp_path / "curve.png").stat().st_size > 1000
     assert algorithm.metrics is not None
     assert len(algorithm.metrics.column("reward")) == 3
+    assert isinstance(algorithm.context.strategy, SharedMemoryExecutionStrategy)
     assert servers() == []
+    assert not running_below("agl_proxy_direct.worker")
 
 
 def test_with_lora_only_the_adapter_is_trained(taught: Path, tmp_path: Path):
@@ -395,9 +397,3 @@ async def test_the_proxy_leaves_the_interpreter_lock_to_agents_of_this_process(
         assert len(running_below("agl_proxy_direct.worker")) == processes
     finally:
         await proxy.stop()
-
-
-def test_a_trainer_tells_its_algorithm_the_strategy(taught: Path, tmp_path: Path):
-    algorithm, _ = train(tmp_path, taught, steps=1)
-    assert isinstance(algorithm.context.strategy, SharedMemoryExecutionStrategy)
-    assert not running_below("agl_proxy_direct.worker")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -68,17 +69,25 @@ async def record(agent: LitAgent[str], base_url: str) -> Suite:
     return Suite((await read_recordings(store, ids))[0])
 
 
-def test_each_recording_is_a_test(pytester: pytest.Pytester):
-    pytester.makepyfile(asker=AGENT, test_asker=TESTS)
-    pytester.syspathinsert()
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    (tmp_path / "asker.py").write_text(AGENT)
+    monkeypatch.syspath_prepend(tmp_path)
     from asker import Asker  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
     with ScriptedModels([Reply("yes"), Reply("no")]) as models:
-        suite = asyncio.run(record(Asker(), models.base_url))
+        return asyncio.run(record(Asker(), models.base_url))
+
+
+# `pytester` comes second and its runs are other processes: it takes from `sys.modules` what was
+# imported meanwhile, and a second copy of the SDK's HTTP client raises errors that the SDK, which
+# holds the first one, does not know.
+def test_each_recording_is_a_test(suite: Suite, pytester: pytest.Pytester):
+    pytester.makepyfile(asker=AGENT, test_asker=TESTS)
     pytester.mkdir("suites")
     write_suite(pytester.path / "suites" / "cities.jsonl", suite)
 
-    result = pytester.runpytest_inprocess(*OPTIONS)
+    result = pytester.runpytest_subprocess(*OPTIONS)
     result.assert_outcomes(passed=4, failed=2)
     result.stdout.fnmatch_lines(
         [
@@ -100,6 +109,6 @@ def test_each_recording_is_a_test(pytester: pytest.Pytester):
 )
 def test_a_test_without_recordings_is_refused(pytester: pytest.Pytester, mark: str, message: str):
     pytester.makepyfile(f"import pytest\n{mark}\ndef test_it(agl_replay): pass\n")
-    result = pytester.runpytest_inprocess(*OPTIONS)
+    result = pytester.runpytest_subprocess(*OPTIONS)
     assert result.ret != 0
     assert message in result.stdout.str() + result.stderr.str()

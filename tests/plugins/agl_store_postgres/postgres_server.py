@@ -34,6 +34,8 @@ def find_binaries() -> Path | None:
 
 
 BINARIES = find_binaries()
+THIS = "tests"
+"""Name of the connections that the tests make themselves."""
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
@@ -174,15 +176,19 @@ class Server(Process):
 
     def run(self, statement: str, *values: object) -> list[tuple]:
         """Run a statement on a connection of its own."""
-        with psycopg.connect(self.uri, autocommit=True) as connection:
+        with psycopg.connect(self.uri, autocommit=True, application_name=THIS) as connection:
             cursor = connection.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
     def backends(self) -> list[int]:
-        """Return the process ids of all connections but this one's."""
+        """Return the process ids of all connections but those of `run`.
+
+        The process of a closed connection is listed for some time.
+        """
         rows = self.run(
             "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
-            "AND pid <> pg_backend_pid()"
+            "AND application_name <> %s",
+            THIS,
         )
         return [row[0] for row in rows]
 

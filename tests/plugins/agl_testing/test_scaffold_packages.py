@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 from pathlib import Path
 
@@ -45,6 +44,12 @@ def run(*command: str | Path, cwd: Path) -> str:
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def cpu_seconds_of_children() -> float:
+    """Return the CPU time of all child processes that have ended, and of theirs."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 class Environment:
@@ -81,13 +86,14 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_package_passes_its_tests(kind: str, fresh: Environment, tmp_path: Path):
-    start = time.monotonic()
+    # CPU time: other tests run at the same time.
+    start = cpu_seconds_of_children()
     name = PluginName(kind, f"made-{kind.replace('_', '-')}")
     folder = create_plugin(name, tmp_path)
     fresh.install(folder)
     output = run(fresh.python, "-m", "pytest", "-q", "-o", "pythonpath=", cwd=folder)
-    seconds = time.monotonic() - start
-    print(f"{kind}: from nothing to green in {seconds:.1f} s")
+    seconds = cpu_seconds_of_children() - start
+    print(f"{kind}: from nothing to green in {seconds:.1f} s of CPU time")
     assert " passed" in output
     assert "failed" not in output
     assert seconds < SECONDS_TO_GREEN

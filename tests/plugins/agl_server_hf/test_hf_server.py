@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,29 @@ def random_reference(models: Path) -> Reference:
     return Reference(models / "random")
 
 
+@contextlib.contextmanager
+def running(server: HFServer) -> Iterator[HFServer]:
+    asyncio.run(server.start())
+    try:
+        yield server
+    finally:
+        asyncio.run(server.stop())
+
+
+# A server takes seconds to start: tests that leave it as it is share one.
+@pytest.fixture(scope="module")
+def taught_server(taught: Path) -> Iterator[HFServer]:
+    with running(HFServer(taught, threads=1, seed=0)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def random_server(models: Path) -> Iterator[HFServer]:
+    # Batches of 5, so that sequences wait, join and leave.
+    with running(HFServer(models / "random", threads=1, seed=3, max_batch_size=5)) as server:
+        yield server
+
+
 def logprobs_of(choice: dict[str, Any]) -> list[float]:
     return [entry["logprob"] for entry in choice["logprobs"]["content"]]
 
@@ -99,20 +124,17 @@ def logprobs_of(choice: dict[str, Any]) -> list[float]:
 
 
 async def test_batched_logprobs_equal_those_of_a_plain_forward_pass(
-    models: Path, random_reference: Reference
+    random_server: HFServer, random_reference: Reference
 ):
     # Prompts and answers of all lengths, so that sequences join and leave a padded batch.
     asks = [
         {"messages": [{"role": "user", "content": "x" * (7 * i)}], "max_tokens": 3 + 5 * (i % 4)}
         for i in range(12)
     ]
-    async with HFServer(models / "random", threads=1, seed=3, max_batch_size=5) as server:
-        bodies = await asyncio.gather(
-            *(
-                post(server, "chat/completions", logprobs=True, return_token_ids=True, n=2, **ask)
-                for ask in asks
-            )
-        )
+    options: dict[str, Any] = {"logprobs": True, "return_token_ids": True, "n": 2}
+    bodies = await asyncio.gather(
+        *(post(random_server, "chat/completions", **options, **ask) for ask in asks)
+    )
     for body, ask in zip(bodies, asks, strict=True):
         assert len({tuple(choice["token_ids"]) for choice in body["choices"]}) == 2
         for choice in body["choices"]:
@@ -123,13 +145,12 @@ async def test_batched_logprobs_equal_those_of_a_plain_forward_pass(
 
 
 async def test_greedy_answers_equal_those_of_a_plain_forward_pass(
-    models: Path, random_reference: Reference
+    random_server: HFServer, random_reference: Reference
 ):
-    async with HFServer(models / "random", threads=1) as server:
-        body = await post(
-            server, "completions", prompt="One, two", temperature=0, max_tokens=12,
-            ignore_eos=True, return_token_ids=True, logprobs=3,
-        )  # fmt: skip
+    body = await post(
+        random_server, "completions", prompt="One, two", temperature=0, max_tokens=12,
+        ignore_eos=True, return_token_ids=True, logprobs=3,
+    )  # fmt: skip
     (choice,) = body["choices"]
     assert choice["token_ids"] == random_reference.greedy(choice["prompt_token_ids"], 12)
     best = [max(top.values()) for top in choice["logprobs"]["top_logprobs"]]
@@ -139,20 +160,13 @@ async def test_greedy_answers_equal_those_of_a_plain_forward_pass(
     assert choice["finish_reason"] == "length"
 
 
-async def test_samples_follow_the_models_distribution(models: Path, random_reference: Reference):
-    async with HFServer(models / "random", threads=1, seed=5) as server:
-        body = await post(
-            server, "completions", prompt=[5, 6, 7], n=256, max_tokens=1, temperature=0.5,
-            return_token_ids=True,
-        )  # fmt: skip
-        narrow = await post(
-            server, "completions", prompt=[5, 6, 7], n=64, max_tokens=1, top_k=2,
-            return_token_ids=True,
-        )  # fmt: skip
-        nucleus = await post(
-            server, "completions", prompt=[5, 6, 7], n=64, max_tokens=1, top_p=0.05,
-            return_token_ids=True,
-        )  # fmt: skip
+async def test_samples_follow_the_models_distribution(
+    random_server: HFServer, random_reference: Reference
+):
+    ask: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 1, "return_token_ids": True}
+    body = await post(random_server, "completions", n=256, temperature=0.5, **ask)
+    narrow = await post(random_server, "completions", n=64, top_k=2, **ask)
+    nucleus = await post(random_server, "completions", n=64, top_p=0.05, **ask)
     with torch.no_grad():
         logits = random_reference.model(torch.tensor([[5, 6, 7]])).logits[0, -1]
     hot = (logits / 0.5).softmax(-1)
@@ -168,14 +182,13 @@ async def test_samples_follow_the_models_distribution(models: Path, random_refer
     assert {choice["token_ids"][0] for choice in nucleus["choices"]} <= set(order[:size])
 
 
-async def test_a_seed_repeats_an_answer_whatever_else_is_in_the_batch(models: Path):
-    async with HFServer(models / "random", threads=1) as server:
-        ask: dict[str, Any] = {"prompt": "One", "max_tokens": 8, "return_token_ids": True}
-        first, *_ = await asyncio.gather(
-            post(server, "completions", seed=9, **ask), *(chat(server) for _ in range(3))
-        )
-        second = await post(server, "completions", seed=9, **ask)
-        other = await post(server, "completions", seed=10, **ask)
+async def test_a_seed_repeats_an_answer_whatever_else_is_in_the_batch(random_server: HFServer):
+    ask: dict[str, Any] = {"prompt": "One", "max_tokens": 8, "return_token_ids": True}
+    first, *_ = await asyncio.gather(
+        post(random_server, "completions", seed=9, **ask), *(chat(random_server) for _ in range(3))
+    )
+    second = await post(random_server, "completions", seed=9, **ask)
+    other = await post(random_server, "completions", seed=10, **ask)
     ids = [body["choices"][0]["token_ids"] for body in (first, second, other)]
     assert ids[0] == ids[1] != ids[2]
 
@@ -183,25 +196,26 @@ async def test_a_seed_repeats_an_answer_whatever_else_is_in_the_batch(models: Pa
 # -- the protocol ---------------------------------------------------------------------------------
 
 
-async def test_a_tool_is_called_and_its_result_is_used(server: HFServer, reference: Reference):
-    async with server:
-        ask: dict[str, Any] = {"tools": [WEATHER_TOOL], "temperature": 0, "return_token_ids": True}
-        first = await post(server, "chat/completions", messages=PARIS, **ask)
-        said = first["choices"][0]["message"]
-        (call,) = said["tool_calls"]
-        assert call["function"]["name"] == "get_weather"
-        assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
-        assert first["choices"][0]["finish_reason"] == "tool_calls"
-        assert said["content"] is None
-        result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
-        second = await post(server, "chat/completions", messages=[*PARIS, said, result], **ask)
+async def test_a_tool_is_called_and_its_result_is_used(
+    taught_server: HFServer, reference: Reference
+):
+    ask: dict[str, Any] = {"tools": [WEATHER_TOOL], "temperature": 0, "return_token_ids": True}
+    first = await post(taught_server, "chat/completions", messages=PARIS, **ask)
+    said = first["choices"][0]["message"]
+    (call,) = said["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+    assert first["choices"][0]["finish_reason"] == "tool_calls"
+    assert said["content"] is None
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+    second = await post(taught_server, "chat/completions", messages=[*PARIS, said, result], **ask)
     assert text_of(second) == "It is sunny in Paris."
     before = first["prompt_token_ids"] + first["choices"][0]["token_ids"]
     assert second["prompt_token_ids"][: len(before)] == before
 
 
 @pytest.mark.parametrize("tools", [True, False])
-async def test_a_stream_equals_the_unstreamed_answer(server: HFServer, tools: bool):
+async def test_a_stream_equals_the_unstreamed_answer(taught_server: HFServer, tools: bool):
     ask: dict[str, Any] = {
         "messages": PARIS if tools else [{"role": "user", "content": "Count to five."}],
         "tools": [WEATHER_TOOL] if tools else None,
@@ -209,11 +223,10 @@ async def test_a_stream_equals_the_unstreamed_answer(server: HFServer, tools: bo
         "logprobs": True,
         "return_token_ids": True,
     }
-    async with server:
-        whole = await post(server, "chat/completions", **ask)
-        chunks = await stream(
-            server, "chat/completions", stream_options={"include_usage": True}, **ask
-        )
+    whole = await post(taught_server, "chat/completions", **ask)
+    chunks = await stream(
+        taught_server, "chat/completions", stream_options={"include_usage": True}, **ask
+    )
     assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
     assert chunks.pop()["usage"] == whole["usage"]
     parts = [chunk["choices"][0] for chunk in chunks[1:]]
@@ -230,16 +243,15 @@ async def test_a_stream_equals_the_unstreamed_answer(server: HFServer, tools: bo
         assert len([part for part in parts if part["delta"]["content"]]) > 3
 
 
-async def test_a_stop_text_ends_the_answer_before_it(server: HFServer):
+async def test_a_stop_text_ends_the_answer_before_it(taught_server: HFServer):
     ask: dict[str, Any] = {
         "messages": [{"role": "user", "content": "Count to five."}],
         "temperature": 0,
         "stop": [", three"],
     }
-    async with server:
-        body = await post(server, "chat/completions", **ask)
-        chunks = await stream(server, "chat/completions", **ask)
-        cut = await post(server, "chat/completions", **{**ask, "stop": None, "max_tokens": 3})
+    body = await post(taught_server, "chat/completions", **ask)
+    chunks = await stream(taught_server, "chat/completions", **ask)
+    cut = await post(taught_server, "chat/completions", **{**ask, "stop": None, "max_tokens": 3})
     assert text_of(body) == "One, two"
     assert body["choices"][0]["finish_reason"] == "stop"
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
@@ -248,7 +260,7 @@ async def test_a_stop_text_ends_the_answer_before_it(server: HFServer):
     assert cut["usage"]["completion_tokens"] == 3
 
 
-async def test_unsupported_requests_are_refused(server: HFServer):
+async def test_unsupported_requests_are_refused(taught_server: HFServer):
     refused: list[tuple[dict[str, Any], str]] = [
         ({"messages": []}, "messages"),
         ({"messages": PARIS, "temperature": -1}, "temperature"),
@@ -259,21 +271,19 @@ async def test_unsupported_requests_are_refused(server: HFServer):
         ({"messages": [{"role": "user", "content": "x " * 5000}]}, "maximum context length"),
         ({"messages": PARIS, "max_tokens": 4000}, "maximum context length"),
     ]
-    async with server:
-        for body, said in refused:
-            answer = await post(server, "chat/completions", status=400, **body)
-            assert said in answer["error"]["message"]
-        answer = await post(server, "completions", status=400, prompt=[10**6])
-        assert "token id" in answer["error"]["message"]
-        assert await chat(server)
+    for body, said in refused:
+        answer = await post(taught_server, "chat/completions", status=400, **body)
+        assert said in answer["error"]["message"]
+    answer = await post(taught_server, "completions", status=400, prompt=[10**6])
+    assert "token id" in answer["error"]["message"]
+    assert await chat(taught_server)
 
 
-async def test_a_truncated_tool_call_stays_text(server: HFServer):
-    async with server:
-        body = await post(
-            server, "chat/completions", messages=PARIS, tools=[WEATHER_TOOL], temperature=0,
-            max_tokens=6,
-        )  # fmt: skip
+async def test_a_truncated_tool_call_stays_text(taught_server: HFServer):
+    body = await post(
+        taught_server, "chat/completions", messages=PARIS, tools=[WEATHER_TOOL], temperature=0,
+        max_tokens=6,
+    )  # fmt: skip
     said = body["choices"][0]["message"]
     assert "tool_calls" not in said
     assert said["content"].startswith("<tool_call>")

@@ -162,7 +162,7 @@ def alone(package: Package, *, fresh: bool = True) -> Path:
     if fresh or not python_of(path).exists():
         shutil.rmtree(path, ignore_errors=True)
         create(path)
-    install(path, *from_here(everything()), package.requirement(), *TEST_TOOLS, compiled=True)
+    install(path, *from_here(everything()), package.requirement(), *TEST_TOOLS)
     return python_of(path)
 
 

@@ -111,8 +111,9 @@ def install(path: Path, *arguments: str | Path, compiled: bool = False) -> None:
     Args:
         path: Folder of the environment.
         arguments: Requirements, and options of ``uv pip install``.
-        compiled: Compile to bytecode at once. Otherwise the first processes do it, all at the same
-            time, or every process does (``PYTHONDONTWRITEBYTECODE``).
+        compiled: Compile to bytecode at once, for processes that start at the same time. Otherwise
+            the first process compiles what it imports: far less than torch or an agent framework
+            brings, whose whole compilation takes a minute.
     """
     options = ["--compile-bytecode"] if compiled else []
     python = python_of(path)
@@ -120,7 +121,11 @@ def install(path: Path, *arguments: str | Path, compiled: bool = False) -> None:
 
 
 def environment(
-    path: Path, requirements: Sequence[str | Path], made_from: Iterable[Path] = ()
+    path: Path,
+    requirements: Sequence[str | Path],
+    made_from: Iterable[Path] = (),
+    *,
+    compiled: bool = False,
 ) -> Path:
     """Return the Python of an environment that has ``requirements``, installing missing ones.
 
@@ -128,12 +133,13 @@ def environment(
         path: Folder of the environment.
         requirements: Arguments to ``uv pip install``.
         made_from: Files whose change makes the environment stale.
+        compiled: See :func:`install`.
     """
     stamp = stale(path, [*map(str, requirements), *(file.read_text() for file in made_from)])
     if stamp:
         if not python_of(path).exists():
             create(path)
-        install(path, *requirements, compiled=True)
+        install(path, *requirements, compiled=compiled)
         (path / "made-from").write_text(stamp)
     return python_of(path)
 
@@ -153,4 +159,5 @@ def editable(
     suffix = "[test]" if tested else ""
     parts = [part for folder in folders for part in ("-e", f"{folder}{suffix}")]
     projects = [folder / "pyproject.toml" for folder in (ROOT, *folders)]
-    return environment(path, ["-e", f".[{extra}]", *parts, *more], projects)
+    requirements = ["-e", f".[{extra}]", *parts, *more]
+    return environment(path, requirements, projects, compiled=True)

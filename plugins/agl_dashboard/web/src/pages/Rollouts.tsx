@@ -1,7 +1,7 @@
 import { Toggle } from "@base-ui/react/toggle";
 import { ToggleGroup } from "@base-ui/react/toggle-group";
 import { Download } from "lucide-react";
-import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { memo, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate } from "react-router";
 import type { Rollout, RolloutMode, RolloutStatus, Summary } from "../api/client";
 import { PAGE, type RolloutFilter, useCounts, useRolloutPages, useSummaries } from "../api/queries";
@@ -168,19 +168,26 @@ export function RolloutsPage() {
         current={cursor}
         onRange={onRange}
         head={<Head sort={sort} isOld={isOld} onSort={(by) => choose({ sort: by })} />}
-        row={(index, top) => (
-          <Row
-            key={index}
-            index={index}
-            top={top}
-            rollout={at(index)}
-            summaries={summaries}
-            selected={selected}
-            current={index === cursor}
-            onToggle={toggle}
-            onOpen={(id) => open(index, id)}
-          />
-        )}
+        row={(index, top) => {
+          const rollout = at(index);
+          const summary = rollout && summaries?.get(rollout.rollout_id);
+          return (
+            <Row
+              key={index}
+              index={index}
+              top={top}
+              rollout={rollout}
+              score={summary?.reward}
+              tokens={tokensOf(summary)}
+              took={rollout ? duration(secondsOf(rollout)) : NONE}
+              created={rollout ? ago(rollout.start_time) : NONE}
+              selected={rollout !== undefined && selected.has(rollout.rollout_id)}
+              current={index === cursor}
+              onToggle={toggle}
+              onOpen={open}
+            />
+          );
+        }}
       />
       {total === 0 && !waiting && !problem && (
         <p className="empty">{contains || mode || group !== "All" ? "No rollout matches." : "No rollouts yet. They appear here as soon as an algorithm enqueues them."}</p>
@@ -224,18 +231,37 @@ function Head({ sort, isOld, onSort }: { sort: string; isOld: boolean; onSort: (
 
 const FIGURES = new Set(["reward", "duration"]);
 
+function tokensOf(summary: Summary | undefined): number | null {
+  if (summary?.input_tokens == null && summary?.output_tokens == null) return null;
+  return (summary.input_tokens ?? 0) + (summary.output_tokens ?? 0);
+}
+
+/** Seconds of the latest attempt, so far if it runs. */
+function secondsOf(rollout: Rollout): number | null {
+  const attempt = attemptOf(rollout);
+  return attempt ? (attempt.end_time ?? (rollout.end_time || null) ?? now()) - attempt.start_time : null;
+}
+
+function attemptOf(rollout: Rollout) {
+  return "attempt" in rollout ? rollout.attempt : undefined;
+}
+
 interface RowProps {
   index: number;
   top: number;
   rollout: Rollout | undefined;
-  summaries: Map<string, Summary> | null;
-  selected: Map<string, Rollout>;
+  score: number | null | undefined;
+  tokens: number | null;
+  took: string;
+  created: string;
+  selected: boolean;
   current: boolean;
   onToggle: (rollout: Rollout) => void;
-  onOpen: (id: string) => void;
+  onOpen: (index: number, id: string) => void;
 }
 
-function Row({ index, top, rollout, summaries, selected, current, onToggle, onOpen }: RowProps) {
+// Drawn again only if what it shows has changed: a list that is scrolled draws its new rows alone.
+const Row = memo(function Row({ index, top, rollout, score, tokens, took, created, selected, current, onToggle, onOpen }: RowProps) {
   const place = (element: HTMLDivElement | null): void => {
     if (element) element.style.transform = `translateY(${top}px)`;
   };
@@ -247,25 +273,22 @@ function Row({ index, top, rollout, summaries, selected, current, onToggle, onOp
     );
   }
   const id = rollout.rollout_id;
-  const attempt = "attempt" in rollout ? rollout.attempt : undefined;
-  const summary = summaries?.get(id);
-  const tokens = summary && (summary.input_tokens != null || summary.output_tokens != null) ? (summary.input_tokens ?? 0) + (summary.output_tokens ?? 0) : null;
-  const took = attempt ? (attempt.end_time ?? (rollout.end_time || null) ?? now()) - attempt.start_time : null;
+  const attempt = attemptOf(rollout);
   const most = rollout.config?.max_attempts ?? 1;
   return (
     <div
       role="row"
       className="row"
       aria-rowindex={index + 2}
-      data-selected={selected.has(id) || undefined}
+      data-selected={selected || undefined}
       data-current={current || undefined}
       ref={place}
       onClick={(event) => {
-        if (!(event.target as HTMLElement).closest("input, a, label")) onOpen(id);
+        if (!(event.target as HTMLElement).closest("input, a, label")) onOpen(index, id);
       }}
     >
       <span role="cell" className="c-check">
-        <input type="checkbox" aria-label={`Select ${id}`} checked={selected.has(id)} onChange={() => onToggle(rollout)} />
+        <input type="checkbox" aria-label={`Select ${id}`} checked={selected} onChange={() => onToggle(rollout)} />
       </span>
       <span role="cell" className="c-status">
         <Status value={rollout.status} />
@@ -279,7 +302,7 @@ function Row({ index, top, rollout, summaries, selected, current, onToggle, onOp
           onClick={(event) => {
             if (event.metaKey || event.ctrlKey) return;
             event.preventDefault();
-            onOpen(id);
+            onOpen(index, id);
           }}
         >
           {id}
@@ -289,10 +312,10 @@ function Row({ index, top, rollout, summaries, selected, current, onToggle, onOp
         {rollout.mode ?? NONE}
       </span>
       <span role="cell" className="c-num">
-        <Reward value={summary?.reward} text={reward(summary?.reward)} />
+        <Reward value={score} text={reward(score)} />
       </span>
       <span role="cell" className="c-num">
-        {duration(took)}
+        {took}
       </span>
       <span role="cell" className="c-num">
         {attempt ? `${attempt.sequence_id}/${most}` : NONE}
@@ -301,11 +324,11 @@ function Row({ index, top, rollout, summaries, selected, current, onToggle, onOp
         {count(tokens)}
       </span>
       <span role="cell" className="c-time" title={time(rollout.start_time)}>
-        {ago(rollout.start_time)}
+        {created}
       </span>
     </div>
   );
-}
+});
 
 function Selection({ rollouts, onClear }: { rollouts: Rollout[]; onClear: () => void }) {
   const ids = rollouts.map(({ rollout_id }) => rollout_id);

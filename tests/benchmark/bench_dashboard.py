@@ -31,7 +31,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright  # pyrigh
 from agl_store_sqlite import SqliteLightningStore
 from tests.plugins.agl_dashboard.browser.conftest import DESKTOP
 from tests.plugins.agl_dashboard.browser.site import Site
-from tests.plugins.agl_dashboard.browser.test_browser_size import longest_tasks, sixty
+from tests.plugins.agl_dashboard.browser.test_browser_size import sixty, tasks_while_scrolling
 
 pytestmark = pytest.mark.benchmark
 
@@ -152,15 +152,7 @@ def test_training(site: Site, browser: Browser) -> None:
 def scroll(page: Page, browser: Browser) -> None:
     """Print the longest tasks of the page while a wheel scrolls it, and after a jump to the end."""
     table = page.get_by_role("table", name="Rollouts")
-    box = table.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    categories = ["disabled-by-default-devtools.timeline", "toplevel", "__metadata"]
-    browser.start_tracing(page=page, categories=categories)
-    for _ in range(60):
-        page.mouse.wheel(0, 700)
-        page.wait_for_timeout(50)
-    tasks = longest_tasks(browser.stop_tracing())
+    tasks = tasks_while_scrolling(page, browser, lambda: loaded(page))
     print(f"longest tasks while scrolling: {', '.join(f'{each:.0f}' for each in tasks[:5])} ms")
     began = time.monotonic()
     table.evaluate("table => table.scrollTo(0, table.scrollHeight)")

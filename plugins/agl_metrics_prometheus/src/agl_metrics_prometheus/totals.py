@@ -2,8 +2,8 @@
 
 A request of the store server takes 30 to 60 us of CPU time, so its metrics may take little more
 than one. Recording a value appends it to a list, which needs no lock; hot paths hold the list's
-``append`` itself. The lists are summed once a second. An ``array`` would hold less memory, but its
-``append`` takes seven times the instructions.
+``append`` itself. The lists are summed once a second. An ``array`` would hold less memory, but with
+it the cheapest request took 1,470 instructions more for its two values.
 
 The client library writes every value to a memory-mapped file when processes share metrics. For a
 counter and a histogram that takes 3.6 us, and a request has two of each. Here values are summed in

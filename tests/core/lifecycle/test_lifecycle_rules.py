@@ -147,6 +147,22 @@ class TestAbandonedAttempts:
         claimed = attempt().model_copy(update={"start_time": NOW})
         assert lifecycle.is_abandoned(who, claimed) is abandoned
 
+    @pytest.mark.parametrize(
+        ("metadata", "interrupted"),
+        [
+            (None, False),
+            ({"note": "x"}, False),
+            ({"error": "the runner was killed"}, True),
+            ({"error": "cancelled", "error_type": "AgentCancelledError"}, True),
+            ({"error": "division by zero", "error_type": "ZeroDivisionError"}, False),
+        ],
+    )
+    def test_an_error_without_the_agents_exception_is_an_interruption(
+        self, metadata: dict[str, str] | None, interrupted: bool
+    ):
+        ended = attempt("failed", metadata=metadata)
+        assert lifecycle.was_interrupted(ended) is interrupted
+
 
 class TestSpans:
     def arrive(self, of: Rollout, at: Attempt, who: Worker | None = None, latest: bool = True):

@@ -6,15 +6,17 @@
     python3 dev.py slow [ARGS...]      the slow tests
     python3 dev.py lint                ruff, and one version for all packages
     python3 dev.py types               pyright
-    python3 dev.py cover [ARGS...]     the default suite on wheels, with its coverage gate
+    python3 dev.py cover               the tests of light packages on wheels, slow ones too, with
+                                       the coverage gate
+    python3 dev.py lifecycle           the tests of the lifecycle, which cover all of its rules
     python3 dev.py bench [NAME...]     the benchmarks
     python3 dev.py mutate [NAME...]    the share of small faults in components that the conformance
                                        suites catch; see devtools/mutation.py
+    python3 dev.py record [NAME...]    records what each test file uses, for `dev.py ci`
     python3 dev.py dashboard           builds the page of agl-dashboard (Node.js)
     python3 dev.py dist                builds, checks and installs every wheel and sdist
-    python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; --changed [BASE]:
-                                       those that differ from the branch BASE (default: main);
-                                       without arguments, tests that `cover` does not run
+    python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; without arguments,
+                                       tests that `cover` does not run
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch, agent frameworks and
                                        a browser
     python3 dev.py docs [PAGE...]      the site; README.md and docs/, typed into a fresh clone; the
@@ -27,7 +29,8 @@
     python3 dev.py picture             draws docs/images: the demo, which it runs, and the concepts
     python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
     python3 dev.py version [X.Y.Z]     prints the version of all packages, or sets it
-    python3 dev.py ci [STEP...]        all of it, as CI does
+    python3 dev.py ci [--all|--plan]   what the changes since the last gate can break, as CI runs
+                                       it; --help says more
 
 Tests run in several processes; `-n0` runs them in one, which `--pdb` and `-s` need. Tests marked
 `timing` run after the others, one at a time. Environments live in .venv and .envs.
@@ -38,37 +41,32 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from devtools import dashboard as dashboard_page
 from devtools import (
-    debian,
     demo_picture,
     diagrams,
     distributions,
     environments,
+    gate,
     llms_page,
     newcomer,
     packages,
     performance_page,
-    prometheus,
     scale_page,
+    suites,
     walk_docs,
 )
 from devtools.environments import ENVS, editable, environment
-from devtools.packages import Package
-from devtools.process import CORES, ROOT, every, exit_code, once, run
+from devtools.process import ROOT, every, exit_code, run
 
 DEMO_PLUGINS = ("agl_bundle", "agl_algo_apo")
-LIFECYCLE_FILE = "*/agl_core/lifecycle.py"
-LINE_COVERAGE_PERCENT = 90
-# Tests wait for sockets and processes about half of their time.
-WORKERS = 2 * CORES
-NOTHING_COLLECTED = 5
-VLLM_PYTHON = "AGL_TEST_VLLM_PYTHON"
+COVERED_PERCENT = 90
+"""What the default suite covers at least of all installed packages."""
 
 
 # -- environments ----------------------------------------------------------------------------------
@@ -77,13 +75,6 @@ VLLM_PYTHON = "AGL_TEST_VLLM_PYTHON"
 def demo_python() -> Path:
     folders = [package.folder for package in packages.with_requirements(DEMO_PLUGINS)]
     return editable(ROOT / ".venv", "demo", folders)
-
-
-@once
-def dev_python() -> Path:
-    """Return the Python of the development environment: the core and every light plugin."""
-    folders = [package.folder for package in packages.light_plugins()]
-    return editable(ROOT / ".venv", "dev", folders)
 
 
 def demo(arguments: Sequence[str]) -> None:
@@ -98,82 +89,68 @@ def demo(arguments: Sequence[str]) -> None:
 # -- tests -----------------------------------------------------------------------------------------
 
 
-def pytest(
-    command: Sequence[str | Path], *arguments: str | Path, env: Mapping[str, str] | None = None
-) -> None:
-    """Run tests in several processes, then those marked ``timing`` one at a time.
-
-    Args:
-        command: The command that runs pytest: a Python, its options and ``-m pytest``.
-        arguments: Arguments to pytest; they may replace the number of processes.
-        env: What to add to the environment.
-    """
-    # A run that goes on after the crash of a worker can wait for it for ever.
-    crashes = ("--max-worker-restart", "0")
-    spread = ("-n", str(WORKERS), "--dist", "loadgroup", *crashes, "--timing", "skip")
-    codes = {
-        exit_code(*command, *spread, *arguments, env=env),
-        exit_code(*command, *arguments, "-n0", "--timing", "only", env=env),
-    }
-    if codes != {NOTHING_COLLECTED}:
-        codes -= {NOTHING_COLLECTED}
-    if any(codes):
-        sys.exit(max(codes))
-
-
-def pytest_of(python: Path) -> list[str | Path]:
-    return [python, "-m", "pytest", *second_try()]
-
-
-def second_try() -> list[str]:
-    """Return what makes CI, whose machine has other guests, run a failed test once more.
-
-    The summary names the tests that needed it. Each is a fault to mend, in the code or the test.
-    """
-    return ["--reruns", "1", "-raR"] if os.environ.get("CI") else []
-
-
 def test(arguments: Sequence[str]) -> None:
-    pytest(pytest_of(dev_python()), *arguments)
+    suites.pytest(suites.pytest_of(suites.dev_python()), *arguments)
 
 
 def slow(arguments: Sequence[str]) -> None:
-    pytest(pytest_of(dev_python()), "-m", "slow and not benchmark and not heavy", *arguments)
+    suites.pytest(suites.pytest_of(suites.dev_python()), "-m", suites.SLOW, *arguments)
 
 
 def cover(arguments: Sequence[str]) -> None:
-    """Run the default suite with branch coverage and hold it to the gates.
+    """Run the tests of light packages with branch coverage and hold the default ones to the gates.
 
-    It runs on wheels, so that the step `plugins` need not run the same tests once more.
-
-    Not pytest-cov: pytest's plugins import the core before it starts to measure. Coverage starts
-    with each worker's interpreter instead, out of a path file of its own.
+    They run on wheels and record what they use. Not pytest-cov: pytest's plugins import the core
+    before it starts to measure. Coverage starts with each interpreter instead, out of a path file
+    of its own.
     """
+    del arguments
     python = distributions.light_together()
-    measured = [python, "-P", "-m", "coverage"]
-    run(*measured, "erase")
-    measure = {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")}
-    pytest(installed(python), *arguments, env=tests_on_path() | measure)
-    run(*measured, "combine", "--quiet")
-    run(*measured, "report", "--skip-covered", f"--fail-under={LINE_COVERAGE_PERCENT}")
-    run(*measured, "report", f"--include={LIFECYCLE_FILE}", "--fail-under=100")
+    gate.record([gate.LIGHT])
+    data = gate.unmarked_data(gate.LIGHT)
+    measured = (python, "-P", "-m", "coverage")
+    run(*measured, "combine", "--quiet", f"--rcfile={data / 'coveragerc'}", data)
+    # Of programs that tests wrote into their folders only the data are left.
+    report = (
+        *measured,
+        "report",
+        "--skip-covered",
+        "--ignore-errors",
+        f"--data-file={data / 'data'}",
+    )
+    run(*report, "--include=*/site-packages/agl_*", f"--fail-under={COVERED_PERCENT}")
+
+
+def lifecycle(arguments: Sequence[str]) -> None:
+    """Hold the tests of the lifecycle alone to all lines and branches of its rules."""
+    python, rules = suites.dev_python(), "agl_core/lifecycle.py"
+    measured = (python, "-m", "coverage")
+    data = f"--data-file={ENVS / 'lifecycle-coverage'}"
+    tests = ("-m", "pytest", "-q", "-n0", "tests/core/lifecycle", *arguments)
+    run(*measured, "run", "--branch", f"--include=*/{rules}", data, *tests)
+    run(*measured, "report", data, "--show-missing", "--fail-under=100")
 
 
 def bench(arguments: Sequence[str]) -> None:
     files = [f"tests/benchmark/bench_{name}.py" for name in arguments] or ["tests/benchmark"]
-    run(*pytest_of(dev_python()), "-m", "benchmark", "-s", "--timeout=0", *files)
+    run(*suites.pytest_of(suites.dev_python()), "-m", "benchmark", "-s", "--timeout=0", *files)
+
+
+def record(arguments: Sequence[str]) -> None:
+    """Record what each test file uses, for the choice of tests; see :mod:`devtools.gate`."""
+    gate.record(arguments)
 
 
 def mutate(arguments: Sequence[str]) -> None:
     """Run mutants of components under their conformance suites; takes minutes per component."""
-    run(dev_python(), "-m", "devtools.mutation", *arguments)
+    run(suites.dev_python(), "-m", "devtools.mutation", *arguments)
 
 
 # -- checks ----------------------------------------------------------------------------------------
 
 
 def lint(arguments: Sequence[str]) -> None:
-    python = dev_python()
+    python = suites.dev_python()
     run(python, "-m", "ruff", "check", *arguments)
     run(python, "-m", "ruff", "format", "--check", *arguments)
     run(str(Path(python).with_name("lint-imports")), "--no-cache")  # the layers of the core
@@ -184,7 +161,7 @@ def lint(arguments: Sequence[str]) -> None:
 
 
 def types(arguments: Sequence[str]) -> None:
-    run(dev_python(), "-m", "pyright", *arguments)
+    run(suites.dev_python(), "-m", "pyright", *arguments)
 
 
 def version(arguments: Sequence[str]) -> None:
@@ -217,12 +194,7 @@ def plugins(arguments: Sequence[str]) -> None:
     those of each heavy one in an environment of its own. Without arguments, tests of the default
     suite are left to `cover`, which runs them in the same environment.
     """
-    if arguments[:1] == ["--changed"]:
-        base = arguments[1] if len(arguments) > 1 else "main"
-        chosen = packages.changed_since(base)
-        print(f"differ from {base}: {', '.join(p.module for p in chosen) or 'none'}", flush=True)
-    else:
-        chosen = packages.named(arguments)
+    chosen = packages.named(arguments)
     light = [package for package in chosen if not package.heavy]
     jobs: dict[str, Callable[[], None]] = {}
     if light:
@@ -230,90 +202,28 @@ def plugins(arguments: Sequence[str]) -> None:
     by_default = () if arguments else packages.tested_by_default()
     tested = [p.tests for p in light if p.tests.exists() and p.tests not in by_default]
     if tested:
-        jobs["light plugins together"] = partial(test_together, tested)
+        jobs["light plugins together"] = partial(suites.run_light, tested, suites.NOT_HEAVY)
     every(
-        jobs | {p.module: partial(test_alone, p) for p in chosen if p.heavy},
+        jobs | {p.module: partial(suites.run_heavy, p) for p in chosen if p.heavy},
         side_by_side=[p.module for p in chosen if p.heavy and not p.exclusive],
     )
 
 
-def test_together(folders: Sequence[Path]) -> None:
-    python = distributions.light_together()
-    marked = ("-m", "not benchmark and not heavy")
-    pytest(installed(python), *marked, *folders, env=tests_on_path())
-
-
-def test_alone(package: Package) -> None:
-    python = distributions.alone(package)
-    # Jobs that run side by side share the processes.
-    workers = WORKERS if package.exclusive else WORKERS // CORES
-    processes = ("-n", str(workers) if package.parallel else "0")
-    marked = ("-m", "not benchmark and not heavy")
-    pytest(installed(python), *marked, *processes, package.tests, env=tests_on_path())
-
-
-def installed(python: Path) -> list[str | Path]:
-    """Return what runs pytest on installed packages: -P keeps the working tree off the path."""
-    return [python, "-P", "-m", "pytest", *second_try()]
-
-
-def tests_on_path() -> dict[str, str]:
-    """Return the variables with which child processes of tests import test modules by name.
-
-    A spawned process imports ``tests.plugins...``. The repository's root must not be on its path,
-    since the working tree would hide what is installed; a folder that holds only the tests, and
-    the tools that some of them test, may.
-    """
-    folder = ENVS / "tests-path"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("tests", "devtools"):
-        link = folder / name
-        if not link.exists():
-            link.symlink_to(ROOT / name, target_is_directory=True)
-    return {"PYTHONPATH": str(folder)}
-
-
 def heavy(arguments: Sequence[str]) -> None:
     """Run what needs vLLM, torch, agent frameworks or a browser, each in its own environment."""
-    examples = {path.stem: path for path in sorted((ROOT / "tests/envs/examples").glob("*.txt"))}
+    examples = suites.examples_with_environments()
     names = [name for name in arguments if name not in examples]
     chosen = packages.named(names) if names or not arguments else []
-    chosen = [package for package in chosen if mentioned_in_tests(package, "mark.heavy")]
-    if any(mentioned_in_tests(package, "chromium") for package in chosen):
-        debian.install("chromium")
-
-    def test_example(name: str) -> None:
-        python = environment(ENVS / name, ["-r", examples[name]], [examples[name]])
-        run(*pytest_of(python), f"tests/examples/{name}", "-m", "heavy")
-
-    def test_plugin(package: Package) -> None:
-        env = tests_on_path()
-        if mentioned_in_tests(package, VLLM_PYTHON):
-            env[VLLM_PYTHON] = str(vllm_python())
-        python = distributions.alone(package, fresh=False)
-        run(*installed(python), package.tests, "-m", "heavy", env=env)
-
-    jobs = {n: partial(test_example, n) for n in examples if not arguments or n in arguments}
+    chosen = [package for package in chosen if suites.has_heavy_tests(package)]
+    jobs = {
+        name: partial(suites.run_example, name)
+        for name in examples
+        if not arguments or name in arguments
+    }
     every(
         # The longest jobs are among the packages; they start first.
-        {package.module: partial(test_plugin, package) for package in chosen} | jobs,
+        {package.module: partial(suites.run_in_earnest, package) for package in chosen} | jobs,
         side_by_side=[*jobs, *(package.module for package in chosen if not package.exclusive)],
-    )
-
-
-def mentioned_in_tests(package: Package, word: str) -> bool:
-    return any(word in path.read_text() for path in package.tests.rglob("*.py"))
-
-
-@once
-def vllm_python() -> Path:
-    """Return a Python that has vLLM for the CPU, whose pins agree with no other package's."""
-    needs = ROOT / "tests/envs"
-    requirements, overrides = needs / "vllm.txt", needs / "vllm-overrides.txt"
-    return environment(
-        ENVS / "vllm",
-        ["--override", overrides, "--requirement", requirements],
-        [requirements, overrides],
     )
 
 
@@ -339,7 +249,7 @@ def lowest(arguments: Sequence[str]) -> None:
     environments.uv("pip", "check", "--quiet", "--python", python)
     # Old releases warn about this Python in ways that newer ones have mended.
     warnings = ("-W", "default::DeprecationWarning")
-    pytest(pytest_of(python), *warnings, *(arguments or LOWEST_TESTS))
+    suites.pytest(suites.pytest_of(python), *warnings, *(arguments or LOWEST_TESTS))
 
 
 def docs(arguments: Sequence[str]) -> None:
@@ -371,14 +281,14 @@ def site(arguments: Sequence[str]) -> None:
 
 def settings(arguments: Sequence[str]) -> None:
     """Write docs/settings.md from the code."""
-    run(dev_python(), "-m", "devtools.settings_page", *arguments)
+    run(suites.dev_python(), "-m", "devtools.settings_page", *arguments)
 
 
 def picture(arguments: Sequence[str]) -> None:
     """Run the demo and draw the picture of the README, and those of the concept pages."""
     del arguments
     diagrams.write()
-    demo_picture.write(dev_python())
+    demo_picture.write(suites.dev_python())
 
 
 def llms(arguments: Sequence[str]) -> None:
@@ -389,44 +299,39 @@ def llms(arguments: Sequence[str]) -> None:
 
 def performance(arguments: Sequence[str]) -> None:
     """Run benchmarks and write docs/performance.md from their output."""
-    performance_page.write(dev_python(), tuple(arguments) or performance_page.BENCHMARKS)
+    performance_page.write(suites.dev_python(), tuple(arguments) or performance_page.BENCHMARKS)
 
 
 def scale(arguments: Sequence[str]) -> None:
     """Measure what a rollout costs each part of a cluster, and write docs/scale.md."""
     del arguments
-    scale_page.write(dev_python())
+    scale_page.write(suites.dev_python())
 
 
 def ci(arguments: Sequence[str]) -> None:
-    """Run every check, or the named ones, in CI's order, with the time each took."""
-    steps = {step.__name__: step for step in STEPS}
-    unknown = set(arguments) - set(steps)
-    if unknown:
-        sys.exit(f"no such step: {', '.join(sorted(unknown))}")
-    debian.install()
-    prometheus.install()
-    chosen: dict[str, Callable[[], None]] = {
-        name: partial(steps[name], []) for name in steps if not arguments or name in arguments
-    }
-    if lint.__name__ in chosen and types.__name__ in chosen:
-        # Each keeps one core busy; nothing in them has a deadline.
-        both = {name: chosen.pop(name) for name in (types.__name__, lint.__name__)}
-        chosen = {"types and lint": partial(every, both, side_by_side=both)} | chosen
-    every(chosen)
+    """Run what the changes since the last gate can break; see :mod:`devtools.gate`."""
+    gate.main(arguments, COMMANDS)
 
 
-# The steps whose last run executes tests come last: CI reads the closing line of the last runner.
-STEPS = (lint, types, cover, slow, dist, docs, lowest, plugins, heavy)
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     function.__name__: function
     for function in (
-        *STEPS,
+        lint,
+        types,
+        cover,
+        lifecycle,
+        slow,
+        dist,
+        docs,
+        lowest,
+        plugins,
+        heavy,
         demo,
         dashboard,
         test,
         bench,
         mutate,
+        record,
         settings,
         site,
         picture,

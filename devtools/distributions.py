@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,11 @@ from devtools.process import ROOT, once, output_of, run, say
 
 DIST = ROOT / "dist"
 DOCTOR = "agl-doctor"
+LIGHT = ENVS / "light"
+"""The environment of the light packages with what their tests need."""
+TOGETHER = ENVS / "all"
+"""The environment of all packages: light ones with their libraries, heavy ones without."""
+MISSING_LIBRARY = re.compile(r"No module named '(?!agl_)")
 TEST_TOOLS = (
     *("hypothesis>=6.112", "pytest<9.2", "pytest-asyncio", "pytest-rerunfailures>=16.0"),
     *("pytest-timeout", "pytest-xdist"),
@@ -74,7 +80,7 @@ def install_together() -> None:
     The libraries of heavy packages conflict with each other, so heavy packages are installed
     without their libraries. `agl plugins list` reads only metadata and must still list them.
     """
-    path = ENVS / "all"
+    path = TOGETHER
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     light = [package for package in everything() if not package.heavy]
@@ -97,28 +103,59 @@ def list_plugins(path: Path) -> set[str]:
     return {".".join(line.split()[:2]) for line in lines[1:]}
 
 
+def try_all() -> None:
+    """Try the plugins of every package where all are installed together.
+
+    The libraries of heavy packages are missing there: their plugins are shown with their
+    configuration, which needs none of them, and are not built.
+    """
+    if not python_of(TOGETHER).exists():
+        install_together()
+
+    _try_each("together", all_plugins(), _shown_or_tried)
+
+
+def _shown_or_tried(package: Package) -> None:
+    if not package.entry_points:
+        import_module(TOGETHER, package)
+    elif not package.heavy:
+        try_plugins(TOGETHER, package)
+    else:
+        try:
+            show_plugins(TOGETHER, package)
+        except SystemExit as problem:
+            # Some configurations import the library that they are for.
+            if not MISSING_LIBRARY.search(str(problem)):
+                raise
+
+
+def _try_each(how: str, packages: Iterable[Package], try_one: Callable[[Package], None]) -> None:
+    """Try packages on all cores, and exit if one does not work."""
+
+    def problem_of(package: Package) -> tuple[Package, str]:
+        try:
+            try_one(package)
+        except SystemExit as problem:
+            return package, str(problem)
+        return package, ""
+
+    failed: list[str] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for package, problem in pool.map(problem_of, packages):
+            say(f"{package.module} {how}: {problem or 'ok'}")
+            if problem:
+                failed.append(package.module)
+    if failed:
+        sys.exit(f"{how}, these do not work: {', '.join(failed)}")
+
+
 # -- each alone ------------------------------------------------------------------------------------
 
 
 def smoke_alone(packages: Iterable[Package]) -> None:
     """Install each package alone; check that its plugins load, build and print their help."""
     build()
-    failed = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for package, problem in pool.map(_smoke_or_problem, packages):
-            say(f"{package.module} alone: {problem or 'ok'}")
-            if problem:
-                failed.append(package.module)
-    if failed:
-        sys.exit(f"alone, these do not work: {', '.join(failed)}")
-
-
-def _smoke_or_problem(package: Package) -> tuple[Package, str]:
-    try:
-        smoke(package)
-    except SystemExit as problem:
-        return package, str(problem)
-    return package, ""
+    _try_each("alone", packages, smoke)
 
 
 def smoke(package: Package) -> None:
@@ -134,21 +171,41 @@ def smoke(package: Package) -> None:
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     install(path, *from_here(everything()), package.name, DOCTOR)
-    python = python_of(path)
-    output_of(python, "-P", "-c", f"import {package.module}", cwd=path)
     missing = set(package.entry_points) - list_plugins(path)
     if missing:
         sys.exit(f"`agl plugins list` does not show {', '.join(sorted(missing))}")
+    try_plugins(path, package)
+    shutil.rmtree(path)
+
+
+def try_plugins(path: Path, package: Package) -> None:
+    """Import a package that an environment has, and load, build and show each of its plugins.
+
+    Raises:
+        SystemExit: Something does not work.
+    """
+    import_module(path, package)
     # This loads each plugin in a separate process and builds the components without options.
     own = ("--dist", package.name) if package.entry_points else ()
     output_of(program_of(path, "agl"), "plugins", "doctor", "--strict", *own, cwd=path)
+    show_plugins(path, package)
+
+
+def import_module(path: Path, package: Package) -> None:
+    output_of(python_of(path), "-P", "-c", f"import {package.module}", cwd=path)
+
+
+def show_plugins(path: Path, package: Package) -> None:
+    """Print the configuration of each plugin of a package, or the help of a command."""
     for point in package.entry_points:
         kind, _, name = point.partition(".")
-        if kind == "command":
-            output_of(program_of(path, "agl"), name, "--help", cwd=path)
-        else:
-            output_of(program_of(path, "agl"), "plugins", "show", point, cwd=path)
-    shutil.rmtree(path)
+        shown = (name, "--help") if kind == "command" else ("plugins", "show", point)
+        output_of(program_of(path, "agl"), *shown, cwd=path)
+
+
+def folder_of(package: Package) -> Path:
+    """Return the folder of the environment of one package and its tests."""
+    return ENVS / package.module
 
 
 def alone(package: Package, *, fresh: bool = True) -> Path:
@@ -158,7 +215,7 @@ def alone(package: Package, *, fresh: bool = True) -> Path:
         package: The package.
         fresh: Recreate the environment; if False, an existing one keeps its libraries.
     """
-    path = ENVS / package.module
+    path = folder_of(package)
     if fresh or not python_of(path).exists():
         shutil.rmtree(path, ignore_errors=True)
         create(path)
@@ -172,7 +229,7 @@ def light_together() -> Path:
 
     The core has its `dev` extra, which is what the default suite needs.
     """
-    path = ENVS / "light"
+    path = LIGHT
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     wanted = [package.requirement() for package in all_plugins() if not package.heavy]

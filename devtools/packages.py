@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from devtools.process import ROOT, output_of
+from devtools.process import ROOT
 
 CORE_MODULE = "agl_core"
 REQUIREMENT = re.compile(r'"(agl-[a-z0-9-]+)(\[[a-z0-9,_-]+\])?([<>=!~][^";]*)?"')
@@ -159,31 +159,6 @@ def readme_problems() -> list[str]:
         for package in all_plugins()
         if install_line(package) not in (package.folder / "README.md").read_text()
     ]
-
-
-# -- what a change touches -------------------------------------------------------------------------
-
-
-def changed_since(base: str) -> list[Package]:
-    """Return the plugins that changes since ``base`` affect, uncommitted changes included.
-
-    A plugin is affected if a file of it, of its tests, or of a package that it requires changed.
-    """
-    merge_base = output_of("git", "merge-base", base, "HEAD").strip()
-    files = output_of("git", "diff", "--name-only", merge_base).splitlines()
-    files += output_of("git", "ls-files", "--others", "--exclude-standard").splitlines()
-    touched = {package.name for package in everything() if any(_is_in(package, f) for f in files)}
-    while True:
-        more = {package.name for package in all_plugins() if package.own_requirements & touched}
-        if more <= touched:
-            return [package for package in all_plugins() if package.name in touched]
-        touched |= more
-
-
-def _is_in(package: Package, file: str) -> bool:
-    if package == core():
-        return file.startswith(f"{CORE_MODULE}/") or file == "pyproject.toml"
-    return file.startswith((f"plugins/{package.module}/", f"tests/plugins/{package.module}/"))
 
 
 # -- one version -----------------------------------------------------------------------------------

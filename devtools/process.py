@@ -80,7 +80,16 @@ def once(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def every(jobs: Mapping[str, Callable[[], object]], *, side_by_side: Collection[str] = ()) -> None:
-    """Run each job, print its name and its duration, and exit at the end if any job failed.
+    """Run each job as :func:`attempt` does, and exit at the end if any job failed."""
+    _, failed = attempt(jobs, side_by_side=side_by_side)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def attempt(
+    jobs: Mapping[str, Callable[[], object]], *, side_by_side: Collection[str] = ()
+) -> tuple[dict[str, float], list[str]]:
+    """Run each job, and print its name and its duration.
 
     Later jobs run even if an earlier job failed.
 
@@ -88,8 +97,11 @@ def every(jobs: Mapping[str, Callable[[], object]], *, side_by_side: Collection[
         jobs: The jobs by name.
         side_by_side: Names of jobs that run after the others, as many at a time as there are
             cores. The output of such a job's commands is printed whole, after the job's end.
+
+    Returns:
+        The duration of each job in seconds, and the names of the jobs that failed.
     """
-    durations: list[str] = []
+    durations: dict[str, float] = {}
     failed: list[str] = []
 
     def timed(name: str) -> str:
@@ -100,9 +112,8 @@ def every(jobs: Mapping[str, Callable[[], object]], *, side_by_side: Collection[
         except SystemExit as end:
             failed.append(name)
             said = f"-- {name} failed: {end}\n"
-        duration = f"{name} {time.monotonic() - start:.0f} s"
-        durations.append(duration)
-        return f"{said}-- {duration}"
+        durations[name] = time.monotonic() - start
+        return f"{said}-- {name} {durations[name]:.0f} s"
 
     def captured(name: str) -> str:
         with TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
@@ -119,6 +130,5 @@ def every(jobs: Mapping[str, Callable[[], object]], *, side_by_side: Collection[
         for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
             say(text)
     if len(durations) > 1:
-        say("-- " + ", ".join(durations))
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+        say("-- " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in durations.items()))
+    return durations, failed

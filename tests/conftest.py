@@ -31,12 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Measure the coverage of this process alone: its children would take much longer."""
-    if not config.getoption("numprocesses", None):
-        os.environ.pop("COVERAGE_PROCESS_START", None)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect without garbage collection, and leave what was collected out of it later.

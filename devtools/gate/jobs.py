@@ -1,0 +1,91 @@
+"""Runs the jobs of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from devtools import distributions, packages, suites
+from devtools.gate.plan import Job
+from devtools.process import attempt
+
+CHECKS = ("types", "lint")
+
+Step = Callable[[Sequence[str]], None]
+
+
+def light(tests: Sequence[str]) -> None:
+    suites.run_light(tests, suites.UNMARKED)
+
+
+def slow(tests: Sequence[str]) -> None:
+    suites.run_light(tests, suites.SLOW)
+
+
+def alone(modules: Sequence[str]) -> None:
+    """Try light packages in environments of their own; without names, all of them."""
+    chosen = packages.named(modules) if modules else packages.light_plugins()
+    distributions.smoke_alone(chosen)
+
+
+def contract(tests: Sequence[str]) -> None:
+    """Try every plugin in the environment of all packages, and the suites in short form."""
+    distributions.try_all()
+    if tests:
+        suites.run_light(tests, suites.UNMARKED, "-p", "devtools.gate.contract")
+
+
+def affected(tests: Sequence[str]) -> None:
+    """Run test files of one heavy package in its environment."""
+    (name,) = {test.split("/")[2] for test in tests}
+    (package,) = packages.named([name])
+    suites.run_heavy(package, tests)
+
+
+def package(modules: Sequence[str]) -> None:
+    """Run all tests of a package that has an environment of its own or tests marked ``heavy``."""
+    (chosen,) = packages.named(modules)
+    if chosen.heavy:
+        suites.run_heavy(chosen)
+    if suites.has_heavy_tests(chosen):
+        suites.run_in_earnest(chosen)
+
+
+def example(names: Sequence[str]) -> None:
+    (name,) = names
+    suites.run_example(name)
+
+
+STEPS: Mapping[str, Step] = {
+    step.__name__: step for step in (light, slow, alone, contract, affected, package, example)
+}
+
+
+def run(
+    groups: Sequence[Sequence[Job]], commands: Mapping[str, Step]
+) -> tuple[dict[str, float], list[str]]:
+    """Run jobs; in each group those that may run beside others come last.
+
+    Args:
+        groups: Groups of jobs, one after the other.
+        commands: The commands of ``dev.py`` by name: steps beside :data:`STEPS`.
+
+    Returns:
+        The duration of each job by its name, in seconds, and the names of the jobs that failed.
+    """
+    steps = {**commands, **STEPS}
+    durations: dict[str, float] = {}
+    failed: list[str] = []
+    for group in groups:
+        # Checks come first: they are short, and nothing in them has a deadline.
+        for jobs in (
+            [j for j in group if j.step in CHECKS],
+            [j for j in group if j.step not in CHECKS],
+        ):
+            took, bad = attempt(
+                {job.name: partial(steps[job.step], job.arguments) for job in jobs},
+                side_by_side=[job.name for job in jobs if job.beside],
+            )
+            durations |= took
+            failed += bad
+    return durations, failed

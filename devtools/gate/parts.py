@@ -1,0 +1,178 @@
+"""Divides the repository into parts: what changes together, and the tests of each part.
+
+A part is a package, an example, or one of the folders beside them. A part requires the packages
+that it installs or imports; whatever has no list of requirements may use everything.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from devtools import packages, suites
+from devtools.packages import Package
+
+IMPORTED_PACKAGE = re.compile(r"^\s*(?:from|import) (agl_\w+)", re.MULTILINE)
+SLOW_MARK = re.compile(r"mark\.slow\b")
+SUITE_CLASS = re.compile(r"^class \w+\([^)]*(?:Suite|Tests)\b", re.MULTILINE)
+PLAIN_PARTS: Mapping[str, tuple[str, ...]] = {
+    "docs": ("docs/", "tests/docs/", "devtools/docs_site/", "mkdocs.yml"),
+    "devtools": ("devtools/", "tests/devtools/", "dev.py", ".ci/", "Makefile", ".pre-commit"),
+    "deploy": ("deploy/",),
+    "e2e": ("tests/e2e/",),
+    "benchmark": ("tests/benchmark/",),
+    "frameworks": ("tests/frameworks/",),
+    "examples": ("examples/README.md", "tests/examples/test_recipes.py"),
+}
+"""Parts that are not packages: the beginnings of their files' paths."""
+ANYTHING = frozenset({"docs", "e2e", "examples"})
+"""Parts that may use every package; a recorded run says which of their tests use what."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What changes together.
+
+    Attributes:
+        name: The module of a package, or the folder's name: ``agl_codec``, ``examples/sql_agent``.
+        places: Beginnings of the paths of its files.
+        requires: Names of the packages that it requires, directly or not.
+        package: The package, if it is one.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    requires: frozenset[str] = frozenset()
+    package: Package | None = None
+
+    @property
+    def heavy(self) -> bool:
+        return self.package is not None and self.package.heavy
+
+
+class Tree:
+    """The files of the repository, by part.
+
+    Args:
+        root: The root of the repository.
+        files: Paths of its files, relative to the root.
+    """
+
+    def __init__(self, root: Path, files: Iterable[str]) -> None:
+        self.root = root
+        self.files = sorted(files)
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """All parts by name. A file belongs to the part with the longest fitting place."""
+        required = {p.module: _required_by(p) for p in packages.everything()}
+        found = [
+            Part(p.module, _places_of(p), required[p.module], p) for p in packages.everything()
+        ]
+        everything = frozenset(required)
+        for name, places in PLAIN_PARTS.items():
+            found.append(Part(name, places, everything if name in ANYTHING else frozenset()))
+        for example in sorted({f.split("/")[1] for f in self.files if f.count("/") > 1}):
+            places = (f"examples/{example}/", f"tests/examples/{example}/")
+            mine = [f for f in self.files if f.startswith(places) and f.endswith(".py")]
+            if any(f.startswith("examples/") for f in mine):
+                names = {name for f in mine for name in IMPORTED_PACKAGE.findall(self.text(f))}
+                names &= everything
+                required_here = frozenset(names.union(*(required[name] for name in names)))
+                found.append(Part(f"examples/{example}", places, required_here))
+        return {part.name: part for part in found}
+
+    def part_of(self, file: str) -> Part | None:
+        """Return the part that a file belongs to; None for one that concerns no part alone."""
+        fitting = [
+            (len(place), part.name)
+            for part in self.parts.values()
+            for place in part.places
+            if file.startswith(place)
+        ]
+        return self.parts[max(fitting)[1]] if fitting else None
+
+    def text(self, file: str) -> str:
+        """Return the text of a file; a file that is gone has none."""
+        path = self.root / file
+        return path.read_text(errors="replace") if path.is_file() else ""
+
+    @cached_property
+    def test_files(self) -> dict[str, Part]:
+        """Every file with tests, and the part whose tests they are."""
+        return {
+            file: part
+            for file in self.files
+            if file.startswith("tests/") and Path(file).name.startswith("test_")
+            if file.endswith(".py") and (part := self.part_of(file))
+        }
+
+    def tests_of(self, part: Part) -> list[str]:
+        return [file for file, owner in self.test_files.items() if owner == part]
+
+    def is_slow(self, test: str) -> bool:
+        """Whether some tests of a file are marked ``slow``."""
+        return bool(SLOW_MARK.search(self.text(test)))
+
+    def has_suite(self, test: str) -> bool:
+        """Whether a file seems to hold a component to a conformance suite."""
+        return bool(SUITE_CLASS.search(self.text(test)))
+
+    @cached_property
+    def _test_imports(self) -> dict[str, set[str]]:
+        """The test modules that each test module imports, as paths."""
+        return {
+            file: set(_imported_tests(self.text(file)))
+            for file in self.files
+            if file.startswith("tests/") and file.endswith(".py")
+        }
+
+    def importers(self, helper: str) -> set[str]:
+        """Return the test files that import a module of the tests, directly or not."""
+        reached, more = {helper}, {helper}
+        while more:
+            more = {f for f, names in self._test_imports.items() if names & more} - reached
+            reached |= more
+        return {file for file in reached if file in self.test_files}
+
+
+def has_heavy_tests(part: Part) -> bool:
+    return part.package is not None and suites.has_heavy_tests(part.package)
+
+
+def _places_of(package: Package) -> tuple[str, ...]:
+    if package == packages.core():
+        return ("agl_core/", "tests/core/", "requirements.txt")
+    return (f"plugins/{package.module}/", f"tests/plugins/{package.module}/")
+
+
+def _required_by(package: Package) -> frozenset[str]:
+    """Return the modules of the packages that a package or its tests require, directly or not."""
+    by_name = {p.name: p for p in packages.everything()}
+    reached: set[str] = set()
+    more = {name for name in package.own_requirements if name in by_name}
+    while more:
+        reached |= more
+        found = {name for dist in more for name in by_name[dist].own_requirements}
+        more = (found & set(by_name)) - reached
+    return frozenset(by_name[name].module for name in reached)
+
+
+def _imported_tests(source: str) -> Iterator[str]:
+    """Yield the paths of the modules of the tests that a source imports."""
+    if "tests." not in source:
+        return
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            # `from tests.e2e import networks` names a module, or what is in one.
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if name.startswith("tests."):
+                yield f"{name.replace('.', '/')}.py"

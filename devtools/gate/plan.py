@@ -1,0 +1,369 @@
+"""Plans a gate: the jobs that a change requires, and the deep suites that the time left is for.
+
+A plan depends on the tree, the recorded run and the record alone, so it is the same wherever it is
+made: after a change has landed, the plan of its commit says what its gate ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from devtools import newcomer, packages, suites, walk_docs
+from devtools.gate.parts import Part, has_heavy_tests
+from devtools.gate.runs import Record
+from devtools.gate.selection import Context, choose
+from devtools.process import CORES
+
+BUDGET_SECONDS = 1800
+"""Time of a gate whose change requires less: what is left goes to the deep suites."""
+UNKNOWN_SECONDS = 300
+"""Assumed time of a job that never ran."""
+START_SECONDS = 20
+"""Time of a run of pytest beside its tests: it collects twice, the second time for ``timing``."""
+ENVIRONMENT_SECONDS = 60
+"""Time of the installation of a heavy package from a cache of its libraries."""
+NEVER = date(2000, 1, 1)
+VLLM_NEEDS = "tests/envs/vllm"
+FRAMEWORKS = "tests/frameworks"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing that a gate runs.
+
+    Attributes:
+        step: What runs; see :mod:`devtools.gate.jobs`.
+        arguments: To what: test files, pages, or names of packages.
+        why: The reason, for people.
+        seconds: How long it took last time, or an estimate from the recorded run; None if unknown.
+        beside: Whether other jobs may run at the same time.
+        label: What tells it from other jobs of its step: a package, an example, a part.
+        covers: Names of the deep suites that it runs.
+    """
+
+    step: str
+    arguments: tuple[str, ...] = ()
+    why: str = ""
+    seconds: float | None = None
+    beside: bool = False
+    label: str = ""
+    covers: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The step and the label: ``lint``, ``package agl_algo_grpo``."""
+        return f"{self.step} {self.label}".strip()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a gate runs.
+
+    Attributes:
+        required: Jobs that the change requires.
+        rotation: What the time left is for: tests of heavy packages that use what changed, then
+            deep suites, those that ran longest ago first.
+        later: Deep suites for which no time is left.
+        chosen: The chosen test files, each with its reason.
+        parts: Names of the changed parts.
+    """
+
+    required: tuple[Job, ...]
+    rotation: tuple[Job, ...]
+    later: tuple[Job, ...]
+    chosen: Mapping[str, str]
+    parts: tuple[str, ...]
+
+
+def gate(context: Context, record: Record, budget: float = BUDGET_SECONDS) -> Plan:
+    """Plan the gate of a change.
+
+    Args:
+        context: The tree, the recorded run and the change.
+        record: When which job ran, and how long it took.
+        budget: Time up to which deep suites are added, in seconds.
+    """
+    planner = _Planner(context, record)
+    required = tuple(planner.required())
+    covered = {name for job in required for name in job.covers}
+    waiting = sorted(planner.deep(), key=lambda job: (planner.last_run(job), job.name))
+    rotation: list[Job] = []
+    later: list[Job] = []
+    for job in (*planner.affected(), *waiting):
+        if job.covers and covered.issuperset(job.covers):
+            continue
+        if duration((*required, *rotation, job)) <= budget:
+            rotation.append(job)
+            covered.update(job.covers)
+        else:
+            later.append(job)
+    parts = tuple(sorted(planner.changed))
+    return Plan(required, tuple(rotation), tuple(later), planner.chosen, parts)
+
+
+def everything(context: Context, record: Record) -> tuple[Job, ...]:
+    """Plan a full run: the checks and every deep suite."""
+    planner = _Planner(context, record)
+    cover, *others = planner.deep()
+    rest = (job for job in others if not set(cover.covers).issuperset(job.covers))
+    return (*planner.checks("a full run"), cover, *rest)
+
+
+def duration(jobs: Iterable[Job]) -> float:
+    """Return how long jobs take, in seconds; those that may run beside others share the cores."""
+    seconds = {True: 0.0, False: 0.0}
+    for job in jobs:
+        seconds[job.beside] += UNKNOWN_SECONDS if job.seconds is None else job.seconds
+    return seconds[False] + seconds[True] / CORES
+
+
+def _joined(slow: Sequence[Job]) -> Iterable[Job]:
+    """Make one job of the slow tests of several parts: one run of pytest keeps the cores busy."""
+    if not slow:
+        return
+    files = tuple(test for job in slow for test in job.arguments)
+    seconds = sum(job.seconds or 0 for job in slow) - START_SECONDS * (len(slow) - 1)
+    covers = tuple(name for job in slow for name in job.covers)
+    reasons = dict.fromkeys(job.why for job in slow)
+    label = "" if len(slow) > 1 else slow[0].label
+    why = "; ".join(reasons)
+    yield Job("slow", files, why, seconds, label=label, covers=covers)
+
+
+class _Planner:
+    """Makes jobs.
+
+    Args:
+        context: The tree, the recorded run and the change.
+        record: When which job ran, and how long it took.
+    """
+
+    def __init__(self, context: Context, record: Record) -> None:
+        self._context = context
+        self._tree = context.tree
+        self._record = record
+        self.changed = context.changed_parts()
+        self.chosen = choose(context)
+
+    # -- what a change requires --------------------------------------------------------------------
+
+    def required(self) -> Iterable[Job]:
+        yield from self.checks("always")
+        yield from self._alone()
+        yield self._contract()
+        yield from self._light()
+        if "agl_core" in self.changed:
+            yield self._job("lifecycle", why="agl_core changed")
+        slow = (self._slow(part, "changed") for part in self.changed.values())
+        yield from _joined([job for job in slow if job])
+        yield from self._heavy()
+        yield from self._pages()
+
+    def checks(self, why: str) -> Iterable[Job]:
+        """Jobs of every gate: lint beside types, and the archives."""
+        yield self._job("types", why=why, beside=True)
+        yield self._job("lint", why=why, beside=True)
+        yield self._job("dist", why=why)
+
+    def _alone(self) -> Iterable[Job]:
+        """Each light package alone, if it or one that it requires changed."""
+        touched = self._packages_touched()
+        modules = tuple(part.name for part in touched if not part.heavy and part.package)
+        if modules:
+            why = f"{len(modules)} light packages changed or require one that did"
+            yield self._job("alone", modules, why=why)
+
+    def _packages_touched(self) -> list[Part]:
+        changed = {name for name, part in self.changed.items() if part.package}
+        return [
+            part
+            for part in self._tree.parts.values()
+            if part.package != packages.core() and part.package
+            if part.name in changed or part.requires & changed
+        ]
+
+    def _contract(self) -> Job:
+        """The contract of every package whose tests do not all run: load, build, the suites."""
+        files = tuple(
+            test
+            for test, part in self._tree.test_files.items()
+            if part.package and not part.heavy and part.name != "agl_testing"
+            if test not in self.chosen and self._tree.has_suite(test)
+        )
+        return self._job("contract", files, why="every package whose tests do not all run")
+
+    def _light(self) -> Iterable[Job]:
+        tests = [test for test in self.chosen if not self._tree.test_files[test].heavy]
+        if not tests:
+            return
+        own = sum(self._tree.test_files[test].name in self.changed for test in tests)
+        why = f"{own} test files of changed parts, {len(tests) - own} that use what changed"
+        apart = self._apart()
+        covers = apart.covers if set(tests).issuperset(apart.arguments) else ()
+        yield Job("light", tuple(tests), why, self._of_tests(tests), covers=covers)
+
+    def _heavy(self) -> Iterable[Job]:
+        """The heavy packages and the examples that changed or whose requirements did."""
+        files = list(self._context.files())
+        frameworks = any(file.startswith(FRAMEWORKS) for file in files)
+        vllm = any(file.startswith(VLLM_NEEDS) for file in files)
+        for part in self._tree.parts.values():
+            why = "changed" if part.name in self.changed else ""
+            texts = [self._tree.text(test) for test in self._tree.tests_of(part)]
+            if frameworks and any(FRAMEWORKS in text for text in texts):
+                why = f"runs {FRAMEWORKS}"
+            if vllm and any(suites.VLLM_PYTHON in text for text in texts):
+                why = f"installs {VLLM_NEEDS}.txt"
+            if why and (part.heavy or has_heavy_tests(part)):
+                yield self._package(part, why)
+        for name in suites.examples_with_environments():
+            requirements = f"tests/envs/examples/{name}.txt"
+            if f"examples/{name}" in self.changed or requirements in files:
+                yield self._example(name, "changed")
+
+    def _pages(self) -> Iterable[Job]:
+        files = set(self._context.files())
+        walked = {page.as_posix() for page in (*walk_docs.pages(), *newcomer.PATH)}
+        pages = tuple(sorted(files & walked))
+        if pages:
+            yield Job("docs", pages, "changed pages", seconds=60.0 * (1 + len(pages)), beside=True)
+        bundled = packages.with_requirements(["agl_bundle"])
+        required = {"pyproject.toml"} | {f"plugins/{p.module}/pyproject.toml" for p in bundled}
+        if required & set(self._context.changes.files) - {"pyproject.toml"} or (
+            "project" in self._context.changes.tables
+        ):
+            yield self._job("lowest", why="requirements changed", covers=("lowest",))
+
+    def affected(self) -> Iterable[Job]:
+        """Yield the tests of heavy packages that use what changed, the shortest first.
+
+        Their contract is tested in any case. Their own environments take minutes, so these tests
+        are run only while there is time.
+        """
+        jobs: list[Job] = []
+        for part in self._tree.parts.values():
+            tests = [test for test in self._tree.tests_of(part) if test in self.chosen]
+            if part.heavy and tests and part.name not in self.changed:
+                why = f"{len(tests)} test files that use what changed"
+                beside = part.package is not None and not part.package.exclusive
+                job = Job("affected", tuple(tests), why, None, beside, part.name)
+                seconds = self._record.seconds(job.name) or self._of_heavy_tests(tests)
+                jobs.append(replace(job, seconds=seconds))
+        return sorted(jobs, key=lambda job: job.seconds or 0)
+
+    # -- deep suites -------------------------------------------------------------------------------
+
+    def deep(self) -> Iterable[Job]:
+        """Yield every deep suite as a job; the first one covers all suites of light tests."""
+        light = [self._apart()]
+        for part in self._tree.parts.values():
+            slow = self._slow(part, self._when(f"slow {part.name}"))
+            light += [slow] if slow else []
+        covers = ("cover", *(name for job in light for name in job.covers))
+        yield self._job("cover", why=self._when("cover"), covers=covers)
+        yield from light
+        for step in ("test", "lifecycle", "docs", "lowest", "alone"):
+            yield self._job(step, why=self._when(step), covers=(step,))
+        for part in self._tree.parts.values():
+            if part.heavy or has_heavy_tests(part):
+                yield self._package(part, self._when(f"package {part.name}"))
+        for name in suites.examples_with_environments():
+            yield self._example(name, self._when(f"example {name}"))
+
+    def last_run(self, job: Job) -> date:
+        runs = [self._record.jobs[name].on for name in job.covers if name in self._record.jobs]
+        return min(runs, default=NEVER)
+
+    def _when(self, name: str) -> str:
+        run = self._record.jobs.get(name)
+        return f"last run {run.on}" if run else "not run since it is recorded"
+
+    def _apart(self) -> Job:
+        """The tests of light packages that are not part of the default suite."""
+        by_default = packages.tested_by_default()
+        tests = [
+            test
+            for test, part in self._tree.test_files.items()
+            if part.package and not part.heavy and part.package.tests not in by_default
+            if part.package != packages.core()
+        ]
+        seconds = self._of_tests(tests)
+        why = self._when("light apart")
+        return Job("light", tuple(tests), why, seconds, label="apart", covers=("light apart",))
+
+    def _slow(self, part: Part, why: str) -> Job | None:
+        tests = [
+            test
+            for test in self._tree.tests_of(part)
+            if not part.heavy and self._tree.is_slow(test)
+        ]
+        if not tests:
+            return None
+        name = f"slow {part.name}"
+        seconds = self._record.seconds(name) or self._of_tests(tests, slow=True)
+        return Job("slow", tuple(tests), why, seconds, label=part.name, covers=(name,))
+
+    def _package(self, part: Part, why: str) -> Job:
+        assert part.package is not None
+        beside = not part.package.exclusive
+        covers = (f"package {part.name}",)
+        return self._job("package", (part.name,), why=why, beside=beside, covers=covers)
+
+    def _example(self, name: str, why: str) -> Job:
+        covers = (f"example {name}",)
+        return self._job("example", (name,), why=why, beside=True, covers=covers)
+
+    def _job(
+        self,
+        step: str,
+        arguments: tuple[str, ...] = (),
+        *,
+        why: str,
+        beside: bool = False,
+        covers: tuple[str, ...] = (),
+    ) -> Job:
+        """Make a job that takes as long as last time; one that covers a suite has its label."""
+        label = arguments[0] if covers and arguments else ""
+        job = Job(step, arguments, why, beside=beside, label=label, covers=covers)
+        return replace(job, seconds=self._record.seconds(job.name))
+
+    def _of_heavy_tests(self, tests: Sequence[str]) -> float:
+        """Estimate the time of test files of one heavy package, its environment included."""
+        recorded = [self._context.tests.tests.get(test) for test in tests]
+        known = [used.seconds + used.slow_seconds for used in recorded if used]
+        return ENVIRONMENT_SECONDS + sum(known) if known else UNKNOWN_SECONDS
+
+    def _of_tests(self, tests: Sequence[str], *, slow: bool = False) -> float:
+        """Estimate the time of test files from the recorded run."""
+        recorded = (self._context.tests.tests.get(test) for test in tests)
+        total = sum((used.slow_seconds if slow else used.seconds) for used in recorded if used)
+        return START_SECONDS + total / suites.WORKERS
+
+
+def lines_of(plan: Plan, base: str) -> Iterable[str]:
+    """Yield the lines that show a plan."""
+    yield f"changed since {base[:7]}: {', '.join(plan.parts) or 'nothing'}"
+    reasons = Counter(reason.split()[0] for reason in plan.chosen.values())
+    yield f"{len(plan.chosen)} test files chosen{_listed(reasons)}"
+    yield "required:"
+    yield from table_of(plan.required)
+    yield "while there is time:"
+    yield from table_of(plan.rotation)
+    if plan.later:
+        yield f"not now: {', '.join(job.name for job in plan.later)}"
+    required, all_of_it = duration(plan.required), duration((*plan.required, *plan.rotation))
+    yield f"about {required / 60:.0f} minutes required, {all_of_it / 60:.0f} in all"
+
+
+def _listed(reasons: Counter[str]) -> str:
+    return f" ({', '.join(f'{count} {word}' for word, count in reasons.items())})"
+
+
+def table_of(jobs: Sequence[Job]) -> Iterable[str]:
+    """Yield a line for each job: its name, its last duration, its reason."""
+    for job in jobs:
+        seconds = "?" if job.seconds is None else f"{job.seconds:.0f} s"
+        yield f"  {job.name:32} {seconds:>7}  {job.why}"

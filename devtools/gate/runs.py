@@ -1,0 +1,129 @@
+"""``.ci/full_run.toml``: what ran last, when, and for how long.
+
+The file is written by ``python3 dev.py ci`` and is committed. It holds the last commit that a gate
+passed, the last full run, when each job ran last, and the tests that a full run found broken and
+that a gate had left out, each with the rule that finds it from then on.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from devtools.process import ROOT
+
+FILE = ROOT / ".ci/full_run.toml"
+HEADER = """\
+# Written by `python3 dev.py ci`; CONTRIBUTING.md says what it is for.
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a job, or of everything.
+
+    Attributes:
+        commit: The commit it ran on.
+        on: The day.
+        seconds: How long it took.
+    """
+
+    commit: str
+    on: date
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A test that failed in a full run and that the gate had left out.
+
+    Attributes:
+        test: The test.
+        rule: What finds it from then on.
+    """
+
+    test: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """The file.
+
+    Attributes:
+        gate: The last gate that passed; its commit is what changes are compared with.
+        full: The last full run.
+        jobs: The last run of each job, by the job's name.
+        missed: Tests that a gate left out wrongly.
+    """
+
+    gate: Run | None = None
+    full: Run | None = None
+    jobs: Mapping[str, Run] = field(default_factory=dict)
+    missed: tuple[Missed, ...] = ()
+
+    def seconds(self, job: str) -> float | None:
+        """Return how long a job took last time; None if it never ran."""
+        return self.jobs[job].seconds if job in self.jobs else None
+
+    def with_gate(self, commit: str, on: date, durations: Mapping[str, float]) -> Record:
+        """Return the record after a gate of jobs passed."""
+        ran = {name: Run(commit, on, seconds) for name, seconds in durations.items()}
+        gate = Run(commit, on, sum(durations.values()))
+        return replace(self, gate=gate, jobs={**self.jobs, **ran})
+
+    def with_full_run(
+        self, commit: str, on: date, seconds: float, durations: Mapping[str, float]
+    ) -> Record:
+        """Return the record after everything passed."""
+        after = self.with_gate(commit, on, durations)
+        return replace(after, full=Run(commit, on, seconds))
+
+
+def read(path: Path = FILE) -> Record:
+    """Return the record; an empty one if there is no file."""
+    if not path.exists():
+        return Record()
+    data = tomllib.loads(path.read_text())
+    return Record(
+        gate=_run(data["gate"]) if "gate" in data else None,
+        full=_run(data["full_run"]) if "full_run" in data else None,
+        jobs={name: _run(entry) for name, entry in data.get("jobs", {}).items()},
+        missed=tuple(Missed(**entry) for entry in data.get("missed", ())),
+    )
+
+
+def write(record: Record, path: Path = FILE) -> None:
+    """Write the record."""
+    lines = [HEADER]
+    for name, run in (("gate", record.gate), ("full_run", record.full)):
+        if run:
+            lines += [f"[{name}]", *_fields(run), ""]
+    for missed in record.missed:
+        lines += ["[[missed]]", f"test = {_text(missed.test)}", f"rule = {_text(missed.rule)}", ""]
+    if record.jobs:
+        lines.append("[jobs]")
+        for name, run in sorted(record.jobs.items()):
+            lines.append(f"{_text(name)} = {{ {', '.join(_fields(run))} }}")
+    path.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def _run(entry: Mapping[str, Any]) -> Run:
+    return Run(entry["commit"], entry["date"], entry["seconds"])
+
+
+def _fields(run: Run) -> list[str]:
+    return [
+        f"commit = {_text(run.commit)}",
+        f"date = {run.on.isoformat()}",
+        f"seconds = {run.seconds:.0f}",
+    ]
+
+
+def _text(text: str) -> str:
+    """Write a TOML string; names of tests and rules have no control characters."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,168 @@
+"""Runs tests: in which environment, with which marks, in how many processes.
+
+The tests of light packages share one environment of wheels. Those of each heavy package, and of an
+example that names requirements in ``tests/envs/examples``, run in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from devtools import debian, distributions, packages
+from devtools.environments import ENVS, editable, environment
+from devtools.packages import Package
+from devtools.process import CORES, ROOT, exit_code, once, run
+
+# Tests wait for sockets and processes about half of their time.
+WORKERS = 2 * CORES
+NOTHING_COLLECTED = 5
+VLLM_PYTHON = "AGL_TEST_VLLM_PYTHON"
+UNMARKED = "not slow and not benchmark and not heavy"
+SLOW = "slow and not benchmark and not heavy"
+NOT_HEAVY = "not benchmark and not heavy"
+HEAVY = "heavy"
+
+
+@once
+def dev_python() -> Path:
+    """Return the Python of the development environment: the core and every light plugin."""
+    folders = [package.folder for package in packages.light_plugins()]
+    return editable(ROOT / ".venv", "dev", folders)
+
+
+# -- pytest ----------------------------------------------------------------------------------------
+
+
+def pytest(
+    command: Sequence[str | Path], *arguments: str | Path, env: Mapping[str, str] | None = None
+) -> None:
+    """Run tests in several processes, then those marked ``timing`` one at a time.
+
+    Args:
+        command: The command that runs pytest: a Python, its options and ``-m pytest``.
+        arguments: Arguments to pytest; they may replace the number of processes.
+        env: What to add to the environment.
+    """
+    # A run that goes on after the crash of a worker can wait for it for ever.
+    crashes = ("--max-worker-restart", "0")
+    spread = ("-n", str(WORKERS), "--dist", "loadgroup", *crashes, "--timing", "skip")
+    codes = {
+        exit_code(*command, *spread, *arguments, env=env),
+        exit_code(*command, *arguments, "-n0", "--timing", "only", env=env),
+    }
+    if codes != {NOTHING_COLLECTED}:
+        codes -= {NOTHING_COLLECTED}
+    if any(codes):
+        sys.exit(max(codes))
+
+
+def pytest_of(python: Path) -> list[str | Path]:
+    return [python, "-m", "pytest", *second_try()]
+
+
+def installed(python: Path) -> list[str | Path]:
+    """Return what runs pytest on installed packages: -P keeps the working tree off the path."""
+    return [python, "-P", "-m", "pytest", *second_try()]
+
+
+def second_try() -> list[str]:
+    """Return what makes CI, whose machine has other guests, run a failed test once more.
+
+    The summary names the tests that needed it. Each is a fault to mend, in the code or the test.
+    """
+    return ["--reruns", "1", "-raR"] if os.environ.get("CI") else []
+
+
+def tests_on_path() -> dict[str, str]:
+    """Return the variables with which child processes of tests import test modules by name.
+
+    A spawned process imports ``tests.plugins...``. The repository's root must not be on its path,
+    since the working tree would hide what is installed; a folder that holds only the tests, and
+    the tools that some of them test, may.
+    """
+    folder = ENVS / "tests-path"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tests", "devtools"):
+        link = folder / name
+        if not link.exists():
+            link.symlink_to(ROOT / name, target_is_directory=True)
+    return {"PYTHONPATH": str(folder)}
+
+
+# -- on wheels -------------------------------------------------------------------------------------
+
+
+def run_light(
+    places: Iterable[str | Path], marks: str, *options: str, env: Mapping[str, str] | None = None
+) -> None:
+    """Run tests of light packages, or of what uses only them.
+
+    Args:
+        places: Test files and folders.
+        marks: The expression that chooses tests by their marks.
+        options: Further arguments to pytest.
+        env: What to add to the environment.
+    """
+    python = distributions.light_together()
+    pytest(installed(python), "-m", marks, *options, *places, env=tests_on_path() | {**(env or {})})
+
+
+def run_heavy(package: Package, places: Sequence[str | Path] = ()) -> None:
+    """Run tests of a heavy package that do not need real engines or real frameworks.
+
+    Args:
+        package: The package.
+        places: Test files and folders; by default all its tests.
+    """
+    python = distributions.alone(package)
+    # Jobs that run side by side share the processes.
+    workers = WORKERS if package.exclusive else WORKERS // CORES
+    processes = ("-n", str(workers) if package.parallel else "0")
+    places = places or [package.tests]
+    pytest(installed(python), "-m", NOT_HEAVY, *processes, *places, env=tests_on_path())
+
+
+def run_in_earnest(package: Package) -> None:
+    """Run the tests of a package that are marked ``heavy``: vLLM, torch, frameworks, a browser."""
+    if mentioned_in_tests(package, "chromium"):
+        debian.install("chromium")
+    env = tests_on_path()
+    if mentioned_in_tests(package, VLLM_PYTHON):
+        env[VLLM_PYTHON] = str(vllm_python())
+    python = distributions.alone(package, fresh=False)
+    run(*installed(python), package.tests, "-m", HEAVY, env=env)
+
+
+def run_example(name: str) -> None:
+    """Run the heavy tests of an example, in the environment that its requirements make."""
+    requirements = ROOT / f"tests/envs/examples/{name}.txt"
+    python = environment(ENVS / name, ["-r", requirements], [requirements])
+    run(*pytest_of(python), f"tests/examples/{name}", "-m", HEAVY)
+
+
+def examples_with_environments() -> list[str]:
+    """Return the names of the examples whose tests need an environment of their own."""
+    return sorted(path.stem for path in (ROOT / "tests/envs/examples").glob("*.txt"))
+
+
+def has_heavy_tests(package: Package) -> bool:
+    return mentioned_in_tests(package, "mark.heavy")
+
+
+def mentioned_in_tests(package: Package, word: str) -> bool:
+    return any(word in path.read_text() for path in package.tests.rglob("*.py"))
+
+
+@once
+def vllm_python() -> Path:
+    """Return a Python that has vLLM for the CPU, whose pins agree with no other package's."""
+    needs = ROOT / "tests/envs"
+    requirements, overrides = needs / "vllm.txt", needs / "vllm-overrides.txt"
+    return environment(
+        ENVS / "vllm",
+        ["--override", overrides, "--requirement", requirements],
+        [requirements, overrides],
+    )

@@ -1,0 +1,141 @@
+"""What a gate runs, in which order, and what it leaves for later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from devtools import packages, suites
+from devtools.gate import plan
+from devtools.gate.changes import Changes
+from devtools.gate.parts import Tree
+from devtools.gate.runs import Record, Run
+from devtools.gate.selection import Context
+from devtools.gate.test_map import TestMap, Used
+
+FILES = {
+    "agl_core/ids.py": "",
+    "plugins/agl_base/src/agl_base/base.py": "",
+    "plugins/agl_other/src/agl_other/other.py": "",
+    "docs/page.md": "",
+    "tests/core/test_ids.py": "",
+    "tests/plugins/agl_base/test_base.py": "class TestBase(StoreSuite): ...\n",
+    "tests/plugins/agl_base/test_crash.py": "pytestmark = pytest.mark.slow\n",
+    "tests/plugins/agl_user/test_user.py": "class TestUser(StoreSuite): ...\n",
+    "tests/plugins/agl_other/test_other.py": "",
+}
+USED = {
+    "tests/core/test_ids.py": Used(frozenset({"agl_core/ids.py"}), seconds=8),
+    "tests/plugins/agl_base/test_base.py": Used(frozenset(), seconds=4),
+    "tests/plugins/agl_base/test_crash.py": Used(frozenset(), slow_seconds=40),
+    "tests/plugins/agl_user/test_user.py": Used(frozenset()),
+    "tests/plugins/agl_other/test_other.py": Used(frozenset({"agl_core/ids.py"}), seconds=60),
+}
+OLD, NEW = date(2026, 1, 1), date(2026, 2, 2)
+
+Make = Callable[..., plan.Plan]
+
+
+@pytest.fixture
+def context(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Context]:
+    for name, text in FILES.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    monkeypatch.setattr(suites, "examples_with_environments", lambda: ["trl"])
+    monkeypatch.setattr(packages, "with_requirements", lambda _: [])
+    monkeypatch.setattr(packages, "tested_by_default", set[Path])
+
+    def of(*files: str) -> Context:
+        return Context(Tree(tree, FILES), TestMap(USED), Changes("base", files))
+
+    return of
+
+
+def names(jobs: tuple[plan.Job, ...]) -> list[str]:
+    return [job.name for job in jobs]
+
+
+def test_a_light_package_runs_its_own_tests_and_the_contract_of_the_others(
+    context: Callable[..., Context],
+):
+    made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(), budget=0)
+    jobs = {job.name: job for job in made.required}
+    assert list(jobs) == ["types", "lint", "dist", "alone", "contract", "light", "slow agl_base"]
+    # The package that requires it in an extra is tried alone, too.
+    assert jobs["alone"].arguments == ("agl_base", "agl_user")
+    assert jobs["contract"].arguments == ("tests/plugins/agl_user/test_user.py",), (
+        "those of the changed package run whole"
+    )
+    own = ("tests/plugins/agl_base/test_base.py", "tests/plugins/agl_base/test_crash.py")
+    assert jobs["light"].arguments == own
+    assert jobs["slow agl_base"].arguments == ("tests/plugins/agl_base/test_crash.py",)
+    assert made.rotation == ()
+
+
+def test_a_heavy_package_runs_in_its_environment(context: Callable[..., Context]):
+    made = plan.gate(context("plugins/agl_other/src/agl_other/other.py"), Record(), budget=0)
+    assert names(made.required) == ["types", "lint", "dist", "contract", "package agl_other"]
+    assert "package agl_other" not in names(made.later)
+
+
+def test_heavy_packages_that_use_what_changed_come_before_the_deep_suites(
+    context: Callable[..., Context],
+):
+    made = plan.gate(context("agl_core/ids.py"), Record())
+    assert made.rotation[0].name == "affected agl_other"
+    assert made.rotation[0].arguments == ("tests/plugins/agl_other/test_other.py",)
+
+
+def test_the_deep_suites_that_ran_longest_ago_come_first_while_they_fit(
+    context: Callable[..., Context],
+):
+    suites_of_all = (
+        "cover",
+        "test",
+        "lifecycle",
+        "docs",
+        "lowest",
+        "alone",
+        "example trl",
+        "package agl_other",
+    )
+    ran = {name: Run("c", NEW, 100) for name in suites_of_all}
+    ran["docs"] = Run("c", OLD, 5000)
+    ran["lowest"] = Run("c", OLD, 60)
+    ran |= {name: Run("c", NEW, 30) for name in ("types", "lint", "dist", "contract")}
+    ran["light apart"] = Run("c", NEW, 1)
+    ran["slow agl_base"] = Run("c", NEW, 1)
+    made = plan.gate(context("docs/page.md"), Record(jobs=ran), budget=300)
+    # Types and lint share the cores: 30 s together, and 60 s for the other two.
+    assert plan.duration(made.required[:4]) == 90
+    assert made.rotation[0].name == "lowest", "the docs ran as long ago, but do not fit"
+    assert "docs" in names(made.later)
+    assert plan.duration((*made.required, *made.rotation)) <= 300
+
+
+def test_what_was_never_run_comes_first(context: Callable[..., Context]):
+    ran = {"cover": Run("c", OLD, 10), "docs": Run("c", OLD, 10)}
+    made = plan.gate(context("docs/page.md"), Record(jobs=ran))
+    assert {"cover", "docs"}.isdisjoint(names(made.rotation)[:3])
+
+
+def test_everything_is_every_deep_suite_once(context: Callable[..., Context]):
+    jobs = plan.everything(context(), Record())
+    covered = [name for job in jobs for name in job.covers]
+    assert len(covered) == len(set(covered))
+    assert set(covered) == {
+        *("cover", "test", "lifecycle", "docs", "lowest", "alone", "light apart"),
+        *("slow agl_base", "package agl_other", "example trl"),
+    }
+
+
+def test_the_lines_name_each_job_with_its_reason(context: Callable[..., Context]):
+    made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(), budget=0)
+    text = "\n".join(plan.lines_of(made, "0123456789"))
+    assert "changed since 0123456: agl_base\n" in text
+    assert "2 test files chosen (2 agl_base)" in text
+    assert "light                               21 s  2 test files of changed parts" in text
+    assert "not now: alone, cover, docs," in text

@@ -1,0 +1,139 @@
+"""Which tests a change chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from devtools.gate.changes import Changes, different_tables
+from devtools.gate.parts import Tree
+from devtools.gate.selection import Context, choose
+from devtools.gate.test_map import TestMap, Used
+
+BASE = "plugins/agl_base/src/agl_base/base.py"
+OTHER = "plugins/agl_other/src/agl_other/other.py"
+FILES: Mapping[str, str] = {
+    "agl_core/__init__.py": '__version__ = "0.1.0"\n',
+    "agl_core/ids.py": "",
+    "agl_core/store/engine.py": "",
+    BASE: "",
+    "plugins/agl_base/src/agl_base/words.toml": "",
+    OTHER: "",
+    "examples/shop/main.py": "import agl_base\n",
+    "deploy/compose.yaml": "",
+    "docs/page.md": "",
+    "CHANGELOG.md": "",
+    "mystery.bin": "",
+    "tests/conftest.py": "",
+    "tests/processes.py": "",
+    "tests/core/test_ids.py": "",
+    "tests/core/held.py": "",
+    "tests/e2e/test_compose.py": 'FILE = "deploy/compose.yaml"\n',
+    "tests/examples/shop/test_shop.py": "import agl_base\n",
+    "tests/plugins/agl_base/test_base.py": "",
+    "tests/plugins/agl_user/helper.py": "from tests.core.held import x\n",
+    "tests/plugins/agl_user/test_user.py": "from tests.plugins.agl_user import helper\n",
+    "tests/plugins/agl_user/test_engine.py": "from tests.processes import is_running\n",
+    "tests/plugins/agl_other/test_other.py": "",
+}
+ALL = {name for name in FILES if "/test_" in name}
+TESTS = TestMap(
+    {
+        "tests/core/test_ids.py": Used(frozenset({"agl_core/ids.py"})),
+        "tests/e2e/test_compose.py": Used(),
+        "tests/examples/shop/test_shop.py": Used(frozenset({BASE})),
+        "tests/plugins/agl_base/test_base.py": Used(
+            frozenset({BASE, "agl_core/ids.py"}), folders=frozenset({"examples/shop"})
+        ),
+        "tests/plugins/agl_user/test_engine.py": Used(frozenset({"agl_core/store/engine.py"})),
+        "tests/plugins/agl_user/test_user.py": Used(frozenset({"docs/page.md"})),
+        "tests/plugins/agl_other/test_other.py": Used(frozenset({OTHER})),
+    }
+)
+
+Choose = Callable[..., set[str]]
+
+
+@pytest.fixture
+def chosen(tree: Path) -> Choose:
+    """Return what changed files choose, as short names: ``user`` for ``test_user.py``."""
+    for name, text in FILES.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+
+    def of(*files: str, tests: TestMap = TESTS, tables: frozenset[str] = frozenset()) -> set[str]:
+        known = {*FILES, *(file for file in files if (tree / file).exists())}
+        moved = frozenset(file for file in files if file not in FILES)
+        changes = Changes("base", files, moved, tables)
+        found = choose(Context(Tree(tree, known), tests, changes))
+        return {Path(test).stem.removeprefix("test_") for test in found}
+
+    return of
+
+
+EVERY = {"ids", "compose", "shop", "base", "user", "engine", "other"}
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        pytest.param(BASE, {"base", "shop"}, id="its own tests, and those that used the file"),
+        pytest.param(OTHER, {"other"}, id="nothing else uses it"),
+        pytest.param("agl_core/ids.py", {"ids", "base"}, id="the core"),
+        pytest.param("agl_core/store/engine.py", {"ids", "engine"}, id="a room of the core"),
+        pytest.param("docs/page.md", {"user"}, id="a page that a test reads"),
+        pytest.param("deploy/compose.yaml", {"compose"}, id="a file that a test names"),
+        pytest.param("tests/core/held.py", {"ids", "user"}, id="a helper, through another helper"),
+        pytest.param("tests/processes.py", {"engine"}, id="a helper of all"),
+        pytest.param("examples/shop/main.py", {"shop"}, id="an example"),
+        pytest.param("tests/plugins/agl_user/test_user.py", {"user", "engine"}, id="a test"),
+        pytest.param("CHANGELOG.md", set[str](), id="no test's business"),
+        pytest.param(".ci/full_run.toml", set[str](), id="the record itself"),
+        pytest.param("tests/conftest.py", EVERY, id="what all tests share"),
+        pytest.param("mystery.bin", EVERY, id="a file that nobody knows"),
+    ],
+)
+def test_a_changed_file_chooses(chosen: Choose, file: str, names: set[str]):
+    assert chosen(file) == names
+
+
+@pytest.mark.parametrize("new", ["plugins/agl_base/src/agl_base/new.py", BASE[:-7] + "words.toml"])
+def test_a_file_that_the_record_does_not_know_chooses_the_users_of_its_folder(
+    chosen: Choose, new: str
+):
+    assert chosen(new) == {"base", "shop"}
+
+
+def test_a_new_file_chooses_the_tests_that_list_its_folder(chosen: Choose):
+    assert chosen("examples/shop/new.py") == {"shop", "base"}
+
+
+def test_a_test_that_is_not_recorded_runs_if_its_part_requires_what_changed(chosen: Choose):
+    rest = {test: used for test, used in TESTS.tests.items() if "user" not in test}
+    assert chosen(BASE, tests=TestMap(rest)) == {"base", "shop", "user", "engine"}
+    assert chosen(OTHER, tests=TestMap(rest)) == {"other"}
+
+
+def test_a_test_that_forks_runs_if_its_part_requires_what_changed(chosen: Choose):
+    forks = TESTS.merged({"tests/plugins/agl_user/test_user.py": Used(forks=True)})
+    assert chosen(BASE, tests=forks) == {"base", "shop", "user"}
+
+
+def test_a_test_that_is_gone_is_not_chosen(chosen: Choose):
+    gone = TESTS.merged({"tests/plugins/agl_user/test_gone.py": Used(frozenset({BASE}))})
+    assert chosen(BASE, tests=gone) == {"base", "shop"}
+
+
+def test_the_settings_of_pytest_choose_everything_and_those_of_ruff_nothing(chosen: Choose):
+    assert chosen("pyproject.toml", tables=frozenset({"tool.pytest"})) == EVERY
+    assert chosen("pyproject.toml", tables=frozenset({"tool.ruff"})) == set()
+    assert "ids" in chosen("pyproject.toml", tables=frozenset({"project"}))
+
+
+def test_tables_that_differ():
+    before = {"project": {"name": "a"}, "tool": {"ruff": {"x": 1}, "pytest": {"y": 1}}}
+    after = {"project": {"name": "a"}, "tool": {"ruff": {"x": 2}, "new": {}}, "extra": {}}
+    assert different_tables(before, after) == {"tool.ruff", "tool.pytest", "tool.new", "extra"}
+    assert different_tables(before, before) == set()

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         groups = (planned.required, planned.rotation)
         lines = list(plan.lines_of(planned, base))
         if options.tests:
-            lines += [f"  {test}: {reason}" for test, reason in planned.chosen.items()]
+            lines += [f"  {test}: {reason.found}" for test, reason in planned.chosen.items()]
     say("\n".join(lines))
     if options.plan:
         return

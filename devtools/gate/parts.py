@@ -15,6 +15,7 @@ from pathlib import Path
 
 from devtools import packages, suites
 from devtools.packages import Package
+from devtools.process import ROOT
 
 IMPORTED_PACKAGE = re.compile(r"^\s*(?:from|import) (agl_\w+)", re.MULTILINE)
 SLOW_MARK = re.compile(r"mark\.slow\b")
@@ -98,8 +99,7 @@ class Tree:
 
     def text(self, file: str) -> str:
         """Return the text of a file; a file that is gone has none."""
-        path = self.root / file
-        return path.read_text(errors="replace") if path.is_file() else ""
+        return text_of(file, self.root)
 
     @cached_property
     def test_files(self) -> dict[str, Part]:
@@ -131,6 +131,15 @@ class Tree:
             if file.startswith("tests/") and file.endswith(".py")
         }
 
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The modules of all packages: the path of each, and its dotted name."""
+        return {file: name for file in self.files if (name := module_of(file))}
+
+    def imports(self, source: str) -> set[str]:
+        """Return the dotted names that a module of a package imports."""
+        return _imported_modules(self.text(source))
+
     def importers(self, helper: str) -> set[str]:
         """Return the test files that import a module of the tests, directly or not."""
         reached, more = {helper}, {helper}
@@ -138,6 +147,12 @@ class Tree:
             more = {f for f, names in self._test_imports.items() if names & more} - reached
             reached |= more
         return {file for file in reached if file in self.test_files}
+
+
+def text_of(file: str, root: Path = ROOT) -> str:
+    """Return the text of a file; a file that is gone has none."""
+    path = root / file
+    return path.read_text(errors="replace") if path.is_file() else ""
 
 
 def has_heavy_tests(part: Part) -> bool:
@@ -176,3 +191,23 @@ def _imported_tests(source: str) -> Iterator[str]:
         for name in names:
             if name.startswith("tests."):
                 yield f"{name.replace('.', '/')}.py"
+
+
+def module_of(file: str) -> str:
+    """Return the dotted name of a module of a package; empty for any other file."""
+    _, source, below = file.partition("/src/")
+    below = below if source else file
+    if not file.endswith(".py") or not (source or file.startswith(f"{packages.CORE_MODULE}/")):
+        return ""
+    return below.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported_modules(source: str) -> set[str]:
+    """Return the dotted names that a source imports. No package here imports relatively."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found

@@ -14,7 +14,7 @@ from datetime import date
 from devtools import newcomer, packages, suites, walk_docs
 from devtools.gate.parts import Part, has_heavy_tests
 from devtools.gate.runs import Record
-from devtools.gate.selection import Context, choose
+from devtools.gate.selection import Context, Reason, choose
 from devtools.process import CORES
 
 BUDGET_SECONDS = 1800
@@ -74,7 +74,7 @@ class Plan:
     required: tuple[Job, ...]
     rotation: tuple[Job, ...]
     later: tuple[Job, ...]
-    chosen: Mapping[str, str]
+    chosen: Mapping[str, Reason]
     parts: tuple[str, ...]
 
 
@@ -177,7 +177,7 @@ class _Planner:
             yield self._job("alone", modules, why=why)
 
     def _packages_touched(self) -> list[Part]:
-        changed = {name for name, part in self.changed.items() if part.package}
+        changed = set(self._context.changed_sources())
         return [
             part
             for part in self._tree.parts.values()
@@ -346,8 +346,9 @@ class _Planner:
 def lines_of(plan: Plan, base: str) -> Iterable[str]:
     """Yield the lines that show a plan."""
     yield f"changed since {base[:7]}: {', '.join(plan.parts) or 'nothing'}"
-    reasons = Counter(reason.split()[0] for reason in plan.chosen.values())
-    yield f"{len(plan.chosen)} test files chosen{_listed(reasons)}"
+    yield f"test files chosen: {len(plan.chosen)}"
+    for rule, count in Counter(reason.rule for reason in plan.chosen.values()).items():
+        yield f"  {count} {rule}"
     yield "required:"
     yield from table_of(plan.required)
     yield "while there is time:"
@@ -356,10 +357,6 @@ def lines_of(plan: Plan, base: str) -> Iterable[str]:
         yield f"not now: {', '.join(job.name for job in plan.later)}"
     required, all_of_it = duration(plan.required), duration((*plan.required, *plan.rotation))
     yield f"about {required / 60:.0f} minutes required, {all_of_it / 60:.0f} in all"
-
-
-def _listed(reasons: Counter[str]) -> str:
-    return f" ({', '.join(f'{count} {word}' for word, count in reasons.items())})"
 
 
 def table_of(jobs: Sequence[Job]) -> Iterable[str]:

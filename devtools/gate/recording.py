@@ -19,7 +19,8 @@ from devtools import distributions, packages, suites
 from devtools.environments import ENVS, install
 from devtools.gate import test_map
 from devtools.gate.changes import tracked
-from devtools.gate.test_map import Used
+from devtools.gate.parts import text_of
+from devtools.gate.test_map import TestMap, Used
 from devtools.packages import Package
 from devtools.process import ROOT, run, say
 
@@ -68,7 +69,7 @@ def record(names: Sequence[str]) -> None:
         run_tests = _light() if name == LIGHT else _heavy(*packages.named([name]))
         found, passed = _recorded(name, run_tests)
         test_map.write(test_map.read().merged(found))
-        say(f"recorded {len(found)} test files of {name}")
+        say(f"recorded {len(found.tests)} test files of {name}")
         failed += [] if passed else [name]
     if failed:
         sys.exit(f"tests failed while they were recorded: {', '.join(failed)}")
@@ -76,10 +77,17 @@ def record(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Tests to record: the Python of their environment, and what runs those with given marks."""
+    """Tests to record.
+
+    Attributes:
+        python: The Python of their environment.
+        run: Runs those that have given marks, with more environment variables.
+        has_slow: Whether some are marked ``slow``.
+    """
 
     python: Path
     run: Callable[[str, Mapping[str, str]], None]
+    has_slow: bool
 
 
 def _light() -> Recorded:
@@ -90,7 +98,7 @@ def _light() -> Recorded:
     def run_tests(marks: str, env: Mapping[str, str]) -> None:
         suites.run_light(places, marks, *RECORDER, env=env)
 
-    return Recorded(distributions.light_together(), run_tests)
+    return Recorded(distributions.light_together(), run_tests, has_slow=True)
 
 
 def _heavy(package: Package) -> Recorded:
@@ -102,10 +110,10 @@ def _heavy(package: Package) -> Recorded:
         arguments = ("-m", marks, *RECORDER, *processes, package.tests)
         suites.pytest(suites.installed(python), *arguments, env=suites.tests_on_path() | {**env})
 
-    return Recorded(python, run_tests)
+    return Recorded(python, run_tests, suites.mentioned_in_tests(package, "mark.slow"))
 
 
-def _recorded(name: str, tests: Recorded) -> tuple[Mapping[str, Used], bool]:
+def _recorded(name: str, tests: Recorded) -> tuple[TestMap, bool]:
     """Run unmarked and slow tests; return what they used, and whether they passed.
 
     Slow tests run without coverage, since some hold a server to its cost. The data of coverage stay
@@ -121,14 +129,13 @@ def _recorded(name: str, tests: Recorded) -> tuple[Mapping[str, Used], bool]:
         SETTINGS.format(packages=measured, root=ROOT, folder=unmarked, context=CONTEXT)
     )
     measure = {NOTES: str(unmarked), "COVERAGE_PROCESS_START": str(config)}
-    passed = [
-        _passes(tests, suites.UNMARKED, measure),
-        _passes(tests, suites.SLOW, {NOTES: str(slow)}),
-    ]
+    passed = _passes(tests, suites.UNMARKED, measure)
+    if tests.has_slow:
+        passed = _passes(tests, suites.SLOW, {NOTES: str(slow)}) and passed
     output = unmarked / "executed"
     run(tests.python, "-P", ROOT / "devtools/gate/contexts.py", unmarked, output)
     executed = json.loads(output.read_text())
-    return merged(executed, _notes(unmarked), _notes(slow)), all(passed)
+    return merged(executed, _notes(unmarked), _notes(slow)), passed
 
 
 def _passes(tests: Recorded, marks: str, env: Mapping[str, str]) -> bool:
@@ -152,7 +159,7 @@ def merged(
     executed: Mapping[str, Sequence[str]],
     unmarked: Iterable[Note],
     slow: Iterable[Note],
-) -> Mapping[str, Used]:
+) -> TestMap:
     """Return what each test file used.
 
     Args:
@@ -176,7 +183,7 @@ def merged(
             for test, paths in note["read"].items():
                 files[test] |= known.intersection(paths)
                 listed[test] |= folders.intersection(paths)
-    return {
+    tests = {
         test: Used(
             frozenset(files[test] - {test}),
             frozenset(listed[test]),
@@ -186,6 +193,8 @@ def merged(
         )
         for test in sorted({*seconds[0], *seconds[1]} & known)
     }
+    names = {name for used in tests.values() for name in used.files} | set(tests)
+    return TestMap(tests, {name: test_map.digest(text_of(name)) for name in sorted(names)})
 
 
 def in_repository(path: str) -> str:

@@ -7,12 +7,13 @@ one function below, named in :data:`RULES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from devtools.gate.changes import PROJECT, Changes
-from devtools.gate.parts import Part, Tree
+from devtools.gate.parts import Part, Tree, module_of
 from devtools.gate.test_map import TestMap
 
 SHARED_BY_ALL_TESTS = ("tests/conftest.py",)
@@ -40,9 +41,22 @@ class Context:
     changes: Changes
 
     def changed_parts(self) -> dict[str, Part]:
-        """Return the parts that a changed file belongs to, by name."""
-        parts = (self.tree.part_of(file) for file in self.files())
-        found = {part.name: part for part in parts if part}
+        """Return the parts that a changed file belongs to, by name.
+
+        The README of a package is a page, and changes nothing that its tests look at.
+        """
+        files = (f for f in self.files() if not (f.startswith("plugins/") and f.endswith(".md")))
+        return self._with_core(filter(None, map(self.tree.part_of, files)))
+
+    def changed_sources(self) -> dict[str, Part]:
+        """Return the packages of which more than tests and pages changed, by name."""
+        files = (f for f in self.files() if not f.startswith("tests/") and not f.endswith(".md"))
+        parts = filter(None, map(self.tree.part_of, files))
+        return self._with_core(part for part in parts if part.package)
+
+    def _with_core(self, parts: Iterable[Part]) -> dict[str, Part]:
+        """Return parts by name, with the core if its metadata in pyproject.toml changed."""
+        found = {part.name: part for part in parts}
         if "project" in self.changes.tables:
             found["agl_core"] = self.tree.parts["agl_core"]
         return found
@@ -88,9 +102,29 @@ def users_of_the_folder(context: Context) -> Chosen:
         if any(context.tree.test_files.get(t) == part for t in context.tests.users_of(file)):
             continue
         folder = f"{Path(file).parent.as_posix()}/"
-        for test, used in context.tests.tests.items():
-            if any(name.startswith(folder) for name in used.files):
-                yield test, f"uses {folder}, where {Path(file).name} is not recorded"
+        for test in context.tests.users_below(folder):
+            yield test, f"uses {folder}, where {Path(file).name} is not recorded"
+
+
+def users_of_later_callers(context: Context) -> Chosen:
+    """Tests that used a module which has changed since the record and imports a changed one.
+
+    It may call the changed module only since then.
+    """
+    changed = {file: name for file in context.files() if (name := module_of(file))}
+    if not changed:
+        return
+    for caller in context.tree.sources:
+        if caller in changed or context.tests.is_current(caller, context.tree.text(caller)):
+            continue
+        imported = context.tree.imports(caller)
+        for file, module in changed.items():
+            # A package often gives names of its modules.
+            if imported.isdisjoint((module, module.rpartition(".")[0])):
+                continue
+            known = context.tests.users_of(caller)
+            for test in known or context.tests.users_below(f"{Path(caller).parent.as_posix()}/"):
+                yield test, f"uses {caller}, which may call {file} since the record"
 
 
 def importers_of_helpers(context: Context) -> Chosen:
@@ -122,14 +156,14 @@ def mentions(context: Context) -> Chosen:
 
 
 def unrecorded(context: Context) -> Chosen:
-    """Tests that the record does not know, or that fork, if their part requires a changed one."""
-    changed = set(context.changed_parts())
+    """Tests that have changed since the record, or fork, if their part requires a changed one."""
+    changed = set(context.changed_sources())
     for test, part in context.tree.test_files.items():
         needed = sorted(part.requires & changed)
         if not needed:
             continue
-        if test not in context.tests.tests:
-            yield test, f"is not in the recorded run, and may use {needed[0]}"
+        if not context.tests.is_current(test, context.tree.text(test)):
+            yield test, f"is not in the recorded run as it is, and may use {needed[0]}"
         elif context.tests.tests[test].forks:
             yield test, f"forks, and may use {needed[0]}"
 
@@ -144,23 +178,32 @@ def unknown_files(context: Context) -> Chosen:
             yield test, f"nobody knows what {file} concerns"
 
 
-RULES: tuple[Rule, ...] = (
-    own_tests,
-    importers_of_helpers,
-    recorded_users,
-    users_of_the_folder,
-    mentions,
-    unrecorded,
-    all_that_share,
-    unknown_files,
-)
+RULES: Mapping[str, Rule] = {
+    "of changed parts": own_tests,
+    "that import a changed helper": importers_of_helpers,
+    "that use a changed file": recorded_users,
+    "that use its folder": users_of_the_folder,
+    "that use a later caller": users_of_later_callers,
+    "that name a changed file": mentions,
+    "not recorded as they are, or forking": unrecorded,
+    "that share what changed": all_that_share,
+    "for a file that nobody knows": unknown_files,
+}
+"""The rules by what a plan says of the tests that each chooses, in the order of their priority."""
 
 
-def choose(context: Context, rules: tuple[Rule, ...] = RULES) -> Mapping[str, str]:
+class Reason(NamedTuple):
+    """Why a test file is chosen: the name of the rule, and what it found."""
+
+    rule: str
+    found: str
+
+
+def choose(context: Context) -> Mapping[str, Reason]:
     """Return the chosen test files with the first reason of each, in order of their paths."""
-    chosen: dict[str, str] = {}
-    for rule in rules:
-        for test, reason in rule(context):
+    chosen: dict[str, Reason] = {}
+    for name, rule in RULES.items():
+        for test, found in rule(context):
             if test in context.tree.test_files:  # it may be gone since the record
-                chosen.setdefault(test, reason)
+                chosen.setdefault(test, Reason(name, found))
     return dict(sorted(chosen.items()))

@@ -1,11 +1,13 @@
 """The recorded run: what each test file uses of the repository, and how long it takes.
 
 ``.ci/test_map.json`` is written by ``python3 dev.py record``. Sets of files are kept as ranges of
-indices into one sorted list, since files of a package are mostly used together.
+indices into one sorted list, since files of a package are mostly used together. Beside each file is
+a digest of its text, which tells what has changed since.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,11 +44,14 @@ class TestMap:
 
     Attributes:
         tests: What each test file uses.
+        digests: Digests of all recorded files; empty for a file that different test files used in
+            different states.
     """
 
     __test__ = False  # for pytest: the name begins like that of a test class
 
     tests: Mapping[str, Used] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def users_of(self, file: str) -> set[str]:
         """Return the test files that use a file."""
@@ -57,9 +62,31 @@ class TestMap:
         folder = Path(file).parent.as_posix()
         return {test for test, used in self.tests.items() if folder in used.folders}
 
-    def merged(self, newer: Mapping[str, Used]) -> TestMap:
+    def users_below(self, folder: str) -> set[str]:
+        """Return the test files that use a file below a folder, whose name ends with a slash."""
+        return {
+            test
+            for test, used in self.tests.items()
+            if any(name.startswith(folder) for name in used.files)
+        }
+
+    def is_current(self, file: str, text: str) -> bool:
+        """Whether a file was recorded, and has the text that it had then."""
+        return self.digests.get(file) == digest(text)
+
+    def merged(self, newer: TestMap) -> TestMap:
         """Return this map with the test files of another run in place of their older entries."""
-        return TestMap({**self.tests, **newer})
+        kept = {test: used for test, used in self.tests.items() if test not in newer.tests}
+        digests = {**self.digests, **newer.digests}
+        for file in (name for used in kept.values() for name in used.files):
+            if self.digests.get(file) != digests.get(file):
+                digests[file] = ""
+        return TestMap({**kept, **newer.tests}, digests)
+
+
+def digest(text: str) -> str:
+    """Return a digest of a file's text; eight digits tell apart a few thousand files."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def read(path: Path = FILE) -> TestMap:
@@ -67,21 +94,25 @@ def read(path: Path = FILE) -> TestMap:
     if not path.exists():
         return TestMap()
     data = json.loads(path.read_text())
-    names: list[str] = data["files"]
-    return TestMap({test: _used(names, entry) for test, entry in data["tests"].items()})
+    names = list(data["files"])
+    tests = {test: _used(names, entry) for test, entry in data["tests"].items()}
+    return TestMap(tests, {name: text for name, text in data["files"].items() if text is not None})
 
 
 def write(tests: TestMap, path: Path = FILE) -> None:
     """Write a recorded run, one line for each test file."""
-    names = sorted({f for used in tests.tests.values() for f in (*used.files, *used.folders)})
+    used_names = {f for used in tests.tests.values() for f in (*used.files, *used.folders)}
+    names = sorted(used_names | set(tests.tests))
     index = {name: number for number, name in enumerate(names)}
     lines = [
         f"  {json.dumps(test)}: {json.dumps(_entry(index, used))}"
         for test, used in sorted(tests.tests.items())
     ]
-    listed = ",\n".join(f"  {json.dumps(name)}" for name in names)
+    listed = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(tests.digests.get(name))}" for name in names
+    )
     body = ",\n".join(lines)
-    path.write_text(f'{{"files": [\n{listed}\n],\n"tests": {{\n{body}\n}}}}\n')
+    path.write_text(f'{{"files": {{\n{listed}\n}},\n"tests": {{\n{body}\n}}}}\n')
 
 
 def _entry(index: Mapping[str, int], used: Used) -> dict[str, Any]:

@@ -44,13 +44,32 @@ def test_a_map_is_read_as_it_was_written(tmp_path: Path):
         {
             "tests/test_a.py": Used(frozenset("abdxz"), frozenset({"d", "q"}), True, 1.5, 2.0),
             "tests/test_b.py": Used(),
-        }
+        },
+        {"a": "1234", "tests/test_a.py": "5678", "z": ""},
     )
     test_map.write(tests, tmp_path / "map.json")
     assert test_map.read(tmp_path / "map.json") == tests
     assert test_map.read(tmp_path / "none.json") == TestMap()
     assert tests.users_of("a") == {"tests/test_a.py"}
     assert tests.listers_of("q/new.py") == {"tests/test_a.py"}
+    assert tests.users_below("x") == {"tests/test_a.py"}
+    assert tests.users_below("q") == set()
+
+
+def test_a_later_recording_replaces_the_tests_that_it_has():
+    first = TestMap(
+        {"tests/test_a.py": Used(frozenset("xy")), "tests/test_b.py": Used(frozenset("xz"))},
+        {"x": "x1", "y": "y1", "z": "z1"},
+    )
+    later = TestMap({"tests/test_a.py": Used(frozenset("xy"))}, {"x": "x2", "y": "y2"})
+    both = first.merged(later)
+    assert both.tests == {"tests/test_b.py": first.tests["tests/test_b.py"], **later.tests}
+    # The other test used `x` as it was before.
+    assert both.digests == {"x": "", "y": "y2", "z": "z1"}
+    text = "current"
+    assert TestMap({}, {"x": test_map.digest(text)}).is_current("x", text)
+    assert not TestMap({}, {"x": test_map.digest(text)}).is_current("x", text + "!")
+    assert not TestMap().is_current("x", text)
 
 
 def test_a_recording_is_put_together(monkeypatch: pytest.MonkeyPatch):
@@ -66,7 +85,10 @@ def test_a_recording_is_put_together(monkeypatch: pytest.MonkeyPatch):
         [{"seconds": {"tests/test_a.py": 5.0}, "read": {}, "forks": []}],
     )
     files = frozenset({"agl_core/ids.py", "plugins/agl_x/src/agl_x/y.py", "docs/p.md"})
-    assert found == {"tests/test_a.py": Used(files, frozenset({"docs"}), True, 2.0, 5.0)}
+    assert found.tests == {"tests/test_a.py": Used(files, frozenset({"docs"}), True, 2.0, 5.0)}
+    assert set(found.digests) == {"tests/test_a.py", *files}
+    ids = (ROOT / "agl_core/ids.py").read_text()
+    assert found.is_current("agl_core/ids.py", ids)
 
 
 def test_the_tracked_files_can_be_read():

@@ -14,7 +14,7 @@ from devtools.gate.changes import Changes
 from devtools.gate.parts import Tree
 from devtools.gate.runs import Record, Run
 from devtools.gate.selection import Context
-from devtools.gate.test_map import TestMap, Used
+from devtools.gate.test_map import TestMap, Used, digest
 
 FILES = {
     "agl_core/ids.py": "",
@@ -23,7 +23,7 @@ FILES = {
     "docs/page.md": "",
     "tests/core/test_ids.py": "",
     "tests/plugins/agl_base/test_base.py": "class TestBase(StoreSuite): ...\n",
-    "tests/plugins/agl_base/test_crash.py": "pytestmark = pytest.mark.slow\n",
+    "tests/plugins/agl_base/test_crash.py": f"pytestmark = pytest.mark.{'slow'}\n",
     "tests/plugins/agl_user/test_user.py": "class TestUser(StoreSuite): ...\n",
     "tests/plugins/agl_other/test_other.py": "",
 }
@@ -49,7 +49,11 @@ def context(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Contex
     monkeypatch.setattr(packages, "tested_by_default", set[Path])
 
     def of(*files: str) -> Context:
-        return Context(Tree(tree, FILES), TestMap(USED), Changes("base", files))
+        return Context(
+            Tree(tree, FILES),
+            TestMap(USED, {name: digest(text) for name, text in FILES.items()}),
+            Changes("base", files),
+        )
 
     return of
 
@@ -136,6 +140,6 @@ def test_the_lines_name_each_job_with_its_reason(context: Callable[..., Context]
     made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(), budget=0)
     text = "\n".join(plan.lines_of(made, "0123456789"))
     assert "changed since 0123456: agl_base\n" in text
-    assert "2 test files chosen (2 agl_base)" in text
+    assert "test files chosen: 2\n  2 of changed parts\n" in text
     assert "light                               21 s  2 test files of changed parts" in text
     assert "not now: alone, cover, docs," in text

@@ -10,14 +10,16 @@ import pytest
 from devtools.gate.changes import Changes, different_tables
 from devtools.gate.parts import Tree
 from devtools.gate.selection import Context, choose
-from devtools.gate.test_map import TestMap, Used
+from devtools.gate.test_map import TestMap, Used, digest
 
 BASE = "plugins/agl_base/src/agl_base/base.py"
+IMPORTED = "plugins/agl_other/src/agl_other/imported.py"
 OTHER = "plugins/agl_other/src/agl_other/other.py"
 FILES: Mapping[str, str] = {
     "agl_core/__init__.py": '__version__ = "0.1.0"\n',
     "agl_core/ids.py": "",
-    "agl_core/store/engine.py": "",
+    "agl_core/store/engine.py": "from agl_other import imported\n",
+    IMPORTED: "",
     BASE: "",
     "plugins/agl_base/src/agl_base/words.toml": "",
     OTHER: "",
@@ -49,9 +51,16 @@ TESTS = TestMap(
         ),
         "tests/plugins/agl_user/test_engine.py": Used(frozenset({"agl_core/store/engine.py"})),
         "tests/plugins/agl_user/test_user.py": Used(frozenset({"docs/page.md"})),
-        "tests/plugins/agl_other/test_other.py": Used(frozenset({OTHER})),
-    }
+        "tests/plugins/agl_other/test_other.py": Used(frozenset({OTHER, IMPORTED})),
+    },
+    {name: digest(text) for name, text in FILES.items()},
 )
+
+
+def recorded(tests: Mapping[str, Used], **states: str) -> TestMap:
+    """Return the record with other tests, and other states of files."""
+    return TestMap(tests, {**TESTS.digests, **states})
+
 
 Choose = Callable[..., set[str]]
 
@@ -111,19 +120,40 @@ def test_a_new_file_chooses_the_tests_that_list_its_folder(chosen: Choose):
 
 
 def test_a_test_that_is_not_recorded_runs_if_its_part_requires_what_changed(chosen: Choose):
-    rest = {test: used for test, used in TESTS.tests.items() if "user" not in test}
-    assert chosen(BASE, tests=TestMap(rest)) == {"base", "shop", "user", "engine"}
-    assert chosen(OTHER, tests=TestMap(rest)) == {"other"}
+    digests = {name: text for name, text in TESTS.digests.items() if "test_user" not in name}
+    new = TestMap(TESTS.tests, digests)
+    assert chosen(BASE, tests=new) == {"base", "shop", "user"}
+    assert chosen(OTHER, tests=new) == {"other"}
 
 
-def test_a_test_that_forks_runs_if_its_part_requires_what_changed(chosen: Choose):
-    forks = TESTS.merged({"tests/plugins/agl_user/test_user.py": Used(forks=True)})
+def test_a_test_that_changed_since_the_record_runs_likewise(chosen: Choose):
+    changed = recorded(TESTS.tests, **{"tests/plugins/agl_user/test_user.py": "other"})
+    assert chosen(BASE, tests=changed) == {"base", "shop", "user"}
+
+
+def test_a_test_that_forks_runs_likewise(chosen: Choose):
+    forks = recorded({**TESTS.tests, "tests/plugins/agl_user/test_user.py": Used(forks=True)})
     assert chosen(BASE, tests=forks) == {"base", "shop", "user"}
+    # What forks may run the sources of its requirements, and neither their tests nor their pages.
+    assert chosen("tests/plugins/agl_base/test_base.py", tests=forks) == {"base"}
+    assert chosen("plugins/agl_base/README.md", tests=forks) == set()
+
+
+@pytest.mark.parametrize("state", ["other", None])
+def test_a_caller_that_changed_since_the_record_stands_for_what_it_imports(
+    chosen: Choose, state: str | None
+):
+    caller = "agl_core/store/engine.py"
+    digests = {name: text for name, text in TESTS.digests.items() if name != caller}
+    stale = TestMap(TESTS.tests, digests | ({caller: state} if state else {}))
+    assert chosen(BASE, tests=stale) == {"base", "shop"}
+    assert chosen(IMPORTED, tests=stale) == {"other", "engine"}
+    assert chosen(IMPORTED) == {"other"}
 
 
 def test_a_test_that_is_gone_is_not_chosen(chosen: Choose):
-    gone = TESTS.merged({"tests/plugins/agl_user/test_gone.py": Used(frozenset({BASE}))})
-    assert chosen(BASE, tests=gone) == {"base", "shop"}
+    gone = {**TESTS.tests, "tests/plugins/agl_user/test_gone.py": Used(frozenset({BASE}))}
+    assert chosen(BASE, tests=recorded(gone)) == {"base", "shop"}
 
 
 def test_the_settings_of_pytest_choose_everything_and_those_of_ruff_nothing(chosen: Choose):

@@ -103,7 +103,7 @@ def _by_suite(
 
 
 def _head() -> str:
-    return output_of("git", "rev-parse", "HEAD").strip()
+    return output_of("git", "rev-parse", "--short=12", "HEAD").strip()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -48,6 +48,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         groups = (planned.required, planned.rotation)
         lines = list(plan.lines_of(planned, base))
         if options.tests:
+            lines += [f"  later: {job.name}" for job in planned.later]
             lines += [f"  {test}: {reason.found}" for test, reason in planned.chosen.items()]
     say("\n".join(lines))
     if options.plan:
@@ -115,7 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--all", action="store_true", help="run everything")
     parser.add_argument("--plan", action="store_true", help="print what would run, and end")
-    parser.add_argument("--tests", action="store_true", help="print each chosen test file, too")
+    parser.add_argument(
+        "--tests",
+        action="store_true",
+        help="print each chosen test file, and what is left for later",
+    )
     parser.add_argument(
         "--since", metavar="COMMIT", help="compare with this commit instead of the last gate's"
     )

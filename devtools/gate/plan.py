@@ -28,6 +28,7 @@ ENVIRONMENT_SECONDS = 60
 NEVER = date(2000, 1, 1)
 VLLM_NEEDS = "tests/envs/vllm"
 FRAMEWORKS = "tests/frameworks"
+SITE_SETTINGS = ("mkdocs.yml", "devtools/docs_site/build.py", "devtools/docs_site/requirements.txt")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Plan:
         required: Jobs that the change requires.
         rotation: What the time left is for: tests of heavy packages that use what changed, then
             deep suites, those that ran longest ago first.
-        later: Deep suites for which no time is left.
+        later: What no time is left for, in the same order.
         chosen: The chosen test files, each with its reason.
         parts: Names of the changed parts.
     """
@@ -156,7 +157,7 @@ class _Planner:
         yield self._contract()
         yield from self._light()
         if "agl_core" in self.changed:
-            yield self._job("lifecycle", why="agl_core changed")
+            yield self._job("lifecycle", why="agl_core changed", covers=("lifecycle",))
         slow = (self._slow(part, "changed") for part in self.changed.values())
         yield from _joined([job for job in slow if job])
         yield from self._heavy()
@@ -230,11 +231,11 @@ class _Planner:
         pages = tuple(sorted(files & walked))
         if pages:
             yield Job("docs", pages, "changed pages", seconds=60.0 * (1 + len(pages)), beside=True)
+        if any(file.endswith(".md") or file in SITE_SETTINGS for file in files):
+            yield self._job("site", why="its pages changed", beside=True)
         bundled = packages.with_requirements(["agl_bundle"])
-        required = {"pyproject.toml"} | {f"plugins/{p.module}/pyproject.toml" for p in bundled}
-        if required & set(self._context.changes.files) - {"pyproject.toml"} or (
-            "project" in self._context.changes.tables
-        ):
+        required = {f"plugins/{p.module}/pyproject.toml" for p in bundled}
+        if required & files or "project" in self._context.changes.tables:
             yield self._job("lowest", why="requirements changed", covers=("lowest",))
 
     def affected(self) -> Iterable[Job]:
@@ -354,7 +355,7 @@ def lines_of(plan: Plan, base: str) -> Iterable[str]:
     yield "while there is time:"
     yield from table_of(plan.rotation)
     if plan.later:
-        yield f"not now: {', '.join(job.name for job in plan.later)}"
+        yield f"left for later gates: {len(plan.later)} suites; --tests names them"
     required, all_of_it = duration(plan.required), duration((*plan.required, *plan.rotation))
     yield f"about {required / 60:.0f} minutes required, {all_of_it / 60:.0f} in all"
 

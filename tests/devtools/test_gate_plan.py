@@ -142,4 +142,4 @@ def test_the_lines_name_each_job_with_its_reason(context: Callable[..., Context]
     assert "changed since 0123456: agl_base\n" in text
     assert "test files chosen: 2\n  2 of changed parts\n" in text
     assert "light                               21 s  2 test files of changed parts" in text
-    assert "not now: alone, cover, docs," in text
+    assert "left for later gates: 9 suites" in text

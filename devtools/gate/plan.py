@@ -246,11 +246,14 @@ class _Planner:
         """
         jobs: list[Job] = []
         for part in self._tree.parts.values():
-            tests = [test for test in self._tree.tests_of(part) if test in self.chosen]
-            if part.heavy and tests and part.name not in self.changed:
+            every = self._tree.tests_of(part)
+            tests = [test for test in every if test in self.chosen]
+            if part.heavy and part.package and tests and part.name not in self.changed:
                 why = f"{len(tests)} test files that use what changed"
-                beside = part.package is not None and not part.package.exclusive
-                job = Job("affected", tuple(tests), why, None, beside, part.name)
+                whole = tests == every and not has_heavy_tests(part)
+                covers = (f"package {part.name}",) if whole else ()
+                beside = not part.package.exclusive
+                job = Job("affected", tuple(tests), why, None, beside, part.name, covers)
                 seconds = self._record.seconds(job.name) or self._of_heavy_tests(tests)
                 jobs.append(replace(job, seconds=seconds))
         return sorted(jobs, key=lambda job: job.seconds or 0)

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         say("everything:")
         lines = list(plan.table_of(groups[0]))
     else:
-        planned = plan.gate(context, kept)
+        planned = plan.gate(context, kept, 60 * options.minutes)
         groups = (planned.required, planned.rotation)
         lines = list(plan.lines_of(planned, base))
         if options.tests:
@@ -123,6 +123,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--since", metavar="COMMIT", help="compare with this commit instead of the last gate's"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=plan.BUDGET_MINUTES,
+        metavar="N",
+        help="time up to which deep suites are added (%(default)s); 0 is none of them",
     )
     parser.add_argument(
         "--passed",

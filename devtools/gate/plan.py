@@ -17,7 +17,7 @@ from devtools.gate.runs import Record
 from devtools.gate.selection import Context, Reason, choose
 from devtools.process import CORES
 
-BUDGET_SECONDS = 1800
+BUDGET_MINUTES = 30
 """Time of a gate whose change requires less: what is left goes to the deep suites."""
 UNKNOWN_SECONDS = 300
 """Assumed time of a job that never ran."""
@@ -79,7 +79,7 @@ class Plan:
     parts: tuple[str, ...]
 
 
-def gate(context: Context, record: Record, budget: float = BUDGET_SECONDS) -> Plan:
+def gate(context: Context, record: Record, budget: float = 60 * BUDGET_MINUTES) -> Plan:
     """Plan the gate of a change.
 
     Args:

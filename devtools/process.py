@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -112,6 +113,9 @@ def attempt(
         except SystemExit as end:
             failed.append(name)
             said = f"-- {name} failed: {end}\n"
+        except Exception:
+            failed.append(name)
+            said = f"{traceback.format_exc()}-- {name} failed\n"
         durations[name] = time.monotonic() - start
         return f"{said}-- {name} {durations[name]:.0f} s"
 

@@ -37,7 +37,10 @@ def dev_python() -> Path:
 
 
 def pytest(
-    command: Sequence[str | Path], *arguments: str | Path, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    may_be_empty: bool = False,
 ) -> None:
     """Run tests in several processes, then those marked ``timing`` one at a time.
 
@@ -45,6 +48,7 @@ def pytest(
         command: The command that runs pytest: a Python, its options and ``-m pytest``.
         arguments: Arguments to pytest; they may replace the number of processes.
         env: What to add to the environment.
+        may_be_empty: Whether it is right that no test is collected.
     """
     # A run that goes on after the crash of a worker can wait for it for ever.
     crashes = ("--max-worker-restart", "0")
@@ -53,10 +57,11 @@ def pytest(
         exit_code(*command, *spread, *arguments, env=env),
         exit_code(*command, *arguments, "-n0", "--timing", "only", env=env),
     }
-    if codes != {NOTHING_COLLECTED}:
+    if may_be_empty or codes != {NOTHING_COLLECTED}:
         codes -= {NOTHING_COLLECTED}
-    if any(codes):
-        sys.exit(max(codes))
+    failed = sorted(filter(None, codes))
+    if failed:
+        sys.exit(failed[0])  # negative for a signal
 
 
 def pytest_of(python: Path) -> list[str | Path]:
@@ -98,7 +103,7 @@ def tests_on_path() -> dict[str, str]:
 def run_light(
     places: Iterable[str | Path], marks: str, *options: str, env: Mapping[str, str] | None = None
 ) -> None:
-    """Run tests of light packages, or of what uses only them.
+    """Run tests of light packages, or of what uses only them; there may be none with the marks.
 
     Args:
         places: Test files and folders.
@@ -107,7 +112,8 @@ def run_light(
         env: What to add to the environment.
     """
     python = distributions.light_together()
-    pytest(installed(python), "-m", marks, *options, *places, env=tests_on_path() | {**(env or {})})
+    variables = tests_on_path() | {**(env or {})}
+    pytest(installed(python), "-m", marks, *options, *places, env=variables, may_be_empty=True)
 
 
 def run_heavy(package: Package, places: Sequence[str | Path] = ()) -> None:
@@ -121,8 +127,8 @@ def run_heavy(package: Package, places: Sequence[str | Path] = ()) -> None:
     # Jobs that run side by side share the processes.
     workers = WORKERS if package.exclusive else WORKERS // CORES
     processes = ("-n", str(workers) if package.parallel else "0")
-    places = places or [package.tests]
-    pytest(installed(python), "-m", NOT_HEAVY, *processes, *places, env=tests_on_path())
+    command = (*installed(python), "-m", NOT_HEAVY, *processes)
+    pytest(command, *(places or [package.tests]), env=tests_on_path(), may_be_empty=bool(places))
 
 
 def run_in_earnest(package: Package) -> None:

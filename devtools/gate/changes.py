@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import subprocess
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from devtools.process import ROOT, output_of
+from devtools.process import ROOT
 
 PROJECT = "pyproject.toml"
 
@@ -21,18 +23,20 @@ class Changes:
         base: The commit.
         files: Paths of changed, new and deleted files, relative to the root.
         moved: Those of them that are new or deleted.
+        reshaped: Modules of which more changed than what functions do: what runs at import.
         tables: Names of the tables of the root ``pyproject.toml`` that differ: ``tool.ruff``.
     """
 
     base: str
     files: tuple[str, ...]
     moved: frozenset[str] = frozenset()
+    reshaped: frozenset[str] = frozenset()
     tables: frozenset[str] = frozenset()
 
 
 def is_known(commit: str) -> bool:
-    """Whether a commit is in this clone and is an ancestor of the current one."""
-    command = ("git", "merge-base", "--is-ancestor", commit, "HEAD")
+    """Whether a commit is in this clone."""
+    command = ("git", "cat-file", "-e", f"{commit}^{{commit}}")
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
@@ -42,26 +46,57 @@ def since(commit: str) -> Changes:
     Args:
         commit: A commit that :func:`is_known`.
     """
-    lines = output_of("git", "diff", "--no-renames", "--name-status", commit).splitlines()
-    status = {name: letter for letter, _, name in (line.partition("\t") for line in lines)}
+    words = git("diff", "-z", "--no-renames", "--name-status", commit).split("\0")
+    status = dict(zip(words[1::2], words[::2], strict=False))
     status |= dict.fromkeys(untracked(), "A")
     moved = frozenset(name for name, letter in status.items() if letter in "AD")
+
+    def is_reshaped(file: str) -> bool:
+        return file in moved or shape(git("show", f"{commit}:{file}")) != shape(_text(file))
+
     tables: frozenset[str] = frozenset()
     if PROJECT in status:
-        before = tomllib.loads(output_of("git", "show", f"{commit}:{PROJECT}"))
-        tables = different_tables(before, tomllib.loads((ROOT / PROJECT).read_text()))
-    return Changes(commit, tuple(sorted(status)), moved, tables)
+        before = tomllib.loads(git("show", f"{commit}:{PROJECT}"))
+        tables = different_tables(before, tomllib.loads(_text(PROJECT)))
+    reshaped = frozenset(file for file in status if file.endswith(".py") and is_reshaped(file))
+    return Changes(commit, tuple(sorted(status)), moved, reshaped, tables)
 
 
 def tracked() -> list[str]:
     """Return the files of the working tree that git tracks or would track."""
-    return [f for f in output_of("git", "ls-files").splitlines() if (ROOT / f).exists()] + [
-        *untracked()
-    ]
+    files = [file for file in git("ls-files", "-z").split("\0") if file]
+    return [file for file in files if (ROOT / file).exists()] + untracked()
 
 
 def untracked() -> list[str]:
-    return output_of("git", "ls-files", "--others", "--exclude-standard").splitlines()
+    names = git("ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    return [name for name in names if name]
+
+
+def git(*arguments: str) -> str:
+    """Return what a command of git prints; its warnings are not a part of it."""
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode()
+
+
+def _text(file: str) -> str:
+    return (ROOT / file).read_text()
+
+
+def shape(source: str) -> str:
+    """Return what a module does when it is imported: its source without the bodies of functions.
+
+    Comments and docstrings of functions are no part of it. A source that is not Python is its own
+    shape.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = []
+    return ast.dump(tree)
 
 
 def different_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
@@ -74,5 +109,10 @@ def different_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> fro
 
 
 def _named(project: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables by name; what the tests are and how marks are described is left out."""
+    project = copy.deepcopy(dict(project))
+    options = project.get("tool", {}).get("pytest", {}).get("ini_options", {})
+    for harmless in ("testpaths", "markers"):
+        options.pop(harmless, None)
     top = {name: table for name, table in project.items() if name != "tool"}
     return top | {f"tool.{name}": table for name, table in project.get("tool", {}).items()}

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date
+from itertools import chain
 
 from devtools import debian, prometheus
 from devtools.gate import changes, jobs, plan, runs, test_map
 from devtools.gate.parts import Tree
 from devtools.gate.selection import Context
-from devtools.process import ROOT, output_of, say
+from devtools.process import ROOT, say
 
 EPILOG = """\
 Without options, runs what the changes since the last gate can break, and deep suites while there
@@ -34,15 +35,17 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     options = _parser().parse_args(arguments)
     kept = runs.read()
     base = options.since or (kept.gate.commit if kept.gate else "")
-    if not options.all and not (base and changes.is_known(base)):
+    everything = options.all
+    if not everything and not (base and changes.is_known(base)):
+        if options.since:
+            sys.exit(f"{base} is not a commit of this clone")
         say(f"the last gate's commit {base or '(none)'} is not in this clone: running everything")
-        options.all = True
-    found = changes.Changes("", ()) if options.all else changes.since(base)
+        everything = True
+    found = changes.Changes("", ()) if everything else changes.since(base)
     context = Context(Tree(ROOT, changes.tracked()), test_map.read(), found)
-    if options.all:
+    if everything:
         groups = (plan.everything(context, kept),)
-        say("everything:")
-        lines = list(plan.table_of(groups[0]))
+        lines = ["everything:", *plan.table_of(groups[0])]
     else:
         planned = plan.gate(context, kept, 60 * options.minutes)
         groups = (planned.required, planned.rotation)
@@ -53,22 +56,14 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     say("\n".join(lines))
     if options.plan:
         return
+    commit = changes.git("rev-parse", "--short=12", "HEAD").strip()
+    unrecorded = _why_unrecorded(options)
     if options.passed:
-        if output_of("git", "status", "--porcelain"):
-            sys.exit("the working tree differs from its commit: commit or stash the changes first")
-        estimates = {job.name: job.seconds or 0.0 for group in groups for job in group}
-        runs.write(kept.with_gate(_head(), date.today(), _by_suite(groups, estimates, kept)))
+        if unrecorded:
+            sys.exit(f"not recorded: {unrecorded}")
+        known = {job.name: job.seconds for group in groups for job in group if job.seconds}
+        _write(kept, commit, groups, known, plan.duration(chain(*groups)), everything=everything)
         return
-    _run(groups, commands, kept, everything=options.all)
-
-
-def _run(
-    groups: Sequence[Sequence[plan.Job]],
-    commands: Mapping[str, jobs.Step],
-    kept: runs.Record,
-    *,
-    everything: bool,
-) -> None:
     debian.install()
     prometheus.install()
     start = time.monotonic()
@@ -77,34 +72,53 @@ def _run(
     say(f"jobs: {len(durations) - len(failed)} passed, {len(failed)} failed")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
-    durations = _by_suite(groups, durations, kept)
-    if everything:
-        seconds = time.monotonic() - start
-        after = kept.with_full_run(_head(), date.today(), seconds, durations)
+    if unrecorded:
+        say(f"not recorded: {unrecorded}")
     else:
-        after = kept.with_gate(_head(), date.today(), durations)
-    if not os.environ.get("CI"):  # a clone that nobody commits from
-        runs.write(after)
-        say(f"wrote {runs.FILE.relative_to(ROOT)}: commit it")
+        seconds = time.monotonic() - start
+        _write(kept, commit, groups, durations, seconds, everything=everything)
+
+
+def _why_unrecorded(options: argparse.Namespace) -> str:
+    """Return why a run says nothing about this commit compared with the last gate's."""
+    if os.environ.get("CI"):
+        return "nobody commits from CI's clone; `dev.py ci --passed` does it later"
+    if options.since:
+        return "the changes since another commit were tested, not those since the last gate"
+    if changes.git("status", "--porcelain"):
+        return "the working tree differs from its commit"
+    return ""
+
+
+def _write(
+    kept: runs.Record,
+    commit: str,
+    groups: Sequence[Sequence[plan.Job]],
+    durations: Mapping[str, float],
+    seconds: float,
+    *,
+    everything: bool,
+) -> None:
+    ran = _by_suite(groups, durations, kept)
+    after = kept.with_gate(runs.Run(commit, date.today(), seconds), ran)
+    runs.write(after.with_full_run() if everything else after)
+    say(f"wrote {runs.FILE.relative_to(ROOT)}: commit it")
 
 
 def _by_suite(
     groups: Sequence[Sequence[plan.Job]], durations: Mapping[str, float], kept: runs.Record
 ) -> dict[str, float]:
-    """Return the durations of jobs and of the suites that they cover.
+    """Return the durations of jobs, as far as they are known, and of the suites that they cover.
 
     A suite that ran as a part of another job keeps its last duration, or gets its share.
     """
     found: dict[str, float] = {}
-    for job in (job for group in groups for job in group):
-        for name in job.covers:
-            found[name] = kept.seconds(name) or durations[job.name] / len(job.covers)
-        found[job.name] = durations[job.name]
+    for job in chain(*groups):
+        if job.name in durations:
+            for name in job.covers:
+                found[name] = kept.seconds(name) or durations[job.name] / len(job.covers)
+            found[job.name] = durations[job.name]
     return found
-
-
-def _head() -> str:
-    return output_of("git", "rev-parse", "--short=12", "HEAD").strip()
 
 
 def _parser() -> argparse.ArgumentParser:

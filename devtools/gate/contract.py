@@ -34,5 +34,7 @@ def _is_short(item: pytest.Function) -> bool:
     """Whether an item is a test of the kit that the short form has."""
     in_suite = isinstance(item.cls, type) and issubclass(item.cls, Suite)
     module = item.function.__module__
-    long = LONG_MODULES.match(module) or item.originalname in LONG_TESTS
+    # A value that only slow or timed tests have is not the one to keep.
+    marked = any(map(item.get_closest_marker, ("slow", "timing")))
+    long = marked or LONG_MODULES.match(module) or item.originalname in LONG_TESTS
     return in_suite and module.startswith("agl_testing.") and not long

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,8 @@ from devtools.packages import Package
 from devtools.process import ROOT
 
 IMPORTED_PACKAGE = re.compile(r"^\s*(?:from|import) (agl_\w+)", re.MULTILINE)
+TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
+"""Names of the files that pytest collects."""
 SLOW_MARK = re.compile(r"mark\.slow\b")
 SUITE_CLASS = re.compile(r"^class \w+\([^)]*(?:Suite|Tests)\b", re.MULTILINE)
 PLAIN_PARTS: Mapping[str, tuple[str, ...]] = {
@@ -27,7 +29,7 @@ PLAIN_PARTS: Mapping[str, tuple[str, ...]] = {
     "e2e": ("tests/e2e/",),
     "benchmark": ("tests/benchmark/",),
     "frameworks": ("tests/frameworks/",),
-    "examples": ("examples/README.md", "tests/examples/test_recipes.py"),
+    "examples": ("examples/README.md", "tests/examples/"),
 }
 """Parts that are not packages: the beginnings of their files' paths."""
 ANYTHING = frozenset({"docs", "e2e", "examples"})
@@ -66,6 +68,7 @@ class Tree:
     def __init__(self, root: Path, files: Iterable[str]) -> None:
         self.root = root
         self.files = sorted(files)
+        self._imports: dict[str, set[str]] = {}
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -107,8 +110,8 @@ class Tree:
         return {
             file: part
             for file in self.files
-            if file.startswith("tests/") and Path(file).name.startswith("test_")
-            if file.endswith(".py") and (part := self.part_of(file))
+            if file.startswith("tests/") and TEST_FILE.fullmatch(Path(file).name)
+            if (part := self.part_of(file))
         }
 
     def tests_of(self, part: Part) -> list[str]:
@@ -126,19 +129,23 @@ class Tree:
     def _test_imports(self) -> dict[str, set[str]]:
         """The test modules that each test module imports, as paths."""
         return {
-            file: set(_imported_tests(self.text(file)))
+            file: {
+                f"{n.replace('.', '/')}.py" for n in self.imports(file) if n.startswith("tests.")
+            }
             for file in self.files
             if file.startswith("tests/") and file.endswith(".py")
         }
+
+    def imports(self, file: str) -> set[str]:
+        """Return the dotted names that a Python file imports."""
+        if file not in self._imports:
+            self._imports[file] = _imported_modules(self.text(file))
+        return self._imports[file]
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """The modules of all packages: the path of each, and its dotted name."""
         return {file: name for file in self.files if (name := module_of(file))}
-
-    def imports(self, source: str) -> set[str]:
-        """Return the dotted names that a module of a package imports."""
-        return _imported_modules(self.text(source))
 
     def importers(self, helper: str) -> set[str]:
         """Return the test files that import a module of the tests, directly or not."""
@@ -177,22 +184,6 @@ def _required_by(package: Package) -> frozenset[str]:
     return frozenset(by_name[name].module for name in reached)
 
 
-def _imported_tests(source: str) -> Iterator[str]:
-    """Yield the paths of the modules of the tests that a source imports."""
-    if "tests." not in source:
-        return
-    for node in ast.walk(ast.parse(source)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            # `from tests.e2e import networks` names a module, or what is in one.
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            if name.startswith("tests."):
-                yield f"{name.replace('.', '/')}.py"
-
-
 def module_of(file: str) -> str:
     """Return the dotted name of a module of a package; empty for any other file."""
     _, source, below = file.partition("/src/")
@@ -203,9 +194,16 @@ def module_of(file: str) -> str:
 
 
 def _imported_modules(source: str) -> set[str]:
-    """Return the dotted names that a source imports. No package here imports relatively."""
+    """Return the dotted names that a source imports; one that is not Python imports nothing.
+
+    `from a import b` names a module `a.b`, or what is in `a`. Nothing here imports relatively.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return set()
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

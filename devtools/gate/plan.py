@@ -15,7 +15,6 @@ from devtools import newcomer, packages, suites, walk_docs
 from devtools.gate.parts import Part, has_heavy_tests
 from devtools.gate.runs import Record
 from devtools.gate.selection import Context, Reason, choose
-from devtools.process import CORES
 
 BUDGET_MINUTES = 30
 """Time of a gate whose change requires less: what is left goes to the deep suites."""
@@ -25,9 +24,11 @@ START_SECONDS = 20
 """Time of a run of pytest beside its tests: it collects twice, the second time for ``timing``."""
 ENVIRONMENT_SECONDS = 60
 """Time of the installation of a heavy package from a cache of its libraries."""
+CORES = 2
+"""Cores of CI's machine. A plan is made for it, wherever it is made."""
 NEVER = date(2000, 1, 1)
 VLLM_NEEDS = "tests/envs/vllm"
-FRAMEWORKS = "tests/frameworks"
+FRAMEWORKS = "tests/frameworks/"
 SITE_SETTINGS = ("mkdocs.yml", "devtools/docs_site/build.py", "devtools/docs_site/requirements.txt")
 
 
@@ -65,11 +66,12 @@ class Plan:
 
     Attributes:
         required: Jobs that the change requires.
-        rotation: What the time left is for: tests of heavy packages that use what changed, then
-            deep suites, those that ran longest ago first.
+        rotation: What the time left is for: tests of heavy packages that use what changed, slow
+            tests in chosen files, then deep suites, those that ran longest ago first.
         later: What no time is left for, in the same order.
         chosen: The chosen test files, each with its reason.
         parts: Names of the changed parts.
+        files: How many files changed.
     """
 
     required: tuple[Job, ...]
@@ -77,6 +79,7 @@ class Plan:
     later: tuple[Job, ...]
     chosen: Mapping[str, Reason]
     parts: tuple[str, ...]
+    files: int
 
 
 def gate(context: Context, record: Record, budget: float = 60 * BUDGET_MINUTES) -> Plan:
@@ -90,7 +93,7 @@ def gate(context: Context, record: Record, budget: float = 60 * BUDGET_MINUTES) 
     planner = _Planner(context, record)
     required = tuple(planner.required())
     covered = {name for job in required for name in job.covers}
-    waiting = sorted(planner.deep(), key=lambda job: (planner.last_run(job), job.name))
+    waiting = sorted(planner.deep(), key=planner.order)
     rotation: list[Job] = []
     later: list[Job] = []
     for job in (*planner.affected(), *waiting):
@@ -102,7 +105,9 @@ def gate(context: Context, record: Record, budget: float = 60 * BUDGET_MINUTES) 
         else:
             later.append(job)
     parts = tuple(sorted(planner.changed))
-    return Plan(required, tuple(rotation), tuple(later), planner.chosen, parts)
+    return Plan(
+        required, tuple(rotation), tuple(later), planner.chosen, parts, len(context.changes.files)
+    )
 
 
 def everything(context: Context, record: Record) -> tuple[Job, ...]:
@@ -175,7 +180,7 @@ class _Planner:
         modules = tuple(part.name for part in touched if not part.heavy and part.package)
         if modules:
             why = f"{len(modules)} light packages changed or require one that did"
-            yield self._job("alone", modules, why=why)
+            yield self._job("alone", modules, why=why, label="of the change")
 
     def _packages_touched(self) -> list[Part]:
         changed = set(self._context.changed_sources())
@@ -194,7 +199,8 @@ class _Planner:
             if part.package and not part.heavy and part.name != "agl_testing"
             if test not in self.chosen and self._tree.has_suite(test)
         )
-        return self._job("contract", files, why="every package whose tests do not all run")
+        why = f"plugins of all packages; {len(files)} suites of those whose tests do not run"
+        return self._job("contract", files, why=why)
 
     def _light(self) -> Iterable[Job]:
         tests = [test for test in self.chosen if not self._tree.test_files[test].heavy]
@@ -208,32 +214,40 @@ class _Planner:
 
     def _heavy(self) -> Iterable[Job]:
         """The heavy packages and the examples that changed or whose requirements did."""
-        files = list(self._context.files())
-        frameworks = any(file.startswith(FRAMEWORKS) for file in files)
-        vllm = any(file.startswith(VLLM_NEEDS) for file in files)
         for part in self._tree.parts.values():
-            why = "changed" if part.name in self.changed else ""
-            texts = [self._tree.text(test) for test in self._tree.tests_of(part)]
-            if frameworks and any(FRAMEWORKS in text for text in texts):
-                why = f"runs {FRAMEWORKS}"
-            if vllm and any(suites.VLLM_PYTHON in text for text in texts):
-                why = f"installs {VLLM_NEEDS}.txt"
+            why = self._why_heavy(part)
             if why and (part.heavy or has_heavy_tests(part)):
                 yield self._package(part, why)
         for name in suites.examples_with_environments():
+            part = self._tree.parts.get(f"examples/{name}")
             requirements = f"tests/envs/examples/{name}.txt"
-            if f"examples/{name}" in self.changed or requirements in files:
-                yield self._example(name, "changed")
+            why = self._why_heavy(part) if part else ""
+            if requirements in self._context.changes.files:
+                why = f"{requirements} changed"
+            if why:
+                yield self._example(name, why)
+
+    def _why_heavy(self, part: Part) -> str:
+        """Return why the heavy tests of a part are required; empty if they are not."""
+        if part.name in self.changed:
+            return "changed"
+        for place, word in ((FRAMEWORKS, '"frameworks"'), (VLLM_NEEDS, suites.VLLM_PYTHON)):
+            if any(file.startswith(place) for file in self._context.changes.files):
+                mine = [f for f in self._tree.files if f.startswith(part.places)]
+                if any(f.endswith(".py") and word in self._tree.text(f) for f in mine):
+                    return f"uses {place}"
+        return ""
 
     def _pages(self) -> Iterable[Job]:
         files = set(self._context.files())
         walked = {page.as_posix() for page in (*walk_docs.pages(), *newcomer.PATH)}
         pages = tuple(sorted(files & walked))
         if pages:
-            yield Job("docs", pages, "changed pages", seconds=60.0 * (1 + len(pages)), beside=True)
+            seconds = 60.0 * (1 + len(pages))
+            yield Job("docs", pages, "changed pages", seconds, beside=True, label="of the change")
         if any(file.endswith(".md") or file in SITE_SETTINGS for file in files):
             yield self._job("site", why="its pages changed", beside=True)
-        bundled = packages.with_requirements(["agl_bundle"])
+        bundled = packages.with_requirements(["agl_bundle", "agl_algo_apo", "agl_testing"])
         required = {f"plugins/{p.module}/pyproject.toml" for p in bundled}
         if required & files or "project" in self._context.changes.tables:
             yield self._job("lowest", why="requirements changed", covers=("lowest",))
@@ -276,6 +290,11 @@ class _Planner:
                 yield self._package(part, self._when(f"package {part.name}"))
         for name in suites.examples_with_environments():
             yield self._example(name, self._when(f"example {name}"))
+
+    def order(self, job: Job) -> tuple[bool, date, str]:
+        """Order suites: slow tests of chosen files first, then what ran longest ago."""
+        uses = job.step == "slow" and not self.chosen.keys().isdisjoint(job.arguments)
+        return not uses, self.last_run(job), job.name
 
     def last_run(self, job: Job) -> date:
         runs = [self._record.jobs[name].on for name in job.covers if name in self._record.jobs]
@@ -327,10 +346,11 @@ class _Planner:
         *,
         why: str,
         beside: bool = False,
+        label: str = "",
         covers: tuple[str, ...] = (),
     ) -> Job:
         """Make a job that takes as long as last time; one that covers a suite has its label."""
-        label = arguments[0] if covers and arguments else ""
+        label = label or (arguments[0] if covers and arguments else "")
         job = Job(step, arguments, why, beside=beside, label=label, covers=covers)
         return replace(job, seconds=self._record.seconds(job.name))
 
@@ -344,12 +364,12 @@ class _Planner:
         """Estimate the time of test files from the recorded run."""
         recorded = (self._context.tests.tests.get(test) for test in tests)
         total = sum((used.slow_seconds if slow else used.seconds) for used in recorded if used)
-        return START_SECONDS + total / suites.WORKERS
+        return START_SECONDS + total / (2 * CORES)
 
 
 def lines_of(plan: Plan, base: str) -> Iterable[str]:
     """Yield the lines that show a plan."""
-    yield f"changed since {base[:7]}: {', '.join(plan.parts) or 'nothing'}"
+    yield f"changed since {base[:7]}: {plan.files} files; {', '.join(plan.parts) or 'no part'}"
     yield f"test files chosen: {len(plan.chosen)}"
     for rule, count in Counter(reason.rule for reason in plan.chosen.values()).items():
         yield f"  {count} {rule}"

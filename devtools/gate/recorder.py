@@ -36,6 +36,7 @@ class Recorder:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._read: defaultdict[str, set[str]] = defaultdict(set)
         self._forks: set[str] = set()
+        self._failed: set[str] = set()
         sys.addaudithook(self._audit)
         os.register_at_fork(before=self._forked)
 
@@ -47,7 +48,8 @@ class Recorder:
                 path = os.fspath(path)  # pyright: ignore[reportUnknownVariableType]
             if isinstance(path, str) and path.startswith(self._prefix):
                 path = path[len(self._prefix) :]
-                if not path.startswith("."):  # environments, caches, git's folder
+                # Caches, git's folder and environments are left out, but for what is installed.
+                if not path.startswith(".") or "/site-packages/agl_" in path:
                     self._read[self._context].add(path)
 
     def _forked(self) -> None:
@@ -84,7 +86,10 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # The controller gets the reports of all workers.
         if "PYTEST_XDIST_WORKER" not in os.environ:
-            self._seconds[report.nodeid.partition("::")[0]] += report.duration
+            test = report.nodeid.partition("::")[0]
+            self._seconds[test] += report.duration
+            if report.failed:
+                self._failed.add(test)
 
     def pytest_sessionfinish(self) -> None:
         self._context = ""
@@ -92,6 +97,7 @@ class Recorder:
             "seconds": self._seconds,
             "read": {test: sorted(paths) for test, paths in self._read.items()},
             "forks": sorted(self._forks),
+            "failed": sorted(self._failed),
         }
         Path(os.environ[NOTES], f"{os.getpid()}.json").write_text(json.dumps(notes))
 

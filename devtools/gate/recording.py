@@ -29,9 +29,12 @@ LIGHT = "light"
 SLOW = "slow"
 RECORDER = ("-p", "devtools.gate.recorder")
 COVERAGE = "coverage>=7.13"
-CONTEXT = "AGL_RECORDED_TEST"
-"""Environment variable with the test file that runs, for the coverage of child processes."""
-NOTES = "AGL_RECORDING_NOTES"
+CONTEXT = "RECORDED_TEST"
+"""Environment variable with the test file that runs, for the coverage of child processes.
+
+Not `AGL_...`: some tests start programs without the variables of agl.
+"""
+NOTES = "RECORDING_NOTES"
 """Environment variable with the folder that gets what coverage does not know."""
 SETTINGS = """\
 [run]
@@ -45,6 +48,7 @@ parallel = true
 concurrency = thread
 context = ${{{context}-}}
 data_file = {folder}/data
+omit = {root}/devtools/gate/rec*
 disable_warnings = no-data-collected, module-not-imported, module-not-measured, already-imported
 """
 
@@ -55,6 +59,7 @@ class Note(TypedDict):
     seconds: Mapping[str, float]
     read: Mapping[str, Sequence[str]]
     forks: Sequence[str]
+    failed: Sequence[str]
 
 
 def record(names: Sequence[str]) -> None:
@@ -160,7 +165,7 @@ def merged(
     unmarked: Iterable[Note],
     slow: Iterable[Note],
 ) -> TestMap:
-    """Return what each test file used.
+    """Return what each test file used; of one that failed it is not known.
 
     Args:
         executed: Paths of measured files that each test file executed.
@@ -173,15 +178,17 @@ def merged(
     listed: defaultdict[str, set[str]] = defaultdict(set)
     seconds = (defaultdict[str, float](float), defaultdict[str, float](float))
     forks: set[str] = set()
+    failed: set[str] = set()
     for test, paths in executed.items():
         files[test] |= known.intersection(map(in_repository, paths))
     for total, notes in zip(seconds, (list(unmarked), list(slow)), strict=True):
         for note in notes:
             forks |= set(note["forks"])
+            failed |= set(note["failed"])
             for test, duration in note["seconds"].items():
                 total[test] += duration
             for test, paths in note["read"].items():
-                files[test] |= known.intersection(paths)
+                files[test] |= known.intersection(map(in_repository, paths))
                 listed[test] |= folders.intersection(paths)
     tests = {
         test: Used(
@@ -191,7 +198,7 @@ def merged(
             seconds[0][test],
             seconds[1][test],
         )
-        for test in sorted({*seconds[0], *seconds[1]} & known)
+        for test in sorted({*seconds[0], *seconds[1]} & known - failed)
     }
     names = {name for used in tests.values() for name in used.files} | set(tests)
     return TestMap(tests, {name: test_map.digest(text_of(name)) for name in sorted(names)})

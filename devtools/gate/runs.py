@@ -7,6 +7,7 @@ that a gate had left out, each with the rule that finds it from then on.
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -70,31 +71,34 @@ class Record:
         """Return how long a job took last time; None if it never ran."""
         return self.jobs[job].seconds if job in self.jobs else None
 
-    def with_gate(self, commit: str, on: date, durations: Mapping[str, float]) -> Record:
-        """Return the record after a gate of jobs passed."""
-        ran = {name: Run(commit, on, seconds) for name, seconds in durations.items()}
-        gate = Run(commit, on, sum(durations.values()))
+    def with_gate(self, gate: Run, durations: Mapping[str, float]) -> Record:
+        """Return the record after a gate passed, with the durations of its jobs in seconds."""
+        ran = {name: Run(gate.commit, gate.on, seconds) for name, seconds in durations.items()}
         return replace(self, gate=gate, jobs={**self.jobs, **ran})
 
-    def with_full_run(
-        self, commit: str, on: date, seconds: float, durations: Mapping[str, float]
-    ) -> Record:
-        """Return the record after everything passed."""
-        after = self.with_gate(commit, on, durations)
-        return replace(after, full=Run(commit, on, seconds))
+    def with_full_run(self) -> Record:
+        """Return the record with the last gate as the last full run."""
+        return replace(self, full=self.gate)
 
 
 def read(path: Path = FILE) -> Record:
-    """Return the record; an empty one if there is no file."""
+    """Return the record; an empty one if there is no file.
+
+    Raises:
+        SystemExit: The file cannot be read, as after a merge with conflicts.
+    """
     if not path.exists():
         return Record()
-    data = tomllib.loads(path.read_text())
-    return Record(
-        gate=_run(data["gate"]) if "gate" in data else None,
-        full=_run(data["full_run"]) if "full_run" in data else None,
-        jobs={name: _run(entry) for name, entry in data.get("jobs", {}).items()},
-        missed=tuple(Missed(**entry) for entry in data.get("missed", ())),
-    )
+    try:
+        data = tomllib.loads(path.read_text())
+        return Record(
+            gate=_run(data["gate"]) if "gate" in data else None,
+            full=_run(data["full_run"]) if "full_run" in data else None,
+            jobs={name: _run(entry) for name, entry in data.get("jobs", {}).items()},
+            missed=tuple(Missed(**entry) for entry in data.get("missed", ())),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{path}: not a record of gates ({error!r}): restore it with git")
 
 
 def write(record: Record, path: Path = FILE) -> None:

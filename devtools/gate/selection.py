@@ -14,16 +14,21 @@ from typing import NamedTuple
 
 from devtools.gate.changes import PROJECT, Changes
 from devtools.gate.parts import Part, Tree, module_of
-from devtools.gate.test_map import TestMap
+from devtools.gate.test_map import TestMap, Used
 
-SHARED_BY_ALL_TESTS = ("tests/conftest.py",)
-CONCERNS_NO_TEST = (
+SHARED_FILES = ("conftest.py", "pytest.ini")
+"""Names of files that all tests below their folder depend on."""
+SHARED_TABLES = frozenset({"project", "build-system", "tool.pytest", "tool.hatch", "tool.uv"})
+"""Tables of the root `pyproject.toml` that all tests or their environments depend on."""
+CONCERNS_NO_PART = (
     *("CHANGELOG.md", "LICENSE", "SECURITY.md", ".gitignore"),
     *(".ci/full_run.toml", ".ci/test_map.json"),
 )
-"""Files that change no test's outcome; tests that read one are found by the record."""
+"""Files that change nothing that a part does; the record knows the tests that read one."""
 TEXT_FOLDERS = ("examples/", "deploy/", "tests/envs/", "tests/frameworks/", "plugins/")
 """Folders that tests name in their text, mostly to start a program there."""
+KNOWN_BY_OTHER_RULES = ("tests/envs/", "tests/processes.py")
+"""Files of no part whose users are found by their imports, or by the plan."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,10 @@ class Context:
     tree: Tree
     tests: TestMap
     changes: Changes
+
+    def is_current(self, file: str) -> bool:
+        """Whether a file was recorded as it is now."""
+        return self.tests.is_current(file, self.tree.text(file))
 
     def changed_parts(self) -> dict[str, Part]:
         """Return the parts that a changed file belongs to, by name.
@@ -62,9 +71,9 @@ class Context:
         return found
 
     def files(self) -> Iterator[str]:
-        """Yield the changed files that can change a test's outcome."""
+        """Yield the changed files that can change what a part does."""
         for file in self.changes.files:
-            if file not in CONCERNS_NO_TEST:
+            if file not in CONCERNS_NO_PART:
                 yield file
 
 
@@ -81,7 +90,7 @@ def own_tests(context: Context) -> Chosen:
 
 def recorded_users(context: Context) -> Chosen:
     """Tests that executed or read a changed file, or listed the folder of a new or deleted one."""
-    for file in context.files():
+    for file in context.changes.files:
         for test in context.tests.users_of(file):
             yield test, f"uses {file}"
     for file in context.changes.moved:
@@ -93,7 +102,7 @@ def users_of_the_folder(context: Context) -> Chosen:
     """Tests that used a file of the same folder, if no test of its own part used the changed file.
 
     It is new, or holds constants or data, or runs in processes that are killed: the record does
-    not know who uses it.
+    not know who uses it. Where nothing of a folder is recorded, its parent stands for it.
     """
     for file in context.files():
         if "/src/" not in file and not file.startswith("agl_core/"):
@@ -101,30 +110,57 @@ def users_of_the_folder(context: Context) -> Chosen:
         part = context.tree.part_of(file)
         if any(context.tree.test_files.get(t) == part for t in context.tests.users_of(file)):
             continue
-        folder = f"{Path(file).parent.as_posix()}/"
-        for test in context.tests.users_below(folder):
-            yield test, f"uses {folder}, where {Path(file).name} is not recorded"
+        for parent in Path(file).parents[: -2 if file.startswith("agl_core/") else -4]:
+            users = context.tests.users_below(f"{parent.as_posix()}/")
+            for test in users:
+                yield test, f"uses {parent.as_posix()}/, where {Path(file).name} is not recorded"
+            if users:
+                break
+
+
+def users_of_the_package(context: Context) -> Chosen:
+    """Tests that used a package whose requirements, entry points or settings changed."""
+    for file in context.files():
+        if file.startswith("plugins/") and file.endswith("/pyproject.toml"):
+            for test in context.tests.users_below(f"{Path(file).parent.as_posix()}/src/"):
+                yield test, f"uses a package of {file}"
+
+
+def users_of_importers(context: Context) -> Chosen:
+    """Tests that used or are an importer of a module of which more than functions changed.
+
+    What runs at import leaves no trace in the record: constants, fields, classes.
+    """
+    names: dict[str, str] = {}
+    for file in context.changes.reshaped:
+        module = module_of(file)
+        if module:
+            # A package gives names of its modules.
+            names |= {module: file, module.rpartition(".")[0]: file}
+    for importer in [*context.tree.sources, *context.tree.test_files] if names else ():
+        for name in sorted(context.tree.imports(importer) & set(names)):
+            why = f"uses {importer}, which imports {name}"
+            for test in {importer} | context.tests.users_of(importer):
+                yield test, why
 
 
 def users_of_later_callers(context: Context) -> Chosen:
-    """Tests that used a module which has changed since the record and imports a changed one.
+    """Tests that used a module which has changed since the record, if it may call what changed.
 
-    It may call the changed module only since then.
+    Only its package's own code and its requirements can be what it calls since then.
     """
-    changed = {file: name for file in context.files() if (name := module_of(file))}
+    changed = set(context.changed_sources())
     if not changed:
         return
     for caller in context.tree.sources:
-        if caller in changed or context.tests.is_current(caller, context.tree.text(caller)):
+        part = context.tree.part_of(caller)
+        if part is None or not changed & {part.name, *part.requires}:
             continue
-        imported = context.tree.imports(caller)
-        for file, module in changed.items():
-            # A package often gives names of its modules.
-            if imported.isdisjoint((module, module.rpartition(".")[0])):
-                continue
-            known = context.tests.users_of(caller)
-            for test in known or context.tests.users_below(f"{Path(caller).parent.as_posix()}/"):
-                yield test, f"uses {caller}, which may call {file} since the record"
+        if caller in context.changes.files or context.is_current(caller):
+            continue
+        folder = f"{Path(caller).parent.as_posix()}/"
+        for test in context.tests.users_of(caller) or context.tests.users_below(folder):
+            yield test, f"uses {caller}, which may call more since the record"
 
 
 def importers_of_helpers(context: Context) -> Chosen:
@@ -136,12 +172,16 @@ def importers_of_helpers(context: Context) -> Chosen:
 
 
 def all_that_share(context: Context) -> Chosen:
-    """Every test, if what all of them share changed: the settings of pytest, the fixtures."""
-    shared = [file for file in SHARED_BY_ALL_TESTS if file in context.changes.files]
-    shared += ["[tool.pytest]"] if "tool.pytest" in context.changes.tables else []
-    for file in shared:
+    """The tests that share a changed conftest.py or pytest.ini, or a table of pyproject.toml."""
+    for file in context.files():
+        path = Path(file)
+        if path.name in SHARED_FILES and path.parts[0] == "tests":
+            for test in context.tree.test_files:
+                if test.startswith(f"{path.parent.as_posix()}/"):
+                    yield test, f"shares {file}"
+    for table in sorted(SHARED_TABLES & context.changes.tables):
         for test in context.tree.test_files:
-            yield test, f"shares {file}"
+            yield test, f"shares [{table}] of {PROJECT}"
 
 
 def mentions(context: Context) -> Chosen:
@@ -156,23 +196,34 @@ def mentions(context: Context) -> Chosen:
 
 
 def unrecorded(context: Context) -> Chosen:
-    """Tests that have changed since the record, or fork, if their part requires a changed one."""
+    """Tests of which the record knows too little, if their part requires a changed package.
+
+    They, or a helper or an example that they use, changed since; they fork; or no file of a package
+    is recorded, as where a test starts programs in an environment of its own.
+    """
     changed = set(context.changed_sources())
     for test, part in context.tree.test_files.items():
         needed = sorted(part.requires & changed)
         if not needed:
             continue
-        if not context.tests.is_current(test, context.tree.text(test)):
+        used = context.tests.tests.get(test, Used())
+        helpers = [name for name in used.files if name.startswith(("tests/", "examples/"))]
+        if not all(map(context.is_current, (test, *helpers))):
             yield test, f"is not in the recorded run as it is, and may use {needed[0]}"
-        elif context.tests.tests[test].forks:
+        elif used.forks:
             yield test, f"forks, and may use {needed[0]}"
+        elif not any(map(module_of, used.files)):
+            yield test, f"is recorded without any package, and may use {needed[0]}"
 
 
 def unknown_files(context: Context) -> Chosen:
     """Every test, if no part has a changed file and no rule knows it."""
     for file in context.files():
-        known = context.tree.part_of(file) or file in (*SHARED_BY_ALL_TESTS, PROJECT)
-        if known or file.startswith("tests/") or file.endswith((".md", ".txt")):
+        if context.tree.part_of(file) or file == PROJECT or file.startswith(KNOWN_BY_OTHER_RULES):
+            continue
+        if Path(file).name in SHARED_FILES:
+            continue
+        if file.endswith((".md", ".txt")) and not file.startswith("tests/"):
             continue
         for test in context.tree.test_files:
             yield test, f"nobody knows what {file} concerns"
@@ -183,9 +234,11 @@ RULES: Mapping[str, Rule] = {
     "that import a changed helper": importers_of_helpers,
     "that use a changed file": recorded_users,
     "that use its folder": users_of_the_folder,
+    "that use its package": users_of_the_package,
+    "that use what imports it": users_of_importers,
     "that use a later caller": users_of_later_callers,
     "that name a changed file": mentions,
-    "not recorded as they are, or forking": unrecorded,
+    "of which the record knows too little": unrecorded,
     "that share what changed": all_that_share,
     "for a file that nobody knows": unknown_files,
 }

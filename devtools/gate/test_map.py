@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,12 +91,19 @@ def digest(text: str) -> str:
 
 
 def read(path: Path = FILE) -> TestMap:
-    """Return the recorded run; an empty one if there is no file."""
+    """Return the recorded run; an empty one if there is no file.
+
+    Raises:
+        SystemExit: The file cannot be read, as after a merge with conflicts.
+    """
     if not path.exists():
         return TestMap()
-    data = json.loads(path.read_text())
-    names = list(data["files"])
-    tests = {test: _used(names, entry) for test, entry in data["tests"].items()}
+    try:
+        data = json.loads(path.read_text())
+        names = list(data["files"])
+        tests = {test: _used(names, entry) for test, entry in data["tests"].items()}
+    except (ValueError, KeyError, AttributeError) as error:
+        sys.exit(f"{path}: not a recorded run ({error!r}): restore it with git")
     return TestMap(tests, {name: text for name, text in data["files"].items() if text is not None})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,13 +31,20 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path):
 
 def test_a_gate_replaces_the_jobs_that_it_ran():
     before = Record(jobs={"docs": Run("a", date(2026, 1, 1), 9), "lint": Run("a", DAY, 9)})
-    after = before.with_gate("b", DAY, {"lint": 40.0})
-    assert after.gate == Run("b", DAY, 40)
+    after = before.with_gate(Run("b", DAY, 900), {"lint": 40.0})
+    assert after.gate == Run("b", DAY, 900)
     assert after.jobs == {"docs": before.jobs["docs"], "lint": Run("b", DAY, 40)}
     assert after.full is None
-    full = after.with_full_run("c", DAY, 50.0, {"docs": 10.0})
-    assert full.full == Run("c", DAY, 50)
-    assert full.gate == Run("c", DAY, 10)
+    assert after.with_full_run().full == Run("b", DAY, 900)
+
+
+@pytest.mark.parametrize("text", ["<<<<<<< HEAD\n", "[gate]\nseconds = 3\n", '{"files": [\n'])
+def test_a_file_that_cannot_be_read_ends_the_program_with_one_line(tmp_path: Path, text: str):
+    file = tmp_path / "broken"
+    file.write_text(text)
+    for read in (runs.read, test_map.read):
+        with pytest.raises(SystemExit, match=r"broken: not a .*: restore it with git$"):
+            read(file)
 
 
 def test_a_map_is_read_as_it_was_written(tmp_path: Path):
@@ -72,21 +80,29 @@ def test_a_later_recording_replaces_the_tests_that_it_has():
     assert not TestMap().is_current("x", text)
 
 
+def note(**notes: Any) -> recording.Note:
+    return recording.Note(**{"seconds": {}, "read": {}, "forks": [], "failed": [], **notes})
+
+
 def test_a_recording_is_put_together(monkeypatch: pytest.MonkeyPatch):
+    data = "plugins/agl_x/src/agl_x/prompts/p.jinja"
     known = ["tests/test_a.py", "agl_core/ids.py", "plugins/agl_x/src/agl_x/y.py", "docs/p.md"]
-    monkeypatch.setattr(recording, "tracked", lambda: known)
-    site = f"{ROOT}/.envs/light/lib/python3.11/site-packages"
+    monkeypatch.setattr(recording, "tracked", lambda: [*known, data, "tests/test_failed.py"])
+    installed = ".envs/light/lib/python3.11/site-packages"
+    site = f"{ROOT}/{installed}"
+    test = "tests/test_a.py"
     found = recording.merged(
-        {"tests/test_a.py": [f"{site}/agl_core/ids.py", f"{site}/agl_x/y.py", "/usr/lib/os.py"]},
+        {test: [f"{site}/agl_core/ids.py", f"{site}/agl_x/y.py", "/usr/lib/os.py"]},
         [
-            {"seconds": {}, "read": {"tests/test_a.py": ["docs/p.md", "docs"]}, "forks": []},
-            {"seconds": {"tests/test_a.py": 2.0}, "read": {}, "forks": ["tests/test_a.py"]},
+            note(read={test: ["docs/p.md", "docs", f"{installed}/agl_x/prompts/p.jinja"]}),
+            note(seconds={test: 2.0, "tests/test_failed.py": 1.0}, forks=[test]),
+            note(failed=["tests/test_failed.py"]),
         ],
-        [{"seconds": {"tests/test_a.py": 5.0}, "read": {}, "forks": []}],
+        [note(seconds={test: 5.0})],
     )
-    files = frozenset({"agl_core/ids.py", "plugins/agl_x/src/agl_x/y.py", "docs/p.md"})
-    assert found.tests == {"tests/test_a.py": Used(files, frozenset({"docs"}), True, 2.0, 5.0)}
-    assert set(found.digests) == {"tests/test_a.py", *files}
+    files = frozenset({"agl_core/ids.py", "plugins/agl_x/src/agl_x/y.py", "docs/p.md", data})
+    assert found.tests == {test: Used(files, frozenset({"docs"}), True, 2.0, 5.0)}
+    assert set(found.digests) == {test, *files}
     ids = (ROOT / "agl_core/ids.py").read_text()
     assert found.is_current("agl_core/ids.py", ids)
 
@@ -106,15 +122,15 @@ def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return done.stdout.strip()
 
     monkeypatch.setattr(changes, "ROOT", tmp_path)
-    monkeypatch.setattr(changes, "output_of", lambda _, *arguments: git(*arguments))
-    for name in ("kept.py", "changed.py", "gone.py", "renamed.py"):
-        (tmp_path / name).write_text(f"{name}\n" * 9)
+    for name in ("kept.py", "changed.py", "gone.py", "renamed.py", "bodies é.py"):
+        (tmp_path / name).write_text("def f():\n    return 1\n")
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\na = 1\n")
     git("init", "--initial-branch", "main")
     git("add", ".")
     git("commit", "--message", "first")
     base = git("rev-parse", "HEAD")
     (tmp_path / "changed.py").write_text("new\n")
+    (tmp_path / "bodies é.py").write_text("def f():\n    return 2\n")
     (tmp_path / "gone.py").unlink()
     (tmp_path / "renamed.py").rename(tmp_path / "name.py")
     git("add", ".")
@@ -123,9 +139,11 @@ def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "untracked.py").write_text("x\n")
     found = changes.since(base)
     moved = {"gone.py", "renamed.py", "name.py", "untracked.py"}
-    assert set(found.files) == {"changed.py", "pyproject.toml", *moved}
+    assert set(found.files) == {"changed.py", "bodies é.py", "pyproject.toml", *moved}
+    assert found.reshaped == {"changed.py", *moved}
     assert found.moved == moved
     assert found.tables == {"tool.ruff"}
     assert changes.is_known(base)
     assert not changes.is_known("0" * 40)
     assert "gone.py" not in changes.tracked()
+    assert "bodies é.py" in changes.tracked()

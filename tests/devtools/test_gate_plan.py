@@ -27,11 +27,12 @@ FILES = {
     "tests/plugins/agl_user/test_user.py": "class TestUser(StoreSuite): ...\n",
     "tests/plugins/agl_other/test_other.py": "",
 }
+CORE = frozenset({"agl_core/__init__.py"})
 USED = {
     "tests/core/test_ids.py": Used(frozenset({"agl_core/ids.py"}), seconds=8),
-    "tests/plugins/agl_base/test_base.py": Used(frozenset(), seconds=4),
-    "tests/plugins/agl_base/test_crash.py": Used(frozenset(), slow_seconds=40),
-    "tests/plugins/agl_user/test_user.py": Used(frozenset()),
+    "tests/plugins/agl_base/test_base.py": Used(CORE, seconds=4),
+    "tests/plugins/agl_base/test_crash.py": Used(CORE, slow_seconds=40),
+    "tests/plugins/agl_user/test_user.py": Used(CORE),
     "tests/plugins/agl_other/test_other.py": Used(frozenset({"agl_core/ids.py"}), seconds=60),
 }
 OLD, NEW = date(2026, 1, 1), date(2026, 2, 2)
@@ -67,9 +68,11 @@ def test_a_light_package_runs_its_own_tests_and_the_contract_of_the_others(
 ):
     made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(), budget=0)
     jobs = {job.name: job for job in made.required}
-    assert list(jobs) == ["types", "lint", "dist", "alone", "contract", "light", "slow agl_base"]
+    assert list(jobs) == [
+        *("types", "lint", "dist", "alone of the change", "contract", "light", "slow agl_base")
+    ]
     # The package that requires it in an extra is tried alone, too.
-    assert jobs["alone"].arguments == ("agl_base", "agl_user")
+    assert jobs["alone of the change"].arguments == ("agl_base", "agl_user")
     assert jobs["contract"].arguments == ("tests/plugins/agl_user/test_user.py",), (
         "those of the changed package run whole"
     )
@@ -139,7 +142,7 @@ def test_everything_is_every_deep_suite_once(context: Callable[..., Context]):
 def test_the_lines_name_each_job_with_its_reason(context: Callable[..., Context]):
     made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(), budget=0)
     text = "\n".join(plan.lines_of(made, "0123456789"))
-    assert "changed since 0123456: agl_base\n" in text
+    assert "changed since 0123456: 1 files; agl_base\n" in text
     assert "test files chosen: 2\n  2 of changed parts\n" in text
     assert "light                               21 s  2 test files of changed parts" in text
     assert "left for later gates: 9 suites" in text

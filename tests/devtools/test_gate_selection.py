@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.gate.changes import Changes, different_tables
+from devtools.gate.changes import Changes, different_tables, shape
 from devtools.gate.parts import Tree
 from devtools.gate.selection import Context, choose
 from devtools.gate.test_map import TestMap, Used, digest
@@ -44,17 +44,22 @@ ALL = {name for name in FILES if "/test_" in name}
 TESTS = TestMap(
     {
         "tests/core/test_ids.py": Used(frozenset({"agl_core/ids.py"})),
-        "tests/e2e/test_compose.py": Used(),
+        "tests/e2e/test_compose.py": Used(frozenset({"agl_core/__init__.py"})),
         "tests/examples/shop/test_shop.py": Used(frozenset({BASE})),
         "tests/plugins/agl_base/test_base.py": Used(
             frozenset({BASE, "agl_core/ids.py"}), folders=frozenset({"examples/shop"})
         ),
         "tests/plugins/agl_user/test_engine.py": Used(frozenset({"agl_core/store/engine.py"})),
-        "tests/plugins/agl_user/test_user.py": Used(frozenset({"docs/page.md"})),
+        "tests/plugins/agl_user/test_user.py": Used(
+            frozenset({"docs/page.md", "agl_core/__init__.py"})
+        ),
         "tests/plugins/agl_other/test_other.py": Used(frozenset({OTHER, IMPORTED})),
     },
     {name: digest(text) for name, text in FILES.items()},
 )
+
+
+FORKS = Used(frozenset({"agl_core/__init__.py"}), forks=True)
 
 
 def recorded(tests: Mapping[str, Used], **states: str) -> TestMap:
@@ -72,10 +77,15 @@ def chosen(tree: Path) -> Choose:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
 
-    def of(*files: str, tests: TestMap = TESTS, tables: frozenset[str] = frozenset()) -> set[str]:
+    def of(
+        *files: str,
+        tests: TestMap = TESTS,
+        tables: frozenset[str] = frozenset(),
+        reshaped: frozenset[str] = frozenset(),
+    ) -> set[str]:
         known = {*FILES, *(file for file in files if (tree / file).exists())}
         moved = frozenset(file for file in files if file not in FILES)
-        changes = Changes("base", files, moved, tables)
+        changes = Changes("base", files, moved, reshaped, tables)
         found = choose(Context(Tree(tree, known), tests, changes))
         return {Path(test).stem.removeprefix("test_") for test in found}
 
@@ -99,6 +109,13 @@ EVERY = {"ids", "compose", "shop", "base", "user", "engine", "other"}
         pytest.param("examples/shop/main.py", {"shop"}, id="an example"),
         pytest.param("tests/plugins/agl_user/test_user.py", {"user", "engine"}, id="a test"),
         pytest.param("CHANGELOG.md", set[str](), id="no test's business"),
+        pytest.param("tests/plugins/conftest.py", {"base", "user", "engine", "other"}, id="shared"),
+        pytest.param("tests/pytest.ini", EVERY, id="settings of pytest"),
+        pytest.param("tests/newroom/helper.py", EVERY, id="a folder of tests that no part has"),
+        pytest.param(
+            "plugins/agl_base/pyproject.toml", {"base", "shop"}, id="a package's metadata"
+        ),
+        pytest.param("plugins/agl_base/src/agl_base/a/b/c.jinja", {"base", "shop"}, id="deep data"),
         pytest.param(".ci/full_run.toml", set[str](), id="the record itself"),
         pytest.param("tests/conftest.py", EVERY, id="what all tests share"),
         pytest.param("mystery.bin", EVERY, id="a file that nobody knows"),
@@ -132,7 +149,7 @@ def test_a_test_that_changed_since_the_record_runs_likewise(chosen: Choose):
 
 
 def test_a_test_that_forks_runs_likewise(chosen: Choose):
-    forks = recorded({**TESTS.tests, "tests/plugins/agl_user/test_user.py": Used(forks=True)})
+    forks = recorded({**TESTS.tests, "tests/plugins/agl_user/test_user.py": FORKS})
     assert chosen(BASE, tests=forks) == {"base", "shop", "user"}
     # What forks may run the sources of its requirements, and neither their tests nor their pages.
     assert chosen("tests/plugins/agl_base/test_base.py", tests=forks) == {"base"}
@@ -140,15 +157,15 @@ def test_a_test_that_forks_runs_likewise(chosen: Choose):
 
 
 @pytest.mark.parametrize("state", ["other", None])
-def test_a_caller_that_changed_since_the_record_stands_for_what_it_imports(
+def test_the_users_of_a_module_that_changed_since_the_record_run_likewise(
     chosen: Choose, state: str | None
 ):
-    caller = "agl_core/store/engine.py"
+    caller = BASE
     digests = {name: text for name, text in TESTS.digests.items() if name != caller}
     stale = TestMap(TESTS.tests, digests | ({caller: state} if state else {}))
-    assert chosen(BASE, tests=stale) == {"base", "shop"}
-    assert chosen(IMPORTED, tests=stale) == {"other", "engine"}
-    assert chosen(IMPORTED) == {"other"}
+    assert chosen("agl_core/ids.py", tests=stale) == {"ids", "base", "shop"}
+    assert chosen("agl_core/ids.py") == {"ids", "base"}
+    assert chosen(OTHER, tests=stale) == {"other"}, "which the caller cannot call"
 
 
 def test_a_test_that_is_gone_is_not_chosen(chosen: Choose):
@@ -156,10 +173,31 @@ def test_a_test_that_is_gone_is_not_chosen(chosen: Choose):
     assert chosen(BASE, tests=recorded(gone)) == {"base", "shop"}
 
 
+def test_a_test_without_a_recorded_package_runs_likewise(chosen: Choose):
+    bare = recorded({**TESTS.tests, "tests/plugins/agl_user/test_user.py": Used()})
+    assert chosen(BASE, tests=bare) == {"base", "shop", "user"}
+    assert chosen(OTHER, tests=bare) == {"other"}
+
+
+def test_a_test_runs_likewise_if_its_helper_changed_since_the_record(chosen: Choose):
+    helped = Used(frozenset({"agl_core/__init__.py", "tests/plugins/agl_user/helper.py"}))
+    tests = {**TESTS.tests, "tests/plugins/agl_user/test_user.py": helped}
+    assert chosen(BASE, tests=recorded(tests)) == {"base", "shop"}
+    changed = recorded(tests, **{"tests/plugins/agl_user/helper.py": "other"})
+    assert chosen(BASE, tests=changed) == {"base", "shop", "user"}
+
+
+def test_a_module_of_which_more_than_functions_changed_chooses_the_users_of_importers(
+    chosen: Choose,
+):
+    assert chosen(IMPORTED, reshaped=frozenset({IMPORTED})) == {"other", "engine"}
+    assert chosen(IMPORTED) == {"other"}
+
+
 def test_the_settings_of_pytest_choose_everything_and_those_of_ruff_nothing(chosen: Choose):
     assert chosen("pyproject.toml", tables=frozenset({"tool.pytest"})) == EVERY
     assert chosen("pyproject.toml", tables=frozenset({"tool.ruff"})) == set()
-    assert "ids" in chosen("pyproject.toml", tables=frozenset({"project"}))
+    assert chosen("pyproject.toml", tables=frozenset({"project"})) == EVERY
 
 
 def test_tables_that_differ():
@@ -167,3 +205,15 @@ def test_tables_that_differ():
     after = {"project": {"name": "a"}, "tool": {"ruff": {"x": 2}, "new": {}}, "extra": {}}
     assert different_tables(before, after) == {"tool.ruff", "tool.pytest", "tool.new", "extra"}
     assert different_tables(before, before) == set()
+    options = {"testpaths": ["a"], "markers": ["slow: x"], "timeout": 1}
+    other = {"testpaths": ["b"], "markers": ["slow: y"], "timeout": 1}
+    tools = [{"tool": {"pytest": {"ini_options": each}}} for each in (options, other)]
+    assert different_tables(*tools) == set()
+
+
+def test_the_shape_of_a_module_is_what_runs_at_import():
+    before = "A = 1\n\ndef f(x=1):\n    return 1\n"
+    assert shape(before) == shape("# a comment\nA = 1\ndef f(x=1):\n    'doc'\n    return 2\n")
+    assert shape(before) != shape(before.replace("A = 1", "A = 2"))
+    assert shape(before) != shape(before.replace("x=1", "x=2"))
+    assert shape("not python (") == "not python ("

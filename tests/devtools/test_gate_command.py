@@ -1,0 +1,122 @@
+"""What `dev.py ci` runs, prints and records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from devtools import debian, prometheus
+from devtools.gate import changes, command, jobs, plan, runs
+from devtools.gate.changes import Changes
+from devtools.gate.plan import Job, Plan
+from devtools.gate.runs import Record, Run
+from devtools.process import attempt
+
+BEFORE = Record(gate=Run("base", command.date(2026, 1, 1), 10.0))
+REQUIRED = (Job("lint", seconds=5.0), Job("alone", ("agl_x",), label="of the change"))
+ROTATION = (Job("slow", ("tests/a.py",), label="agl_x", covers=("slow agl_x",)),)
+
+Main = Callable[..., Record]
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
+    """Run the command with a plan of three jobs; return the record that it leaves."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(runs, "FILE", tmp_path / "run.toml")
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(runs.read, "__defaults__", (tmp_path / "run.toml",))
+    monkeypatch.setattr(runs.write, "__defaults__", (tmp_path / "run.toml",))
+    monkeypatch.setattr(changes, "tracked", list[str])
+    monkeypatch.setattr(changes, "is_known", lambda commit: commit in ("base", "other"))
+    monkeypatch.setattr(changes, "since", lambda commit: Changes(commit, ("a.py",)))
+    made = Plan(REQUIRED, ROTATION, (), {}, ("agl_x",), 1)
+    monkeypatch.setattr(plan, "gate", lambda *_: made)
+    monkeypatch.setattr(plan, "everything", lambda *_: (*REQUIRED, *ROTATION))
+    monkeypatch.setattr(debian, "install", lambda: None)
+    monkeypatch.setattr(prometheus, "install", lambda: None)
+
+    def of(*arguments: str, failed: Sequence[str] = (), status: str = "") -> Record:
+        def ran(groups: Sequence[Sequence[Job]], _: object) -> tuple[dict[str, float], list[str]]:
+            return {job.name: 7.0 for group in groups for job in group}, list(failed)
+
+        def git(*words: str) -> str:
+            return status if words[0] == "status" else "head\n"
+
+        monkeypatch.setattr(jobs, "run", ran)
+        monkeypatch.setattr(changes, "git", git)
+        runs.write(BEFORE)
+        command.main(arguments, {})
+        return runs.read()
+
+    return of
+
+
+def test_a_gate_that_passes_is_recorded_with_its_jobs(main: Main, capsys: pytest.CaptureFixture):
+    after = main()
+    assert after.gate is not None
+    assert after.gate.commit == "head"
+    assert set(after.jobs) == {"lint", "alone of the change", "slow agl_x"}
+    assert after.full is None
+    assert "jobs: 3 passed, 0 failed\n" in capsys.readouterr().out
+
+
+def test_a_full_run_is_recorded_as_one(main: Main):
+    after = main("--all")
+    assert after.full == after.gate != BEFORE.gate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "ci"),
+    [
+        (("--since", "other"), "", ""),
+        ((), " M dev.py\n", ""),
+        ((), "", "true"),
+        (("--plan",), "", ""),
+    ],
+)
+def test_what_says_nothing_of_this_commit_is_not_recorded(
+    main: Main, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], status: str, ci: str
+):
+    monkeypatch.setenv("CI", ci)
+    assert main(*arguments, status=status) == BEFORE
+
+
+def test_a_failed_job_fails_the_command(main: Main, capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit, match=r"^failed: lint$"):
+        main(failed=["lint"])
+    assert runs.read() == BEFORE
+    assert "jobs: 2 passed, 1 failed\n" in capsys.readouterr().out
+
+
+def test_a_gate_that_passed_elsewhere_is_recorded_with_the_known_durations(main: Main):
+    after = main("--passed")
+    assert after.gate is not None
+    assert after.gate.commit == "head"
+    assert {name: run.seconds for name, run in after.jobs.items()} == {"lint": 5.0}
+    with pytest.raises(SystemExit, match="differs from its commit"):
+        main("--passed", status="?? new.py\n")
+
+
+def test_a_commit_that_is_not_here_is_refused_or_runs_everything(
+    main: Main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    with pytest.raises(SystemExit, match="nonsense is not a commit"):
+        main("--since", "nonsense")
+    monkeypatch.setattr(changes, "is_known", lambda _: False)
+    assert main().full is not None
+    assert "is not in this clone: running everything" in capsys.readouterr().out
+
+
+def test_a_job_that_raises_is_a_failed_job(capfd: pytest.CaptureFixture[str]):
+    def broken() -> None:
+        raise FileNotFoundError("npm")
+
+    done: list[str] = []
+    durations, failed = attempt({"broken": broken, "next": lambda: done.append("next")})
+    assert failed == ["broken"]
+    assert set(durations) == {"broken", "next"}
+    assert done == ["next"]
+    assert "FileNotFoundError: npm" in capfd.readouterr().out

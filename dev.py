@@ -66,7 +66,7 @@ from devtools.process import ROOT, every, exit_code, run
 
 DEMO_PLUGINS = ("agl_bundle", "agl_algo_apo")
 COVERED_PERCENT = 90
-"""What the default suite covers at least of all installed packages."""
+"""Smallest share of all installed packages that the default suite covers."""
 
 
 # -- environments ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What differs from the last commit that a gate passed, uncommitted changes included."""
+"""Reads the differences from the last gate's commit, uncommitted ones included, from git."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Changes:
         base: The commit.
         files: Paths of changed, new and deleted files, relative to the root.
         moved: Those of them that are new or deleted.
-        reshaped: Modules of which more changed than what functions do: what runs at import.
+        reshaped: Python files whose :func:`shape` changed.
         tables: Names of the tables of the root ``pyproject.toml`` that differ: ``tool.ruff``.
     """
 
@@ -84,10 +84,9 @@ def _text(file: str) -> str:
 
 
 def shape(source: str) -> str:
-    """Return what a module does when it is imported: its source without the bodies of functions.
+    """Return the part of a module that runs at import: all but the bodies of functions.
 
-    Comments and docstrings of functions are no part of it. A source that is not Python is its own
-    shape.
+    Comments are left out, too. The shape of a file with a syntax error is its text.
     """
     try:
         tree = ast.parse(source)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     """Run ``dev.py ci``.
 
     Args:
-        arguments: What follows ``ci`` on the command line.
+        arguments: The command line after ``ci``.
         commands: The commands of ``dev.py``, by name.
     """
     options = _parser().parse_args(arguments)
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
 def _why_unrecorded(options: argparse.Namespace) -> str:
     """Return why a run says nothing about this commit compared with the last gate's."""
     if os.environ.get("CI"):
-        return "nobody commits from CI's clone; `dev.py ci --passed` does it later"
+        return "CI's clone is thrown away; run `dev.py ci --passed` where you work"
     if options.since:
         return "the changes since another commit were tested, not those since the last gate"
     if changes.git("status", "--porcelain"):
@@ -108,7 +108,7 @@ def _write(
 def _by_suite(
     groups: Sequence[Sequence[plan.Job]], durations: Mapping[str, float], kept: runs.Record
 ) -> dict[str, float]:
-    """Return the durations of jobs, as far as they are known, and of the suites that they cover.
+    """Return the known durations of jobs, and those of the suites that they cover.
 
     A suite that ran as a part of another job keeps its last duration, or gets its share.
     """
@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=plan.BUDGET_MINUTES,
         metavar="N",
-        help="time up to which deep suites are added (%(default)s); 0 is none of them",
+        help="time up to which deep suites are added (%(default)s); 0 adds none",
     )
     parser.add_argument(
         "--passed",

@@ -38,13 +38,13 @@ ANYTHING = frozenset({"docs", "e2e", "examples"})
 
 @dataclass(frozen=True)
 class Part:
-    """What changes together.
+    """A package, an example or a folder of tools, with its tests.
 
     Attributes:
         name: The module of a package, or the folder's name: ``agl_codec``, ``examples/sql_agent``.
         places: Beginnings of the paths of its files.
         requires: Names of the packages that it requires, directly or not.
-        package: The package, if it is one.
+        package: The package; None for another part.
     """
 
     name: str

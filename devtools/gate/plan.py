@@ -37,12 +37,12 @@ class Job:
     """One thing that a gate runs.
 
     Attributes:
-        step: What runs; see :mod:`devtools.gate.jobs`.
-        arguments: To what: test files, pages, or names of packages.
+        step: Name of a function of :mod:`devtools.gate.jobs` or a command of ``dev.py``.
+        arguments: Its arguments: test files, pages, or names of packages.
         why: The reason, for people.
         seconds: How long it took last time, or an estimate from the recorded run; None if unknown.
         beside: Whether other jobs may run at the same time.
-        label: What tells it from other jobs of its step: a package, an example, a part.
+        label: Tells it from other jobs of its step: a package, an example, a part.
         covers: Names of the deep suites that it runs.
     """
 
@@ -62,13 +62,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a gate runs.
+    """The jobs of a gate.
 
     Attributes:
         required: Jobs that the change requires.
-        rotation: What the time left is for: tests of heavy packages that use what changed, slow
+        rotation: Jobs for the time left: tests of heavy packages that use a changed file, slow
             tests in chosen files, then deep suites, those that ran longest ago first.
-        later: What no time is left for, in the same order.
+        later: Jobs for which no time is left, in the same order.
         chosen: The chosen test files, each with its reason.
         parts: Names of the changed parts.
         files: How many files changed.

@@ -54,7 +54,7 @@ disable_warnings = no-data-collected, module-not-imported, module-not-measured, 
 
 
 class Note(TypedDict):
-    """What the recorder of one process writes; see :mod:`devtools.gate.recorder`."""
+    """Observations of the recorder in one process; see :mod:`devtools.gate.recorder`."""
 
     seconds: Mapping[str, float]
     read: Mapping[str, Sequence[str]]

@@ -44,7 +44,7 @@ class Missed:
 
     Attributes:
         test: The test.
-        rule: What finds it from then on.
+        rule: The rule that chooses it from then on.
     """
 
     test: str

@@ -33,12 +33,12 @@ KNOWN_BY_OTHER_RULES = ("tests/envs/", "tests/processes.py")
 
 @dataclass(frozen=True)
 class Context:
-    """What the rules look at.
+    """Input of the rules.
 
     Attributes:
         tree: The repository's files.
         tests: The recorded run.
-        changes: What differs.
+        changes: The differences from the last gate.
     """
 
     tree: Tree
@@ -46,7 +46,7 @@ class Context:
     changes: Changes
 
     def is_current(self, file: str) -> bool:
-        """Whether a file was recorded as it is now."""
+        """Whether the text of a file is the recorded one."""
         return self.tests.is_current(file, self.tree.text(file))
 
     def changed_parts(self) -> dict[str, Part]:
@@ -102,7 +102,7 @@ def users_of_the_folder(context: Context) -> Chosen:
     """Tests that used a file of the same folder, if no test of its own part used the changed file.
 
     It is new, or holds constants or data, or runs in processes that are killed: the record does
-    not know who uses it. Where nothing of a folder is recorded, its parent stands for it.
+    not know who uses it. Where nothing of a folder is recorded, its parent folder is used.
     """
     for file in context.files():
         if "/src/" not in file and not file.startswith("agl_core/"):
@@ -209,7 +209,7 @@ def unrecorded(context: Context) -> Chosen:
         used = context.tests.tests.get(test, Used())
         helpers = [name for name in used.files if name.startswith(("tests/", "examples/"))]
         if not all(map(context.is_current, (test, *helpers))):
-            yield test, f"is not in the recorded run as it is, and may use {needed[0]}"
+            yield test, f"is new or changed since the record, and may use {needed[0]}"
         elif used.forks:
             yield test, f"forks, and may use {needed[0]}"
         elif not any(map(module_of, used.files)):
@@ -226,7 +226,7 @@ def unknown_files(context: Context) -> Chosen:
         if file.endswith((".md", ".txt")) and not file.startswith("tests/"):
             continue
         for test in context.tree.test_files:
-            yield test, f"nobody knows what {file} concerns"
+            yield test, f"{file} belongs to no part"
 
 
 RULES: Mapping[str, Rule] = {
@@ -240,9 +240,9 @@ RULES: Mapping[str, Rule] = {
     "that name a changed file": mentions,
     "of which the record knows too little": unrecorded,
     "that share what changed": all_that_share,
-    "for a file that nobody knows": unknown_files,
+    "for a file that belongs to no part": unknown_files,
 }
-"""The rules by what a plan says of the tests that each chooses, in the order of their priority."""
+"""The rules in order of priority; a plan describes the tests that a rule chooses by its key."""
 
 
 class Reason(NamedTuple):

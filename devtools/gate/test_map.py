@@ -22,7 +22,7 @@ FILE = ROOT / ".ci/test_map.json"
 
 @dataclass(frozen=True)
 class Used:
-    """What the tests of one file use.
+    """Files that the tests of one file use, and their durations.
 
     Attributes:
         files: Files of the repository that they execute or read.

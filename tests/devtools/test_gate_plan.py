@@ -1,4 +1,4 @@
-"""What a gate runs, in which order, and what it leaves for later."""
+"""Jobs of a gate, their order, and the suites left for later."""
 
 from __future__ import annotations
 

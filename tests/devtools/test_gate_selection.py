@@ -99,7 +99,7 @@ EVERY = {"ids", "compose", "shop", "base", "user", "engine", "other"}
     ("file", "names"),
     [
         pytest.param(BASE, {"base", "shop"}, id="its own tests, and those that used the file"),
-        pytest.param(OTHER, {"other"}, id="nothing else uses it"),
+        pytest.param(OTHER, {"other"}, id="no other test uses it"),
         pytest.param("agl_core/ids.py", {"ids", "base"}, id="the core"),
         pytest.param("agl_core/store/engine.py", {"ids", "engine"}, id="a room of the core"),
         pytest.param("docs/page.md", {"user"}, id="a page that a test reads"),
@@ -118,7 +118,7 @@ EVERY = {"ids", "compose", "shop", "base", "user", "engine", "other"}
         pytest.param("plugins/agl_base/src/agl_base/a/b/c.jinja", {"base", "shop"}, id="deep data"),
         pytest.param(".ci/full_run.toml", set[str](), id="the record itself"),
         pytest.param("tests/conftest.py", EVERY, id="what all tests share"),
-        pytest.param("mystery.bin", EVERY, id="a file that nobody knows"),
+        pytest.param("mystery.bin", EVERY, id="a file that belongs to no part"),
     ],
 )
 def test_a_changed_file_chooses(chosen: Choose, file: str, names: set[str]):

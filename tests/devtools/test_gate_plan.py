@@ -26,6 +26,9 @@ FILES = {
     "tests/plugins/agl_base/test_crash.py": f"pytestmark = pytest.mark.{'slow'}\n",
     "tests/plugins/agl_user/test_user.py": "class TestUser(StoreSuite): ...\n",
     "tests/plugins/agl_other/test_other.py": "",
+    "tests/plugins/agl_other/conftest.py": f'PATH = TESTS / "frameworks"; {suites.VLLM_PYTHON}\n',
+    "tests/frameworks/agents.py": "",
+    "tests/envs/vllm.txt": "",
 }
 CORE = frozenset({"agl_core/__init__.py"})
 USED = {
@@ -86,6 +89,14 @@ def test_a_heavy_package_runs_in_its_environment(context: Callable[..., Context]
     made = plan.gate(context("plugins/agl_other/src/agl_other/other.py"), Record(), budget=0)
     assert names(made.required) == ["types", "lint", "dist", "contract", "package agl_other"]
     assert "package agl_other" not in names(made.later)
+
+
+@pytest.mark.parametrize("file", ["tests/frameworks/agents.py", "tests/envs/vllm.txt"])
+def test_shared_agents_and_requirements_of_vllm_run_the_packages_that_use_them(
+    context: Callable[..., Context], file: str
+):
+    made = plan.gate(context(file), Record(), budget=0)
+    assert "package agl_other" in names(made.required)
 
 
 def test_heavy_packages_that_use_what_changed_come_before_the_deep_suites(

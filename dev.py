@@ -16,7 +16,7 @@
     python3 dev.py dashboard           builds the page of agl-dashboard (Node.js)
     python3 dev.py dist                builds, checks and installs every wheel and sdist
     python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; without arguments,
-                                       tests that `cover` does not run
+                                       tests that `test` does not run
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch, agent frameworks and
                                        a browser
     python3 dev.py docs [PAGE...]      the site; README.md and docs/, typed into a fresh clone; the
@@ -192,7 +192,7 @@ def plugins(arguments: Sequence[str]) -> None:
 
     Each light one is tried alone, without tests; the tests of light ones run in one environment,
     those of each heavy one in an environment of its own. Without arguments, tests of the default
-    suite are left to `cover`, which runs them in the same environment.
+    suite are left out.
     """
     chosen = packages.named(arguments)
     light = [package for package in chosen if not package.heavy]

@@ -25,11 +25,10 @@ from devtools.process import ROOT, once, output_of, run, say
 
 DIST = ROOT / "dist"
 DOCTOR = "agl-doctor"
-LIGHT = ENVS / "light"
-"""The environment of the light packages with what their tests need."""
 TOGETHER = ENVS / "all"
 """The environment of all packages: light ones with their libraries, heavy ones without."""
 MISSING_LIBRARY = re.compile(r"No module named '(?!agl_)")
+"""What Python says where a library is missing that is not a package of this repository."""
 TEST_TOOLS = (
     *("hypothesis>=6.112", "pytest<9.2", "pytest-asyncio", "pytest-rerunfailures>=16.0"),
     *("pytest-timeout", "pytest-xdist"),
@@ -111,7 +110,6 @@ def try_all() -> None:
     """
     if not python_of(TOGETHER).exists():
         install_together()
-
     _try_each("together", all_plugins(), _shown_or_tried)
 
 
@@ -203,11 +201,6 @@ def show_plugins(path: Path, package: Package) -> None:
         output_of(program_of(path, "agl"), *shown, cwd=path)
 
 
-def folder_of(package: Package) -> Path:
-    """Return the folder of the environment of one package and its tests."""
-    return ENVS / package.module
-
-
 def alone(package: Package, *, fresh: bool = True) -> Path:
     """Install one package with its test extra in a separate environment; return its Python.
 
@@ -215,7 +208,7 @@ def alone(package: Package, *, fresh: bool = True) -> Path:
         package: The package.
         fresh: Recreate the environment; if False, an existing one keeps its libraries.
     """
-    path = folder_of(package)
+    path = ENVS / package.module
     if fresh or not python_of(path).exists():
         shutil.rmtree(path, ignore_errors=True)
         create(path)
@@ -229,7 +222,7 @@ def light_together() -> Path:
 
     The core has its `dev` extra, which is what the default suite needs.
     """
-    path = LIGHT
+    path = ENVS / "light"
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     wanted = [package.requirement() for package in all_plugins() if not package.heavy]

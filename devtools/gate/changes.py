@@ -100,11 +100,8 @@ def shape(source: str) -> str:
 
 def different_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the top-level tables, and of the tables of tools, that differ."""
-    return frozenset(
-        name
-        for name in _named(before) | _named(after)
-        if _named(before).get(name) != _named(after).get(name)
-    )
+    old, new = _named(before), _named(after)
+    return frozenset(name for name in old | new if old.get(name) != new.get(name))
 
 
 def _named(project: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _write(
     ran = _by_suite(groups, durations, kept)
     after = kept.with_gate(runs.Run(commit, date.today(), seconds), ran)
     runs.write(after.with_full_run() if everything else after)
-    say(f"wrote {runs.FILE.relative_to(ROOT)}: commit it")
+    say(f"wrote {runs.FILE.relative_to(ROOT)}: commit its folder")
 
 
 def _by_suite(

@@ -68,7 +68,8 @@ def run(
 
     Args:
         groups: Groups of jobs, one after the other.
-        commands: The commands of ``dev.py`` by name: steps beside :data:`STEPS`.
+        commands: The commands of ``dev.py`` by name: steps beside :data:`STEPS`, whose `slow` runs
+            on wheels.
 
     Returns:
         The duration of each job by its name, in seconds, and the names of the jobs that failed.

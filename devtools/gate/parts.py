@@ -68,6 +68,7 @@ class Tree:
     def __init__(self, root: Path, files: Iterable[str]) -> None:
         self.root = root
         self.files = sorted(files)
+        self._texts: dict[str, str] = {}
         self._imports: dict[str, set[str]] = {}
 
     @cached_property
@@ -102,7 +103,9 @@ class Tree:
 
     def text(self, file: str) -> str:
         """Return the text of a file; a file that is gone has none."""
-        return text_of(file, self.root)
+        if file not in self._texts:  # several rules look at each test
+            self._texts[file] = text_of(file, self.root)
+        return self._texts[file]
 
     @cached_property
     def test_files(self) -> dict[str, Part]:

@@ -176,20 +176,16 @@ class _Planner:
 
     def _alone(self) -> Iterable[Job]:
         """Each light package alone, if it or one that it requires changed."""
-        touched = self._packages_touched()
-        modules = tuple(part.name for part in touched if not part.heavy and part.package)
+        changed = set(self._context.changed_sources())
+        modules = tuple(
+            part.name
+            for part in self._tree.parts.values()
+            if part.package and not part.heavy and part.package != packages.core()
+            if part.name in changed or part.requires & changed
+        )
         if modules:
             why = f"{len(modules)} light packages changed or require one that did"
             yield self._job("alone", modules, why=why, label="of the change")
-
-    def _packages_touched(self) -> list[Part]:
-        changed = set(self._context.changed_sources())
-        return [
-            part
-            for part in self._tree.parts.values()
-            if part.package != packages.core() and part.package
-            if part.name in changed or part.requires & changed
-        ]
 
     def _contract(self) -> Job:
         """The contract of every package whose tests do not all run: load, build, the suites."""

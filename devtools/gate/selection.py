@@ -131,14 +131,11 @@ def users_of_importers(context: Context) -> Chosen:
 
     What runs at import leaves no trace in the record: constants, fields, classes.
     """
-    names: dict[str, str] = {}
-    for file in context.changes.reshaped:
-        module = module_of(file)
-        if module:
-            # A package gives names of its modules.
-            names |= {module: file, module.rpartition(".")[0]: file}
+    modules = set(filter(None, map(module_of, context.changes.reshaped)))
+    # A package gives names of its modules.
+    names = modules | {module.rpartition(".")[0] for module in modules}
     for importer in [*context.tree.sources, *context.tree.test_files] if names else ():
-        for name in sorted(context.tree.imports(importer) & set(names)):
+        for name in sorted(context.tree.imports(importer) & names):
             why = f"uses {importer}, which imports {name}"
             for test in {importer} | context.tests.users_of(importer):
                 yield test, why

@@ -118,7 +118,7 @@ def cover(arguments: Sequence[str]) -> None:
         "--ignore-errors",
         f"--data-file={data / 'data'}",
     )
-    run(*report, "--include=*/site-packages/agl_*", f"--fail-under={COVERED_PERCENT}")
+    run(*report, "--include=*/site-packages/agl_*/*", f"--fail-under={COVERED_PERCENT}")
 
 
 def lifecycle(arguments: Sequence[str]) -> None:

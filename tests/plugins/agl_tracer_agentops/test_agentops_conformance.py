@@ -13,4 +13,4 @@ class TestAgentOpsTracer(TracerSuite):
 
     @pytest.fixture
     def tracer(self):
-        return AgentOpsTracer(flush_timeout=0.5)
+        return AgentOpsTracer(flush_timeout=2.0)

@@ -13,4 +13,4 @@ class TestWeaveTracer(TracerSuite):
 
     @pytest.fixture
     def tracer(self):
-        return WeaveTracer(flush_timeout=0.5)
+        return WeaveTracer(flush_timeout=2.0)

@@ -77,10 +77,17 @@ def recording(*backends: Metrics) -> Generator[None]:
     """
     with _lock:
         added = [backend for backend in backends if backend not in _active]
+        _listen((*_active, *added))
         _switch((*_active, *added))
     try:
         yield
     finally:
+        with _lock:
+            left = tuple(backend for backend in _active if backend not in added)
+            gone = _not_wanted(left)
+        # The lock is free meanwhile: listeners process what is left, and they may record values.
+        for name in gone:
+            remove_listener(name)
         with _lock:
             _switch(tuple(backend for backend in _active if backend not in added))
         for backend in added:
@@ -89,22 +96,38 @@ def recording(*backends: Metrics) -> Generator[None]:
 
 def _switch(active: tuple[Metrics, ...]) -> None:
     global _active
-    listeners = [listener for backend in active for listener in backend.listeners()]
-    if active:
-        from agl_core.metrics import _lifecycle
-
-        listeners.append(_lifecycle)
-    wanted = {f"agl-metrics-{id(listener):x}": listener for listener in listeners}
-    for name in _listening.keys() - wanted:
-        remove_listener(name)
-        del _listening[name]
-    for name, listener in wanted.items():
-        if name not in _listening:
-            add_listener(listener, name)
-            _listening[name] = listener
     _active = active
     for recorder in list(_recorders):
         recorder.connect()
+
+
+def _listen(active: tuple[Metrics, ...]) -> None:
+    for name, listener in _wanted(active).items():
+        if name not in _listening:
+            # What only adds up values needs no thread of its own.
+            add_listener(listener, name, inline=listener is _lifecycle())
+            _listening[name] = listener
+
+
+def _not_wanted(active: tuple[Metrics, ...]) -> Sequence[str]:
+    """Forget the listeners that no backend needs any more; return their names."""
+    gone = _listening.keys() - _wanted(active)
+    for name in gone:
+        del _listening[name]
+    return list(gone)
+
+
+def _wanted(active: tuple[Metrics, ...]) -> dict[str, object]:
+    listeners = [listener for backend in active for listener in backend.listeners()]
+    if active:
+        listeners.append(_lifecycle())
+    return {f"agl-metrics-{id(listener):x}": listener for listener in listeners}
+
+
+def _lifecycle() -> object:
+    from agl_core.metrics import _lifecycle
+
+    return _lifecycle
 
 
 def build_tracker(spec: Any) -> tuple[Metrics, ...]:
@@ -123,6 +146,9 @@ def build_tracker(spec: Any) -> tuple[Metrics, ...]:
 def _forget() -> None:
     global _active, _lock
     _active, _lock = (), threading.Lock()
+    for name in _listening:
+        remove_listener(name)
+    _listening.clear()
     for recorder in list(_recorders):
         recorder.connect()
 

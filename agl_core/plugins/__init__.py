@@ -14,7 +14,14 @@ from agl_core.lazy import lazy_names
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import ComponentLike, build_component, contract_of, resolve_component
 from agl_core.plugins._config import validate_config
-from agl_core.plugins._events import add_listener, notify, remove_listener, reset_listeners
+from agl_core.plugins._events import (
+    add_listener,
+    flush_listeners,
+    notify,
+    remove_listener,
+    reset_listeners,
+)
+from agl_core.plugins._forwarding import EventPipe, EventSender
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
 from agl_core.plugins._known import known_names, package_of
@@ -74,6 +81,8 @@ __all__ = [
     "ComponentSpec",
     "DialectSpec",
     "EnvironmentSpec",
+    "EventPipe",
+    "EventSender",
     "HookSpec",
     "Kind",
     "KindHooks",
@@ -91,6 +100,7 @@ __all__ = [
     "configured_by",
     "contract_of",
     "did_you_mean",
+    "flush_listeners",
     "get_registry",
     "hookimpl",
     "hookspec",

@@ -6,10 +6,10 @@ There are two families of hooks:
   registry calls it once per process, when the plugin is first used. It returns one spec, or a list
   of specs if the distribution provides several plugins of that kind. The hook must be cheap: it
   names the implementation and does not import it.
-* **Life-cycle events.** They are called for every listener (kind ``hook``) in the process in which
-  the event happens. A listener declares the parameters that it wants, by name. It runs in the
-  caller's thread, often on an event loop, so it must return quickly. The error of a listener is
-  logged and has no other effect (:mod:`agl_core.plugins._events`).
+* **Life-cycle events.** They are sent to every listener (kind ``hook``), after what they report has
+  happened. A listener declares the parameters that it wants, by name. Its functions may be
+  ``async``. It gets its events one after the other in a thread of its own, so it may take its time.
+  The error of a listener is logged and has no other effect (:mod:`agl_core.plugins._events`).
 
 Hooks are called with keyword arguments only. A parameter may be added to an event at any time;
 removing or renaming one increases :data:`~agl_core.plugins._spec.PLUGIN_API_VERSION`.
@@ -224,8 +224,8 @@ class LifecycleEvents:
     def rollout_ended(rollout: Rollout) -> None:
         """A rollout got its final status, for whatever reason; called by the store's engine.
 
-        Called in the process that changes the store's data, while the store makes the change: a
-        listener must return at once and must not call the store.
+        Called once per end, after the change was committed, by the process that has changed the
+        store's data.
 
         Args:
             rollout: The rollout with its final status; listeners must not change it.

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.lifecycle import Change
-from agl_core.plugins._events import notify
 from agl_core.store._encoded import EncodedSpan
 from agl_core.store._queries import (
     AttemptQuery,
@@ -131,6 +130,17 @@ class Notice(NamedTuple):
     status: str | None = None
 
 
+class EndNotice(Notice):
+    """The notice of a rollout that got its final status.
+
+    Attributes:
+        rollout: The rollout, for listeners in this process. As a tuple the notice is like any
+            other, so other processes get it without the rollout.
+    """
+
+    rollout: Rollout
+
+
 class BackendListener(Protocol):
     """The engine as a backend sees it; thread-safe, and never blocks or raises."""
 
@@ -189,7 +199,8 @@ class StorageBackend(ABC):
 
     **Notices.** After each commit, also of a call whose caller is gone, the backend calls the
     listener with the notices of the changes (:func:`notices_of`, :func:`worker_notice`, and one of
-    kind ``resources`` per snapshot written).
+    kind ``resources`` per snapshot written): once per change, in the order of the commits, and
+    holding no lock that another call needs. What is rolled back has no notice.
 
     **Errors.** :class:`~agl_core.errors.RolloutNotFoundError` and
     :class:`~agl_core.errors.AttemptNotFoundError` where a method says so;
@@ -460,8 +471,6 @@ def attempt_not_found(rollout_id: str, attempt_id: str) -> AttemptNotFoundError:
 def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
     """Return the notices of a change: of its attempt, its rollout and its worker.
 
-    Listeners to ``rollout_ended`` are called here, as every backend passes here once per change.
-
     Args:
         state: The state that the change was decided upon.
         change: The change.
@@ -475,9 +484,11 @@ def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
             ids = attempt.rollout_id, attempt.attempt_id, attempt.worker_id
             notices.append(_notice(("attempt", now, *ids, None, attempt.status)))
     if rollout is not None:
-        notices.append(rollout_notice(rollout, now))
+        notice = rollout_notice(rollout, now)
         if rollout.status in FINISHED_STATUSES and state.rollout.status not in FINISHED_STATUSES:
-            notify("rollout_ended", rollout=rollout)
+            notice = EndNotice(*notice)
+            notice.rollout = rollout
+        notices.append(notice)
     if worker is not None:
         notices += worker_notice(state.worker, worker, now)
     return notices

@@ -18,6 +18,7 @@ from agl_core import lifecycle
 from agl_core.errors import AglError, InvalidArgumentError
 from agl_core.ids import new_attempt_id, new_resources_id, new_rollout_id
 from agl_core.lifecycle import Change
+from agl_core.plugins._events import has_listeners
 from agl_core.store._arguments import (
     attempt_changes,
     checked_resources,
@@ -446,7 +447,8 @@ class EngineStore(BatchingStore):
             decide,
             attempt_id=attempt_id,
             worker_id=changes.get("worker_id"),
-            payload=False,
+            # Only listeners to the end of rollouts read it.
+            payload=has_listeners("rollout_ended"),
         )
         assert attempt is not None
         return copy_attempt(attempt) if self._copies else attempt

@@ -1,4 +1,7 @@
-"""The waiting callers of one process: for work, for finished rollouts, for events.
+"""What one process does with the committed changes of a store.
+
+They wake its waiting callers, for work or for finished rollouts, and go to its streams of events and
+to its listeners of ``rollout_ended``.
 
 :class:`Waiters` is thread-safe. The classes below it are not; its lock guards them.
 """
@@ -10,7 +13,8 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 
-from agl_core.store._backend import Notice
+from agl_core.plugins._events import notify
+from agl_core.store._backend import EndNotice, Notice
 from agl_core.store._events import EventBus, Subscription
 from agl_core.store._wakeup import Wakeup
 from agl_core.types import FINISHED_STATUSES, QUEUING_STATUSES
@@ -44,7 +48,10 @@ class FinishWait:
 
 
 class Waiters:
-    """The listener of a backend: wakes waiting callers and passes events on. Thread-safe."""
+    """The listener of a backend. Thread-safe.
+
+    The lock is not held while listeners are called.
+    """
 
     def __init__(self) -> None:
         # Re-entrant: the garbage collector may close a waiting coroutine at any point, also on a
@@ -66,6 +73,9 @@ class Waiters:
                     if notice.kind == "rollout":
                         self._rollout_changed(notice)
             self._bus.publish(notices)
+        for notice in notices:
+            if type(notice) is EndNotice:
+                notify("rollout_ended", rollout=notice.rollout)
 
     def work_available(self, count: int) -> None:
         """See :meth:`agl_core.store._backend.BackendListener.work_available`."""

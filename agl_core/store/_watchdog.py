@@ -9,6 +9,7 @@ from typing import Final
 
 from agl_core import lifecycle
 from agl_core.lifecycle import Change
+from agl_core.plugins._events import has_listeners
 from agl_core.store._backend import RolloutState, StorageBackend
 
 logger = logging.getLogger(__name__)
@@ -80,5 +81,6 @@ class Watchdog:
                 rollout, attempt, changes, is_latest=True, worker=worker, now=now
             )
 
-        await self._backend.change(rollout_id, decide, payload=False)
+        payload = has_listeners("rollout_ended")  # only they read it
+        await self._backend.change(rollout_id, decide, payload=payload)
         return ended

@@ -26,7 +26,7 @@ from agl_core.execution import ExecutionStrategy
 from agl_core.ids import generate_id
 from agl_core.llm_server import LLMServer
 from agl_core.metrics import MeasuredStore, Metrics, build_tracker, recording
-from agl_core.plugins import ComponentLike, build_component, notify
+from agl_core.plugins import ComponentLike, build_component, flush_listeners, notify
 from agl_core.proxy import LLMProxy
 from agl_core.runner import Hook, LitAgentRunner, Runner
 from agl_core.store import LightningStore
@@ -311,6 +311,7 @@ class Trainer:
             finally:
                 self.interrupted = self.strategy.interrupted
                 notify("run_finished", run_id=run_id, mode=mode, error=error)
+                flush_listeners()
 
     def __getstate__(self) -> dict[str, Any]:
         # In another process, the run sets the store that is used there.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ from agl_core.store._figures import changed_figures
 from agl_core.store._filters import FIGURES, compile_filter, cut, sort_key
 from agl_core.store._memory.eviction import MemoryBudget
 from agl_core.store._memory.index import RolloutIndexes
+from agl_core.store._memory.outbox import Outbox
 from agl_core.store._memory.spans import SpanLog
 from agl_core.store._queries import (
     AttemptQuery,
@@ -87,9 +87,8 @@ class MemoryBackend(StorageBackend):
 
     def __init__(self, budget: MemoryBudget, *, thread_safe: bool = True) -> None:
         self.budget = budget
-        # Re-entrant: the garbage collector may close a coroutine at any point, and so end its call
-        # on a thread that is inside another call.
-        self._lock = threading.RLock()
+        self._changes = Outbox(self.publish)
+        self._lock = self._changes.lock
         self._thread_safe = thread_safe
         self._entries: dict[str, _Entry] = {}
         self._workers: dict[str, Worker] = {}
@@ -130,7 +129,7 @@ class MemoryBackend(StorageBackend):
         begin: Decide | None = None,
         worker_id: str | None = None,
     ) -> Sequence[RolloutRecord] | None:
-        with self._lock:
+        with self._changes:
             entries = self._entries
             for rollout in rollouts:
                 if rollout.rollout_id in entries:
@@ -151,13 +150,13 @@ class MemoryBackend(StorageBackend):
                     state = RolloutState(rollout, 0, None, self._worker(worker_id))
                     self._apply(entry, state, begin(state))
                 inserted.append((entry.rollout, entry.latest))
-            self.publish(notices)
+            self._changes.add(notices)
             return inserted
 
     async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
         claimed: list[tuple[Rollout, Attempt]] = []
         worker_id = request.worker_id
-        with self._lock:
+        with self._changes:
             while self._queue and len(claimed) < request.limit:
                 entry = next(iter(self._queue.values()))
                 state = RolloutState(
@@ -179,7 +178,7 @@ class MemoryBackend(StorageBackend):
         worker_id: str | None = None,
         payload: bool = True,
     ) -> RolloutRecord:
-        with self._lock:
+        with self._changes:
             entry = self._entry(rollout_id)
             if attempt_id == "latest":
                 attempt = entry.latest
@@ -221,7 +220,7 @@ class MemoryBackend(StorageBackend):
                 self._watched.pop(rollout.rollout_id, None)
         if worker is not None:
             self._workers[worker.worker_id] = worker
-        self.publish(notices_of(state, change, time.time()))
+        self._changes.add(notices_of(state, change, time.time()))
 
     def _entry(self, rollout_id: str) -> _Entry:
         entry = self._entries.get(rollout_id)
@@ -240,22 +239,22 @@ class MemoryBackend(StorageBackend):
         becomes_latest: bool,
         key: str | None = None,
     ) -> ResourcesUpdate:
-        with self._lock:
+        with self._changes:
             update = decide(self._resources.get(resources_id))
             self._resources[resources_id] = update
             if becomes_latest:
                 self._latest_resources = update
-            self.publish([Notice("resources", update.update_time, resources_id=resources_id)])
+            self._changes.add([Notice("resources", update.update_time, resources_id=resources_id)])
             return update
 
     async def change_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
-        with self._lock:
+        with self._changes:
             return self._put_worker(worker_id, decide)
 
     def _put_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
         before = self._workers.get(worker_id)
         worker = self._workers[worker_id] = decide(before)
-        self.publish(worker_notice(before, worker, time.time()))
+        self._changes.add(worker_notice(before, worker, time.time()))
         return worker
 
     # -- spans -----------------------------------------------------------------------------------
@@ -263,7 +262,7 @@ class MemoryBackend(StorageBackend):
     async def append_spans(
         self, spans: Sequence[EncodedSpan], arrived: Decide
     ) -> Sequence[EncodedSpan]:
-        with self._lock:
+        with self._changes:
             for ids in dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans]):
                 if ids[1] not in self._entry(ids[0]).attempts:
                     raise attempt_not_found(*ids)

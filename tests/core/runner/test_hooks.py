@@ -6,7 +6,7 @@ import pytest
 
 from agl_core import semconv
 from agl_core.emitter import emit_reward, find_final_reward, get_reward_value
-from agl_core.plugins import add_listener, hookimpl, remove_listener
+from agl_core.plugins import add_listener, flush_listeners, hookimpl, remove_listener
 from agl_core.runner import Hook
 from agl_core.tracer import get_active_tracer
 from agl_core.types import RolloutConfig
@@ -212,6 +212,7 @@ async def test_listeners_get_the_events_of_a_rollout_and_its_retry(
     config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
     await bench.store.enqueue_rollout({}, config=config)
     await runner.iter(until_idle=True)
+    flush_listeners()
     assert listener.events == [
         ("rollout_started", {"worker_id": "Worker-0"}),
         ("attempt_started", {"sequence_id": 1}),
@@ -226,6 +227,7 @@ async def test_listeners_get_the_events_of_a_rollout_and_its_retry(
 
 async def test_listeners_get_the_events_of_steps(bench: Any, listener: Listener) -> None:
     await (await bench.runner(lambda task: None)).step({})
+    flush_listeners()
     assert [name for name, _ in listener.events] == [
         "rollout_started",
         "attempt_started",
@@ -248,6 +250,7 @@ async def test_a_store_that_is_away_at_the_end_is_logged(
     runner = await bench.runner(lambda task: None)
     await bench.store.enqueue_rollout({})
     await runner.iter(until_idle=True)
+    flush_listeners()
     assert listener.events[-1][0] == "attempt_finished"
     assert "its end is not reported to listeners" in caplog.text
     assert await bench.statuses() == ["succeeded"]

@@ -7,7 +7,7 @@ from agl_testing import StoreSuite
 
 
 class TestMemoryStore(StoreSuite):
-    flags = frozenset({"thread_safe", "events", "scans", "evicts"})
+    flags = frozenset({"thread_safe", "events", "ends", "scans", "evicts"})
 
     @pytest.fixture
     def store(self):
@@ -19,7 +19,7 @@ class TestMemoryStore(StoreSuite):
 
 
 class TestThreadedFacade(StoreSuite):
-    flags = frozenset({"thread_safe", "events", "scans"})
+    flags = frozenset({"thread_safe", "events", "ends", "scans"})
 
     @pytest.fixture
     def store(self):

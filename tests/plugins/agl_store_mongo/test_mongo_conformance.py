@@ -13,7 +13,7 @@ from agl_testing import StoreSuite
 # The random histories make thousands of calls to the database server.
 @pytest.mark.timeout(600)
 class TestMongoStore(StoreSuite):
-    flags = frozenset({"thread_safe", "durable", "processes", "events", "scans"})
+    flags = frozenset({"thread_safe", "durable", "processes", "events", "ends", "scans"})
 
     @pytest_asyncio.fixture
     async def store(self, mongo_uri, partition):

@@ -1,9 +1,11 @@
 """The PostgreSQL store under the conformance suite, on a real server."""
 
 import pickle
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 import pytest_asyncio
 
@@ -14,7 +16,9 @@ from agl_testing import StoreSuite
 # The random histories make thousands of calls to the database server.
 @pytest.mark.timeout(600)
 class TestPostgresStore(StoreSuite):
-    flags = frozenset({"thread_safe", "durable", "processes", "events", "scans"})
+    flags = frozenset(
+        {"thread_safe", "durable", "processes", "events", "ends", "fails_commits", "scans"}
+    )
 
     @pytest_asyncio.fixture
     async def store(self, server, schema):
@@ -24,6 +28,22 @@ class TestPostgresStore(StoreSuite):
 
     async def reopen(self, store: Any):
         return pickle.loads(pickle.dumps(store))
+
+    @asynccontextmanager
+    async def failing_commits(self, store: Any):
+        """Raise in a trigger that runs at the commit, with the code of a full disk."""
+        schema = store._config.schema_name
+        with psycopg.connect(store._config.uri, autocommit=True) as other:
+            other.execute(
+                f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE 'no space left on device' USING ERRCODE = '53100'; END $$"
+            )
+            other.execute(
+                f"CREATE CONSTRAINT TRIGGER fail AFTER UPDATE ON {schema}.rollouts "
+                f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
+            )
+            yield
+            other.execute(f"DROP FUNCTION {schema}.fail CASCADE")
 
     def connection(self, store: Any):
         return partial(pickle.loads, pickle.dumps(store))

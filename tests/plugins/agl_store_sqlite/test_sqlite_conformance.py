@@ -1,7 +1,7 @@
 """The SQLite store under the conformance suite."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import Any, get_args
 
@@ -30,7 +30,9 @@ def assert_counted(path: str) -> None:
 
 
 class TestSqliteStore(StoreSuite):
-    flags = frozenset({"thread_safe", "durable", "processes", "events", "scans"})
+    flags = frozenset(
+        {"thread_safe", "durable", "processes", "events", "ends", "fails_commits", "scans"}
+    )
 
     @pytest_asyncio.fixture
     async def store(self, tmp_path):
@@ -44,6 +46,20 @@ class TestSqliteStore(StoreSuite):
 
     async def reopen(self, store: Any):
         return SqliteLightningStore(store.path, durability="normal", scan_debounce_seconds=0)
+
+    @asynccontextmanager
+    async def failing_commits(self, store: Any):
+        """Break a foreign key that is checked at the commit."""
+        with closing(sqlite3.connect(store.path)) as other:
+            other.executescript(
+                "CREATE TABLE parents (id INTEGER PRIMARY KEY);"
+                "CREATE TABLE broken (id REFERENCES parents DEFERRABLE INITIALLY DEFERRED);"
+                "CREATE TRIGGER fail AFTER UPDATE ON rollouts "
+                "BEGIN INSERT INTO broken VALUES (1); END"
+            )
+            store._sqlite.database.writer._connection.execute("PRAGMA foreign_keys = ON")
+            yield
+            other.executescript("DROP TRIGGER fail; DROP TABLE broken; DROP TABLE parents")
 
     def connection(self, store: Any):
         return partial(SqliteLightningStore, store.path, durability="normal")  # pyright: ignore[reportCallIssue]

@@ -59,7 +59,7 @@ READ_HELD = """
 """
 
 KINDS = {
-    "StoreSuite": Kind(stores, "store", ["thread_safe", "events", "scans"]),
+    "StoreSuite": Kind(stores, "store", ["thread_safe", "events", "ends", "scans"]),
     "durable stores": Kind(
         durable_stores,
         "store",

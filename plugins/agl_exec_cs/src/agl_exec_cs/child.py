@@ -22,6 +22,7 @@ from agl_core.execution import (
     ThreadingEvent,
     supervise,
 )
+from agl_core.plugins import flush_listeners
 from agl_core.runner import KnownErrors, worker_name
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.events import MultiprocessingEvent, wait_readable
@@ -33,6 +34,8 @@ from agl_exec_cs.store_access import StoreAccess
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from agl_core.plugins import EventSender
 
 __all__ = [
     "Job",
@@ -72,14 +75,15 @@ class Job(Protocol):
         ...
 
 
-def child_main(job: Job, leftovers: Leftovers) -> None:
-    """Run a job, and report its end.
+def child_main(job: Job, leftovers: Leftovers, events: EventSender) -> None:
+    """Run a job, send its events to the parent, and report its end.
 
     A failure stops the run and makes the exit code 1. A child that exits without a report has died,
     whatever its exit code: an agent may call ``os._exit(0)``.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked child inherits the parent's handler
     leftovers.mark_this_process()
+    events.install()
     code = 0
     try:
         job.run(leftovers)
@@ -92,6 +96,8 @@ def child_main(job: Job, leftovers: Leftovers) -> None:
         report_end(job.report, f"failed with {error_text(error)}")
         job.stop.set()
         code = 1
+    flush_listeners()
+    events.close()
     leftovers.exit_soon(code)
     sys.exit(code)
 
@@ -139,6 +145,7 @@ class RunnerJob:
             await supervise_with_signals(work, stop, self.grace, _HURRY, ends_work=False)
         finally:
             forwarding.cancel()
+        flush_listeners()
         # Before the loop closes: it waits for threads that agents left in its executor.
         report_end(self.report)
         leftovers.exit_soon(0)

@@ -13,6 +13,7 @@ from multiprocessing.connection import wait as wait_for_connections
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from agl_core.errors import LaunchError
+from agl_core.plugins import EventPipe
 from agl_exec_cs.child import Job, child_main
 from agl_exec_cs.forking import between_imports
 from agl_exec_cs.leftovers import Leftovers
@@ -44,8 +45,11 @@ class _Child:
     def launch(self, context: Any) -> None:
         self._report, writer = context.Pipe(duplex=False)
         self._leftovers = Leftovers(self.name, secrets.token_hex(8))
+        self._events = EventPipe(context)
         self.process: BaseProcess = context.Process(
-            target=child_main, args=(self.make_job(writer), self._leftovers), name=self.name
+            target=child_main,
+            args=(self.make_job(writer), self._leftovers, self._events.sender),
+            name=self.name,
         )
         try:
             with between_imports():
@@ -57,6 +61,7 @@ class _Child:
             ) from error
         finally:
             writer.close()
+        self._events.start()
 
     def reported_end(self) -> str | None:
         """Return the reason of a failure, or an empty text after an end without one.
@@ -67,6 +72,10 @@ class _Child:
             return self._report.recv() if self._report.poll(0) else None
         except EOFError:
             return None
+
+    def receive_events(self) -> None:
+        """Wait for the events that the process has sent; call it after its end."""
+        self._events.join()
 
     def end_leftovers(self) -> None:
         """End the processes that agents started in a process that died."""
@@ -193,6 +202,7 @@ class Children:
     def _handle_exit(self, child: _Child) -> None:
         """Replace a child that died, or record that it has ended."""
         child.process.join()
+        child.receive_events()
         failure = child.reported_end()
         if failure is None:
             # Looked up first: the call of on_death may end the last rollout, and so the run.

@@ -54,7 +54,7 @@ class RemoteChanges:
 
     def __init__(self, database: Database, publish: Callable[[Sequence[Notice]], None]) -> None:
         self._database = database
-        self._publish = publish
+        self.publish = publish
         self._lock = threading.Lock()
         self._waiting = 0
         self._registered = False
@@ -91,9 +91,8 @@ class RemoteChanges:
                 tx.execute("DELETE FROM changes WHERE time < ?", (tx.now - _KEEP_SECONDS,))
         return peers
 
-    def tell(self, notices: Sequence[Notice], peers: Sequence[int]) -> None:
-        """Publish the notices of a commit here, and wake the processes at these ports."""
-        self._publish(notices)
+    def wake(self, peers: Sequence[int]) -> None:
+        """Wake the processes at these ports, so that they read ``changes``."""
         for port in peers:
             try:
                 self._socket.sendto(b"!", ("127.0.0.1", port))
@@ -158,7 +157,7 @@ class RemoteChanges:
                 self._registered = False
                 self._database.writer.post(self._unregister)
                 return
-        self._publish(self._database.look(self._unseen))
+        self.publish(self._database.look(self._unseen))
 
     def _unseen(self, connection: sqlite3.Connection) -> list[Notice]:
         rows = connection.execute(

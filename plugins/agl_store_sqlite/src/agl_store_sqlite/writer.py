@@ -212,8 +212,10 @@ class Writer:
                 )
                 self._fail(writes, self._failure)
                 return
+        # Before the answer, so that a caller finds what its write has caused.
+        self._remote.publish(tx.notices)
         self._answer(writes, outcomes)
-        self._remote.tell(tx.notices, peers)
+        self._remote.wake(peers)
 
     def _is_removed(self) -> bool:
         # SQLite goes on writing to a file that has no name any more.

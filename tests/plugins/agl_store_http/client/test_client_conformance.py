@@ -11,7 +11,7 @@ from agl_testing import StoreSuite
 
 
 class TestServedMemoryStore(StoreSuite):
-    flags = frozenset({"thread_safe", "processes", "events", "scans"})
+    flags = frozenset({"thread_safe", "processes", "events", "ends", "scans"})
 
     @pytest_asyncio.fixture
     async def store(self):

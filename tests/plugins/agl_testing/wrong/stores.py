@@ -9,7 +9,8 @@ import asyncio
 import time
 
 from agl_core import lifecycle
-from agl_core.store import EncodedSpan, InMemoryLightningStore, decode_spans, encode_span
+from agl_core.plugins import notify
+from agl_core.store import UNSET, EncodedSpan, InMemoryLightningStore, decode_spans, encode_span
 from agl_core.store._watchdog import Watchdog
 from agl_core.types import Span
 
@@ -362,6 +363,32 @@ class EventsComeTwice(Base):
         async for event in super().events():
             yield event
             yield event
+
+
+# -- the event of a rollout's end -----------------------------------------------------------------
+
+
+class SendsEveryEndTwice(Base):
+    CAUGHT_BY = "test_an_end_is_sent_once_with_the_whole_rollout"
+
+    async def update_attempt(self, rollout_id, *args, status=UNSET, **options):
+        attempt = await super().update_attempt(rollout_id, *args, status=status, **options)
+        if status in ("succeeded", "failed"):
+            notify("rollout_ended", rollout=await self.get_rollout_by_id(rollout_id))
+        return attempt
+
+
+class SendsAnEndPerAttempt(Base):
+    CAUGHT_BY = "test_a_retry_is_no_end"
+    update_attempt = SendsEveryEndTwice.update_attempt
+
+
+class SendsAnEndBeforeTheChange(Base):
+    CAUGHT_BY = "test_what_a_refused_call_would_change_is_not_sent"
+
+    async def update_attempt(self, rollout_id, *args, status=UNSET, **options):
+        notify("rollout_ended", rollout=await self.get_rollout_by_id(rollout_id))
+        return await super().update_attempt(rollout_id, *args, status=status, **options)
 
 
 # -- batches, pages, orders and fields -----------------------------------------------------------

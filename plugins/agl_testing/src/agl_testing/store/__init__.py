@@ -15,6 +15,7 @@
 
 from agl_testing.store.concurrency import ConcurrencyTests
 from agl_testing.store.durability import DurabilityTests
+from agl_testing.store.ends import EndTests
 from agl_testing.store.fields import FieldTests
 from agl_testing.store.listing import BatchTests, SortingTests
 from agl_testing.store.load import LoadTests
@@ -39,6 +40,7 @@ class StoreSuite(
     ResourceTests,
     WaitTests,
     EventTests,
+    EndTests,
     FieldTests,
     SortingTests,
     BatchTests,

@@ -27,6 +27,8 @@ class StoreTests(Suite):
         "durable": "a store opened by `reopen` has everything that a returned call wrote",
         "processes": "`connection` returns a picklable callable that opens the same data elsewhere",
         "events": "`events()` tells every change",
+        "ends": "its changes happen in the process of the test, which sends `rollout_ended`",
+        "fails_commits": "`failing_commits` returns a context in which no change is committed",
         "scans": "reading ends attempts that are past their time, if the watchdog may scan",
         "evicts": "the fixture `small_store` drops old spans when it holds too many bytes",
     }

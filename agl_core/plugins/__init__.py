@@ -21,8 +21,8 @@ from agl_core.plugins._events import (
     remove_listener,
     reset_listeners,
 )
-from agl_core.plugins._forwarding import EventPipe, EventSender
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
+from agl_core.plugins._forwarding import EventPipe, EventSender
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
 from agl_core.plugins._known import known_names, package_of
 from agl_core.plugins._records import (

@@ -152,7 +152,8 @@ def flush(timeout: float | None = None) -> bool:
         Whether they have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    return all([mailbox.drain(deadline) for mailbox in list(_mailboxes)])
+    drained = [mailbox.drain(deadline) for mailbox in list(_mailboxes)]
+    return all(drained)
 
 
 def _flush_at_exit() -> None:

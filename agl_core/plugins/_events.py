@@ -9,9 +9,9 @@ Without listeners a call costs one comparison. The plugins of kind ``hook`` are 
 event of the process; a plugin that does not load, or that raises, is logged and ignored.
 
 All listeners are registered with one pluggy manager, as what :class:`_Listener` makes of them:
-functions that put an event into the listener's mailbox. pluggy alone would end an event at the first
-listener that raises, return coroutines that nobody awaits, and let a slow listener delay the code
-that causes the event.
+functions that put an event into the listener's mailbox. pluggy alone would end an event at the
+first listener that raises, return coroutines that nobody awaits, and let a slow listener delay the
+code that causes the event.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from agl_core.errors import PluginError
 from agl_core.plugins._delivery import Mailbox, flush, run_async
@@ -80,12 +80,12 @@ class _Listener:
 
         hook: pluggy.HookCaller = getattr(self._own.hook, event)
         implementations = hook.get_hookimpls()
-        order = {
-            name: any(getattr(each, name) for each in implementations)
-            for name in ("tryfirst", "trylast")
-        }
-        mark = hookimpl(specname=event, **order)
-        (first, *others) = implementations
+        mark = hookimpl(
+            specname=event,
+            tryfirst=any(each.tryfirst for each in implementations),
+            trylast=any(each.trylast for each in implementations),
+        )
+        first, *others = implementations
         if self.mailbox is None and not others and not (first.wrapper or first.hookwrapper):
             # What is called for each of many short calls takes only the parameters that it wants.
             @functools.wraps(first.function)
@@ -117,7 +117,7 @@ class _Listener:
         failed = False
         try:
             result = function(*values)
-            for each in result if isinstance(result, list) else (result,):
+            for each in cast("list[Any]", result) if isinstance(result, list) else [result]:
                 if inspect.iscoroutine(each):
                     run_async(each)
         except BaseException as error:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_END: Final = b""
+_END: Final = None
 """Sent last. Processes that the child has started may keep its end of the pipe open."""
 _JOIN_SECONDS: Final = 2.0
 """Wait for what a child has sent before it ended. Its events are in the pipe then, so it takes
@@ -54,7 +54,7 @@ class EventSender:
         events: The events that the parent's listeners implement; others are not sent.
     """
 
-    connection: Connection[bytes, Any]
+    connection: Connection[Any, Any]
     events: frozenset[str]
 
     def install(self) -> None:
@@ -69,7 +69,7 @@ class EventSender:
     def close(self) -> None:
         """Tell the parent that no more events come. Call it after the listeners were flushed."""
         try:
-            self.connection.send_bytes(_END)
+            self.connection.send(_END)
         except OSError as error:
             logger.debug("the parent process is gone: %r", error)
 
@@ -85,7 +85,7 @@ class EventSender:
             if isinstance(error := parameters.get("error"), BaseException):
                 parameters["error"] = _portable(error)
             try:
-                self.connection.send_bytes(pickle.dumps((event, parameters)))
+                self.connection.send((event, parameters))
             except OSError as gone:
                 logger.debug("the parent process is gone: %r", gone)
 
@@ -121,24 +121,22 @@ class EventPipe:
     def _receive(self) -> None:
         while True:
             try:
-                message = self._reader.recv_bytes()
+                message = self._reader.recv()
             except (EOFError, OSError):
                 break  # the child died
-            if message == _END:
-                break
-            try:
-                event, parameters = pickle.loads(message)
             except Exception as error:  # a class that only the child can import
                 logger.error("an event of a child process cannot be read: %s", error_text(error))
                 continue
-            pass_on(event, parameters)
+            if message is _END:
+                break
+            pass_on(*message)
         self._reader.close()
 
 
 def _portable(error: BaseException) -> BaseException:
     """Return an error that another process can load: the error itself, or its text."""
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))  # noqa: S301 -- it comes from the line itself
     except Exception:
         return RuntimeError(error_text(error))
     return error

@@ -1,7 +1,7 @@
 """What one process does with the committed changes of a store.
 
-They wake its waiting callers, for work or for finished rollouts, and go to its streams of events and
-to its listeners of ``rollout_ended``.
+They wake its waiting callers, for work or for finished rollouts, and go to its streams of events
+and to its listeners of ``rollout_ended``.
 
 :class:`Waiters` is thread-safe. The classes below it are not; its lock guards them.
 """

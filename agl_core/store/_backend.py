@@ -456,6 +456,7 @@ class StorageBackend(ABC):
 
 # Takes half the time of Notice().
 _notice: Callable[[tuple[Any, ...]], Notice] = partial(tuple[Any, ...].__new__, Notice)
+_end_notice: Callable[[tuple[Any, ...]], EndNotice] = partial(tuple[Any, ...].__new__, EndNotice)
 
 
 def rollout_not_found(rollout_id: str) -> RolloutNotFoundError:
@@ -486,7 +487,7 @@ def notices_of(state: RolloutState, change: Change, now: float) -> list[Notice]:
     if rollout is not None:
         notice = rollout_notice(rollout, now)
         if rollout.status in FINISHED_STATUSES and state.rollout.status not in FINISHED_STATUSES:
-            notice = EndNotice(*notice)
+            notice = _end_notice(notice)
             notice.rollout = rollout
         notices.append(notice)
     if worker is not None:

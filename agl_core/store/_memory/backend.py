@@ -150,7 +150,7 @@ class MemoryBackend(StorageBackend):
                     state = RolloutState(rollout, 0, None, self._worker(worker_id))
                     self._apply(entry, state, begin(state))
                 inserted.append((entry.rollout, entry.latest))
-            self._changes.add(notices)
+            self._changes.notices += notices
             return inserted
 
     async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
@@ -220,7 +220,7 @@ class MemoryBackend(StorageBackend):
                 self._watched.pop(rollout.rollout_id, None)
         if worker is not None:
             self._workers[worker.worker_id] = worker
-        self._changes.add(notices_of(state, change, time.time()))
+        self._changes.notices += notices_of(state, change, time.time())
 
     def _entry(self, rollout_id: str) -> _Entry:
         entry = self._entries.get(rollout_id)
@@ -244,7 +244,9 @@ class MemoryBackend(StorageBackend):
             self._resources[resources_id] = update
             if becomes_latest:
                 self._latest_resources = update
-            self._changes.add([Notice("resources", update.update_time, resources_id=resources_id)])
+            self._changes.notices += [
+                Notice("resources", update.update_time, resources_id=resources_id)
+            ]
             return update
 
     async def change_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
@@ -254,7 +256,7 @@ class MemoryBackend(StorageBackend):
     def _put_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
         before = self._workers.get(worker_id)
         worker = self._workers[worker_id] = decide(before)
-        self._changes.add(worker_notice(before, worker, time.time()))
+        self._changes.notices += worker_notice(before, worker, time.time())
         return worker
 
     # -- spans -----------------------------------------------------------------------------------

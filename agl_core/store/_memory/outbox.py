@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from agl_core.store._backend import Notice
 
 
 class Outbox:
-    """A critical section that collects notices: ``with outbox: ... outbox.add(notices)``.
+    """A critical section that collects notices: ``with outbox: ... outbox.notices += notices``.
 
     The section is re-entrant: the garbage collector may close a coroutine at any point, and so end
     its call on a thread that is inside another call. Notices are published outside of the section,
@@ -22,13 +21,14 @@ class Outbox:
 
     Attributes:
         lock: The lock of the section, for readers.
+        notices: What the sections changed and nobody has published yet.
     """
 
     def __init__(self, publish: Callable[[Sequence[Notice]], None]) -> None:
-        self._publish = publish
         self.lock = threading.RLock()
+        self.notices: list[Notice] = []
+        self._publish = publish
         self._depth = 0
-        self._notices: deque[Notice] = deque()
         self._turn = threading.Lock()
 
     def __enter__(self) -> None:
@@ -37,22 +37,19 @@ class Outbox:
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        nested = self._depth
+        if not self.notices or self._depth or not self._turn.acquire(blocking=False):
+            self.lock.release()
+            return
+        notices, self.notices = self.notices, []
         self.lock.release()
-        if self._notices and not nested:
-            self._send()
-
-    def add(self, notices: Sequence[Notice]) -> None:
-        """Add notices; only inside the section."""
-        self._notices += notices
-
-    def _send(self) -> None:
-        # Checked again after the turn: another thread may have left notices meanwhile.
-        while self._notices and self._turn.acquire(blocking=False):
-            try:
-                batch: list[Notice] = []
-                while self._notices:
-                    batch.append(self._notices.popleft())
-                self._publish(batch)
-            finally:
-                self._turn.release()
+        try:
+            while notices:
+                self._publish(notices)
+                with self.lock:
+                    # The turn ends only if no other thread has left notices meanwhile.
+                    notices, self.notices = self.notices, []
+                    if not notices:
+                        self._turn.release()
+        except BaseException:  # Ctrl+C; the next section publishes what others left
+            self._turn.release()
+            raise

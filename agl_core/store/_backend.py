@@ -148,6 +148,10 @@ class BackendListener(Protocol):
         """Process committed changes, in the order in which they were committed."""
         ...
 
+    def announce(self, notices: Sequence[Notice]) -> None:
+        """Send the events of committed changes to listeners; the caller holds no lock."""
+        ...
+
     def work_available(self, count: int) -> None:
         """Wake up to ``count`` waiting claims, regardless of earlier notices.
 
@@ -200,7 +204,7 @@ class StorageBackend(ABC):
     **Notices.** After each commit, also of a call whose caller is gone, the backend calls the
     listener with the notices of the changes (:func:`notices_of`, :func:`worker_notice`, and one of
     kind ``resources`` per snapshot written): once per change, in the order of the commits, and
-    holding no lock that another call needs. What is rolled back has no notice.
+    holding no lock that another call needs (:meth:`publish`). What is rolled back has no notice.
 
     **Errors.** :class:`~agl_core.errors.RolloutNotFoundError` and
     :class:`~agl_core.errors.AttemptNotFoundError` where a method says so;
@@ -447,9 +451,20 @@ class StorageBackend(ABC):
     _listener: BackendListener | None = None
 
     def publish(self, notices: Sequence[Notice]) -> None:
-        """Pass the notices of a commit to the listener."""
+        """Pass the notices of a commit to the listener. The caller holds no lock."""
+        if notices:
+            self.tell(notices)
+            self.announce(notices)
+
+    def tell(self, notices: Sequence[Notice]) -> None:
+        """The first half of :meth:`publish`, which a backend may call while it holds a lock."""
         if self._listener is not None and notices:
             self._listener.changed(notices)
+
+    def announce(self, notices: Sequence[Notice]) -> None:
+        """The second half of :meth:`publish`: send events. The caller holds no lock."""
+        if self._listener is not None:
+            self._listener.announce(notices)
 
 
 # -- helpers for implementations -------------------------------------------------------------------

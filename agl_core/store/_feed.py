@@ -68,6 +68,7 @@ class NoticeFeed(ABC):
         listener = self.listener()
         if listener is not None:
             listener.changed(notices)
+            listener.announce(notices)
 
     async def _send_all(self) -> None:
         try:

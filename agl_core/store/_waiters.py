@@ -48,10 +48,7 @@ class FinishWait:
 
 
 class Waiters:
-    """The listener of a backend. Thread-safe.
-
-    The lock is not held while listeners are called.
-    """
+    """The listener of a backend. Thread-safe."""
 
     def __init__(self) -> None:
         # Re-entrant: the garbage collector may close a waiting coroutine at any point, also on a
@@ -73,6 +70,9 @@ class Waiters:
                     if notice.kind == "rollout":
                         self._rollout_changed(notice)
             self._bus.publish(notices)
+
+    def announce(self, notices: Sequence[Notice]) -> None:
+        """See :meth:`agl_core.store._backend.BackendListener.announce`."""
         for notice in notices:
             if type(notice) is EndNotice:
                 notify("rollout_ended", rollout=notice.rollout)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 import logging
+import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from agl_core import lifecycle
 from agl_core.errors import SpansEvictedError
 from agl_core.lifecycle import Change
+from agl_core.plugins._events import has_listeners
 from agl_core.store._backend import (
     HIGHEST_COUNTED_SEQUENCE_ID,
     ClaimRequest,
@@ -33,7 +35,6 @@ from agl_core.store._figures import changed_figures
 from agl_core.store._filters import FIGURES, compile_filter, cut, sort_key
 from agl_core.store._memory.eviction import MemoryBudget
 from agl_core.store._memory.index import RolloutIndexes
-from agl_core.store._memory.outbox import Outbox
 from agl_core.store._memory.spans import SpanLog
 from agl_core.store._queries import (
     AttemptQuery,
@@ -87,8 +88,11 @@ class MemoryBackend(StorageBackend):
 
     def __init__(self, budget: MemoryBudget, *, thread_safe: bool = True) -> None:
         self.budget = budget
-        self._changes = Outbox(self.publish)
-        self._lock = self._changes.lock
+        # Re-entrant: the garbage collector may close a coroutine at any point, and so end its call
+        # on a thread that is inside another call.
+        self._lock = threading.RLock()
+        self._ends: deque[Sequence[Notice]] = deque()
+        self._turn = threading.Lock()
         self._thread_safe = thread_safe
         self._entries: dict[str, _Entry] = {}
         self._workers: dict[str, Worker] = {}
@@ -129,7 +133,7 @@ class MemoryBackend(StorageBackend):
         begin: Decide | None = None,
         worker_id: str | None = None,
     ) -> Sequence[RolloutRecord] | None:
-        with self._changes:
+        with self._lock:
             entries = self._entries
             for rollout in rollouts:
                 if rollout.rollout_id in entries:
@@ -150,13 +154,13 @@ class MemoryBackend(StorageBackend):
                     state = RolloutState(rollout, 0, None, self._worker(worker_id))
                     self._apply(entry, state, begin(state))
                 inserted.append((entry.rollout, entry.latest))
-            self._changes.notices += notices
+            self.tell(notices)
             return inserted
 
     async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
         claimed: list[tuple[Rollout, Attempt]] = []
         worker_id = request.worker_id
-        with self._changes:
+        with self._lock:
             while self._queue and len(claimed) < request.limit:
                 entry = next(iter(self._queue.values()))
                 state = RolloutState(
@@ -178,7 +182,7 @@ class MemoryBackend(StorageBackend):
         worker_id: str | None = None,
         payload: bool = True,
     ) -> RolloutRecord:
-        with self._changes:
+        with self._lock:
             entry = self._entry(rollout_id)
             if attempt_id == "latest":
                 attempt = entry.latest
@@ -192,7 +196,20 @@ class MemoryBackend(StorageBackend):
             if change is None:
                 return entry.rollout, attempt
             self._apply(entry, state, change)
-            return entry.rollout, change.attempt or attempt
+            record = entry.rollout, change.attempt or attempt
+        if self._ends:
+            self._announce_ends()
+        return record
+
+    def _announce_ends(self) -> None:
+        """Announce, outside of the lock, what ended inside it; one thread at a time, in order."""
+        # Checked again after the turn: another thread may have left ends meanwhile.
+        while self._ends and self._turn.acquire(blocking=False):
+            try:
+                while self._ends:
+                    self.announce(self._ends.popleft())
+            finally:
+                self._turn.release()
 
     def _apply(self, entry: _Entry, state: RolloutState, change: Change | None) -> None:
         if change is None:
@@ -220,7 +237,10 @@ class MemoryBackend(StorageBackend):
                 self._watched.pop(rollout.rollout_id, None)
         if worker is not None:
             self._workers[worker.worker_id] = worker
-        self._changes.notices += notices_of(state, change, time.time())
+        notices = notices_of(state, change, time.time())
+        self.tell(notices)
+        if rollout is not None and rollout.end_time is not None and has_listeners():
+            self._ends.append(notices)
 
     def _entry(self, rollout_id: str) -> _Entry:
         entry = self._entries.get(rollout_id)
@@ -239,24 +259,22 @@ class MemoryBackend(StorageBackend):
         becomes_latest: bool,
         key: str | None = None,
     ) -> ResourcesUpdate:
-        with self._changes:
+        with self._lock:
             update = decide(self._resources.get(resources_id))
             self._resources[resources_id] = update
             if becomes_latest:
                 self._latest_resources = update
-            self._changes.notices += [
-                Notice("resources", update.update_time, resources_id=resources_id)
-            ]
+            self.tell([Notice("resources", update.update_time, resources_id=resources_id)])
             return update
 
     async def change_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
-        with self._changes:
+        with self._lock:
             return self._put_worker(worker_id, decide)
 
     def _put_worker(self, worker_id: str, decide: DecideWorker) -> Worker:
         before = self._workers.get(worker_id)
         worker = self._workers[worker_id] = decide(before)
-        self._changes.notices += worker_notice(before, worker, time.time())
+        self.tell(worker_notice(before, worker, time.time()))
         return worker
 
     # -- spans -----------------------------------------------------------------------------------
@@ -264,7 +282,7 @@ class MemoryBackend(StorageBackend):
     async def append_spans(
         self, spans: Sequence[EncodedSpan], arrived: Decide
     ) -> Sequence[EncodedSpan]:
-        with self._changes:
+        with self._lock:
             for ids in dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans]):
                 if ids[1] not in self._entry(ids[0]).attempts:
                     raise attempt_not_found(*ids)

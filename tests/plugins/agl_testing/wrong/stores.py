@@ -378,9 +378,8 @@ class SendsEveryEndTwice(Base):
         return attempt
 
 
-class SendsAnEndPerAttempt(Base):
+class SendsAnEndPerAttempt(SendsEveryEndTwice):
     CAUGHT_BY = "test_a_retry_is_no_end"
-    update_attempt = SendsEveryEndTwice.update_attempt
 
 
 class SendsAnEndBeforeTheChange(Base):

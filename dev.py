@@ -59,6 +59,7 @@ from devtools import (
     performance_page,
     scale_page,
     suites,
+    type_checker,
     walk_docs,
 )
 from devtools.environments import ENVS, editable, environment
@@ -73,8 +74,7 @@ COVERED_PERCENT = 90
 
 
 def demo_python() -> Path:
-    folders = [package.folder for package in packages.with_requirements(DEMO_PLUGINS)]
-    return editable(ROOT / ".venv", "demo", folders)
+    return editable(ROOT / ".venv", "demo", packages.with_requirements(DEMO_PLUGINS))
 
 
 def demo(arguments: Sequence[str]) -> None:
@@ -90,7 +90,7 @@ def demo(arguments: Sequence[str]) -> None:
 
 
 def test(arguments: Sequence[str]) -> None:
-    suites.pytest(suites.pytest_of(suites.dev_python()), *arguments)
+    suites.default(arguments)
 
 
 def slow(arguments: Sequence[str]) -> None:
@@ -154,13 +154,14 @@ def lint(arguments: Sequence[str]) -> None:
     run(python, "-m", "ruff", "check", *arguments)
     run(python, "-m", "ruff", "format", "--check", *arguments)
     run(str(Path(python).with_name("lint-imports")), "--no-cache")  # the layers of the core
-    problems = packages.version_problems() + packages.workspace_problems()
+    problems = packages.version_problems() + packages.manifest_problems()
     problems += packages.licence_problems() + packages.readme_problems()
     if problems:
         sys.exit("\n".join(problems))
 
 
 def types(arguments: Sequence[str]) -> None:
+    type_checker.write()
     run(suites.dev_python(), "-m", "pyright", *arguments)
 
 
@@ -199,8 +200,7 @@ def plugins(arguments: Sequence[str]) -> None:
     jobs: dict[str, Callable[[], None]] = {}
     if light:
         jobs["each light plugin alone"] = partial(distributions.smoke_alone, light)
-    by_default = () if arguments else packages.tested_by_default()
-    tested = [p.tests for p in light if p.tests.exists() and p.tests not in by_default]
+    tested = [p.tests for p in light if p.tests.exists() and (arguments or not p.tested_by_default)]
     if tested:
         jobs["light plugins together"] = partial(suites.run_light, tested, suites.NOT_HEAVY)
     every(
@@ -240,12 +240,10 @@ def lowest(arguments: Sequence[str]) -> None:
     bundled = packages.with_requirements(["agl_bundle"])
     required = chain(*(package.dependencies for package in (packages.core(), *bundled)))
     oldest = sorted({line.replace(">=", "==") for line in required if "agl-" not in line})
-    folders = [
-        package.folder for package in packages.with_requirements([*DEMO_PLUGINS, "agl_testing"])
-    ]
+    tested = packages.with_requirements([*DEMO_PLUGINS, "agl_testing"])
     # Later releases of openai pass pydantic 2.10 a value that it does not take.
     tools = ("anthropic>=0.40", "openai>=1.60,<2.9", *distributions.TEST_TOOLS)
-    python = editable(ENVS / "lowest", "demo", folders, *oldest, *tools)
+    python = editable(ENVS / "lowest", "demo", tested, *oldest, *tools)
     environments.uv("pip", "check", "--quiet", "--python", python)
     # Old releases warn about this Python in ways that newer ones have mended.
     warnings = ("-W", "default::DeprecationWarning")

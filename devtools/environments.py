@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from devtools.packages import Package
 from devtools.process import ROOT, once, run, say
 
 ENVS = ROOT / ".envs"
@@ -145,19 +146,25 @@ def environment(
 
 
 def editable(
-    path: Path, extra: str, folders: Sequence[Path], *more: str | Path, tested: bool = False
+    path: Path, extra: str, chosen: Sequence[Package], *more: str | Path, tested: bool = False
 ) -> Path:
     """Return an environment with editable installs of the core and of packages.
 
     Args:
         path: Folder of the environment.
         extra: Extra of the core.
-        folders: The packages.
+        chosen: The packages.
         more: Further arguments to ``uv pip install``.
         tested: Whether to install the ``test`` extras of the packages.
     """
-    suffix = "[test]" if tested else ""
-    parts = [part for folder in folders for part in ("-e", f"{folder}{suffix}")]
-    projects = [folder / "pyproject.toml" for folder in (ROOT, *folders)]
+    parts = [
+        part
+        for package in chosen
+        for part in (
+            "-e",
+            f"{package.folder}[test]" if tested and package.has_test_extra else package.folder,
+        )
+    ]
+    projects = [folder / "pyproject.toml" for folder in (ROOT, *(p.folder for p in chosen))]
     requirements = ["-e", f".[{extra}]", *parts, *more]
     return environment(path, requirements, projects, compiled=True)

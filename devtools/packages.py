@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -15,6 +15,16 @@ from typing import Any
 from devtools.process import ROOT
 
 CORE_MODULE = "agl_core"
+SETTINGS: Mapping[str, type] = {
+    "heavy": bool,
+    "parallel": bool,
+    "exclusive": bool,
+    "default": bool,
+    "uses_undocumented": list,
+}
+"""Keys of a package's ``[tool.agl-dev]`` and the types of their values; CONTRIBUTING.md says what
+each is for."""
+IMPORTED_PACKAGE = re.compile(r"^\s*(?:from|import) (agl_\w+)", re.MULTILINE)
 REQUIREMENT = re.compile(r'"(agl-[a-z0-9-]+)(\[[a-z0-9,_-]+\])?([<>=!~][^";]*)?"')
 VERSION_LINE = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
 CORE_VERSION_LINE = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
@@ -50,6 +60,12 @@ class Package:
         return ROOT / "tests/plugins" / self.module
 
     @property
+    def source(self) -> Path:
+        """Folder of its module."""
+        inside = self.folder if self.module == CORE_MODULE else self.folder / "src"
+        return inside / self.module
+
+    @property
     def dependencies(self) -> list[str]:
         return self.project.get("dependencies", [])
 
@@ -58,22 +74,37 @@ class Package:
         return self.project.get("optional-dependencies", {})
 
     @property
+    def has_test_extra(self) -> bool:
+        return "test" in self.extras
+
+    @property
     def heavy(self) -> bool:
         """Whether the package or its tests need a separate environment."""
-        return self._settings.get("heavy", False)
+        return self.settings.get("heavy", False)
 
     @property
     def parallel(self) -> bool:
         """Whether its tests take less time with several processes than with one."""
-        return self._settings.get("parallel", True)
+        return self.settings.get("parallel", True)
 
     @property
     def exclusive(self) -> bool:
         """Whether its tests need all cores: no other job runs meanwhile."""
-        return self._settings.get("exclusive", False)
+        return self.settings.get("exclusive", False)
 
     @property
-    def _settings(self) -> dict[str, bool]:
+    def tested_by_default(self) -> bool:
+        """Whether its tests are part of the default suite."""
+        return not self.heavy and self.settings.get("default", True)
+
+    @property
+    def uses_undocumented(self) -> list[str]:
+        """Libraries of which it uses undocumented parts; it bounds their versions from above."""
+        return self.settings.get("uses_undocumented", [])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The table ``[tool.agl-dev]``."""
         return self.pyproject.get("tool", {}).get("agl-dev", {})
 
     @property
@@ -88,7 +119,7 @@ class Package:
 
     def requirement(self) -> str:
         """The requirement for its tests: its name, with its ``test`` extra if it has one."""
-        return f"{self.name}[test]" if "test" in self.extras else self.name
+        return f"{self.name}[test]" if self.has_test_extra else self.name
 
 
 def own_names(requirements: Iterable[str]) -> set[str]:
@@ -118,12 +149,6 @@ def everything() -> tuple[Package, ...]:
 
 def light_plugins() -> list[Package]:
     return [package for package in all_plugins() if not package.heavy]
-
-
-def tested_by_default() -> set[Path]:
-    """Return the folders of the tests that pytest runs without arguments."""
-    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    return {ROOT / folder for folder in options["testpaths"]}
 
 
 def named(modules: Sequence[str]) -> list[Package]:
@@ -216,14 +241,21 @@ def _core_init() -> Path:
     return ROOT / CORE_MODULE / "__init__.py"
 
 
-def workspace_problems() -> list[str]:
-    """Return each package that uv would install from an index instead of the working tree."""
-    sources = core().pyproject["tool"]["uv"]["sources"]
+def manifest_problems() -> list[str]:
+    """Return each key of a ``[tool.agl-dev]`` that is unknown or has a value of another type."""
     return [
-        f"pyproject.toml: [tool.uv.sources] lacks {package.name} = {{ workspace = true }}"
+        f"{(package.folder / 'pyproject.toml').relative_to(ROOT)}: [tool.agl-dev] {problem}"
         for package in everything()
-        if sources.get(package.name) != {"workspace": True}
+        for key, value in package.settings.items()
+        if (problem := _problem_of(key, value))
     ]
+
+
+def _problem_of(key: str, value: object) -> str:
+    if key not in SETTINGS:
+        return f"{key} is none of {', '.join(SETTINGS)}"
+    wanted = SETTINGS[key]
+    return "" if isinstance(value, wanted) else f"{key} = {value!r} is not a {wanted.__name__}"
 
 
 def licence_problems() -> list[str]:

@@ -47,7 +47,7 @@ def public_modules() -> list[Module]:
     core = ROOT / packages.CORE_MODULE
     paths = sorted(p for p in core.glob("*/__init__.py") if not p.parent.name.startswith("_"))
     paths += [core / f"{name}.py" for name in PUBLIC_MODULES]
-    paths += [source_of(package) / "__init__.py" for package in packages.all_plugins()]
+    paths += [package.source / "__init__.py" for package in packages.all_plugins()]
     modules = [Module(_dotted(path), path, _exports(path)) for path in paths]
     return sorted(module for module in modules if module.names)
 
@@ -69,10 +69,6 @@ def options() -> Iterator[Option]:
     for hooks in [ROOT / "agl_core/_builtins.py", *sorted(ROOT.glob("plugins/*/src/*/hooks.py"))]:
         for module, name in sorted(set(CONFIG.findall(hooks.read_text()))):
             yield from _options_of(module, name)
-
-
-def source_of(package: packages.Package) -> Path:
-    return package.folder / "src" / package.module
 
 
 def file_of(module: str) -> Path:

@@ -1,6 +1,7 @@
 """Runs tests: in which environment, with which marks, in how many processes.
 
-The tests of light packages share one environment of wheels. Those of each heavy package, and of an
+The default suite runs in the development environment. On wheels, the tests of light packages share
+one environment. Those of each heavy package, and of an
 example that names requirements in ``tests/envs/examples``, run in an environment of its own.
 """
 
@@ -28,9 +29,11 @@ HEAVY = "heavy"
 
 @once
 def dev_python() -> Path:
-    """Return the Python of the development environment: the core and every light plugin."""
-    folders = [package.folder for package in packages.light_plugins()]
-    return editable(ROOT / ".venv", "dev", folders)
+    """Return the Python of the development environment.
+
+    It has editable installs of the core and of every light plugin, with what their tests need.
+    """
+    return editable(ROOT / ".venv", "dev", packages.light_plugins(), tested=True)
 
 
 # -- pytest ----------------------------------------------------------------------------------------
@@ -95,6 +98,19 @@ def tests_on_path() -> dict[str, str]:
         if not link.exists():
             link.symlink_to(ROOT / name, target_is_directory=True)
     return {"PYTHONPATH": str(folder)}
+
+
+def default(arguments: Sequence[str | Path] = (), *, may_be_empty: bool = False) -> None:
+    """Run the default suite, or what the arguments name: ``python3 dev.py test``.
+
+    It is every test without a mark, but for the packages whose ``[tool.agl-dev]`` says that they
+    are left out.
+
+    Args:
+        arguments: Test files and folders, which leave out all others, and options of pytest.
+        may_be_empty: Whether it is right that no test is collected.
+    """
+    pytest(pytest_of(dev_python()), *arguments, may_be_empty=may_be_empty)
 
 
 # -- on wheels -------------------------------------------------------------------------------------

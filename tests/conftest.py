@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from agl_core.logs import setup_logging
+from devtools import packages
 
 # How long an example takes says something about the machine, which is shared and noisy.
 settings.register_profile("agl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,8 +47,23 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+LEFT_OUT = {package.tests for package in packages.all_plugins() if not package.tested_by_default}
+"""The tests of packages that are not part of the default suite."""
+
+
+def is_named(folder: Path, config: pytest.Config) -> bool:
+    """Whether an argument of pytest is a folder or is in it."""
+    named = (config.invocation_params.dir / str(arg).partition("::")[0] for arg in config.args)
+    return any(path.is_relative_to(folder) for path in named)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file without timing tests where only those are asked for."""
+    """Leave out packages outside the default suite that no argument names, as ``dev.py test`` does.
+
+    Where only timing tests are asked for, import no file without one.
+    """
+    if collection_path in LEFT_OUT and not is_named(collection_path, config):
+        return True
     if config.getoption("--timing") == "only" and collection_path.suffix == ".py":
         return True if "mark.timing" not in collection_path.read_text() else None
     return None

@@ -14,10 +14,9 @@ from functools import cached_property
 from pathlib import Path
 
 from devtools import packages, suites
-from devtools.packages import Package
+from devtools.packages import IMPORTED_PACKAGE, Package
 from devtools.process import ROOT
 
-IMPORTED_PACKAGE = re.compile(r"^\s*(?:from|import) (agl_\w+)", re.MULTILINE)
 TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
 """Names of the files that pytest collects."""
 SLOW_MARK = re.compile(r"mark\.slow\b")

@@ -160,7 +160,7 @@ class _Planner:
         yield from self.checks("always")
         yield from self._alone()
         yield self._contract()
-        yield from self._light()
+        yield from self._test()
         if "agl_core" in self.changed:
             yield self._job("lifecycle", why="agl_core changed", covers=("lifecycle",))
         slow = (self._slow(part, "changed") for part in self.changed.values())
@@ -198,15 +198,25 @@ class _Planner:
         why = f"plugins of all packages; {len(files)} suites of those whose tests do not run"
         return self._job("contract", files, why=why)
 
-    def _light(self) -> Iterable[Job]:
+    def _test(self) -> Iterable[Job]:
+        """The chosen files, by the command that runs the default suite.
+
+        It runs as it stands if the whole suite is chosen.
+        """
         tests = [test for test in self.chosen if not self._tree.test_files[test].heavy]
+        suite = {test for test, part in self._tree.test_files.items() if _is_default(part)}
+        if suite and suite.issubset(tests):
+            yield self._job("test", why="all of the default suite is chosen", covers=("test",))
+            tests = [test for test in tests if test not in suite]
         if not tests:
             return
         own = sum(self._tree.test_files[test].name in self.changed for test in tests)
-        why = f"{own} test files of changed parts, {len(tests) - own} that use what changed"
+        others = len(tests) - own
+        why = f"`dev.py test`: {own} files of changed parts, {others} that use what changed"
         apart = self._apart()
         covers = apart.covers if set(tests).issuperset(apart.arguments) else ()
-        yield Job("light", tuple(tests), why, self._of_tests(tests), covers=covers)
+        seconds = self._of_tests(tests)
+        yield Job("test", tuple(tests), why, seconds, label="of the change", covers=covers)
 
     def _heavy(self) -> Iterable[Job]:
         """The heavy packages and the examples that changed or whose requirements did."""
@@ -302,16 +312,14 @@ class _Planner:
 
     def _apart(self) -> Job:
         """The tests of light packages that are not part of the default suite."""
-        by_default = packages.tested_by_default()
         tests = [
             test
             for test, part in self._tree.test_files.items()
-            if part.package and not part.heavy and part.package.tests not in by_default
-            if part.package != packages.core()
+            if not part.heavy and not _is_default(part)
         ]
         seconds = self._of_tests(tests)
-        why = self._when("light apart")
-        return Job("light", tuple(tests), why, seconds, label="apart", covers=("light apart",))
+        why = self._when("test apart")
+        return Job("test", tuple(tests), why, seconds, label="apart", covers=("test apart",))
 
     def _slow(self, part: Part, why: str) -> Job | None:
         tests = [
@@ -361,6 +369,11 @@ class _Planner:
         recorded = (self._context.tests.tests.get(test) for test in tests)
         total = sum((used.slow_seconds if slow else used.seconds) for used in recorded if used)
         return START_SECONDS + total / (2 * CORES)
+
+
+def _is_default(part: Part) -> bool:
+    """Whether the tests of a part are in the default suite."""
+    return part.package is None or part.package.tested_by_default
 
 
 def lines_of(plan: Plan, base: str) -> Iterable[str]:

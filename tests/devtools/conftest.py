@@ -33,6 +33,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         text = PYPROJECT.format(name=name, requirements=requires)
         if name == "agl-user":
             text += '\n[project.optional-dependencies]\ntest = ["agl-base[x]>=0.1,<0.2"]\n'
+        if name == "agl-base":
+            text += "\n[tool.agl-dev]\ndefault = false\n"
         if name == "agl-other":
             text += "\n[tool.agl-dev]\nheavy = true\n"
         (folder / "pyproject.toml").write_text(text)

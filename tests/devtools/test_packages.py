@@ -57,6 +57,28 @@ def test_a_malformed_version_is_refused(tree: Path, version: str):
         packages.set_version(version)
 
 
+def test_the_default_suite_leaves_out_heavy_packages_and_those_that_say_so(tree: Path):
+    modules = [package.module for package in packages.all_plugins() if package.tested_by_default]
+    assert modules == ["agl_user"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("havy = true", "havy is none of heavy, "),
+        ('heavy = "yes"', "heavy = 'yes' is not a bool"),
+        ('uses_undocumented = "yes"', "uses_undocumented = 'yes' is not a list"),
+    ],
+)
+def test_a_wrong_setting_is_named(tree: Path, line: str, problem: str):
+    assert packages.manifest_problems() == []
+    file = tree / "plugins/agl_user/pyproject.toml"
+    file.write_text(f"{file.read_text()}\n[tool.agl-dev]\n{line}\n")
+    packages.all_plugins.cache_clear()
+    (found,) = packages.manifest_problems()
+    assert found.startswith(f"plugins/agl_user/pyproject.toml: [tool.agl-dev] {problem}")
+
+
 def test_heavy_packages_are_not_light(tree: Path):
     assert [package.module for package in packages.light_plugins()] == ["agl_base", "agl_user"]
 

@@ -5,40 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
-
-# Use without an underscore: undocumented modules, and methods that a subclass replaces.
-UNDOCUMENTED = {
-    "agl_algo_verl": ["verl", "TransferQueue"],
-    "agl_algo_gepa": ["gepa"],
-    "agl_jinja": ["jinja2"],
-    "agl_proxy_litellm": ["litellm"],
-    "agl_server_hf": ["transformers"],
-    "agl_serving": ["uvicorn"],
-    "agl_store_http": ["fastapi"],
-    "agl_testing": ["uvicorn"],
-    "agl_tracer_agentops": ["agentops"],
-    "agl_tracer_weave": ["weave"],
-    ROOT.name: ["opentelemetry-sdk"],
-}
+from devtools import packages
+from devtools.packages import Package
 
 
-def requirements(folder: Path) -> dict[str, str]:
+def bounds(package: Package) -> dict[str, str]:
     """Return the version bounds of a package's dependencies."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    found: dict[str, str] = {}
-    for requirement in project.get("dependencies", ()):
-        parsed = Requirement(requirement)
-        found[parsed.name] = str(parsed.specifier)
-    return found
+    parsed = map(Requirement, package.dependencies)
+    return {requirement.name: str(requirement.specifier) for requirement in parsed}
 
 
 def private_libraries(source: str) -> Iterator[str]:
@@ -72,17 +51,17 @@ def test_the_scan_sees_imports_and_attributes():
     assert not set(private_libraries("from lib import a\nfrom lib.b import C\nself._x"))
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_private_parts_have_an_upper_bound(folder: Path):
-    sources = folder / "agl_core" if folder == ROOT else folder / "src"
-    wanted = set(UNDOCUMENTED.get(folder.name, ()))
-    for path in sources.rglob("*.py"):
+@pytest.mark.parametrize("package", packages.everything(), ids=lambda package: package.module)
+def test_private_parts_have_an_upper_bound(package: Package):
+    # Use without an underscore is declared: undocumented modules, methods that a subclass replaces.
+    wanted = set(package.uses_undocumented)
+    for path in package.source.rglob("*.py"):
         for library in private_libraries(path.read_text()):
             if library not in sys.stdlib_module_names and not library.startswith("agl_"):
                 wanted.add(library)
-    bounds = requirements(folder)
+    required = bounds(package)
     for library in sorted(wanted):
-        found = {name: it for name, it in bounds.items() if name.startswith(library)}
+        found = {name: it for name, it in required.items() if name.startswith(library)}
         # A library that no package requires is one that the user has, and that is patched there.
         assert all("<" in it for it in found.values()), found
-        assert found or library not in UNDOCUMENTED.get(folder.name, ())
+        assert found or library not in package.uses_undocumented

@@ -50,7 +50,6 @@ def context(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Contex
         (tree / name).write_text(text)
     monkeypatch.setattr(suites, "examples_with_environments", lambda: ["trl"])
     monkeypatch.setattr(packages, "with_requirements", lambda _: [])
-    monkeypatch.setattr(packages, "tested_by_default", set[Path])
 
     def of(*files: str) -> Context:
         return Context(
@@ -72,7 +71,8 @@ def test_a_light_package_runs_its_own_tests_and_the_contract_of_the_others(
     made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(), budget=0)
     jobs = {job.name: job for job in made.required}
     assert list(jobs) == [
-        *("types", "lint", "dist", "alone of the change", "contract", "light", "slow agl_base")
+        *("types", "lint", "dist", "alone of the change", "contract", "test of the change"),
+        "slow agl_base",
     ]
     # The package that requires it in an extra is tried alone, too.
     assert jobs["alone of the change"].arguments == ("agl_base", "agl_user")
@@ -80,9 +80,27 @@ def test_a_light_package_runs_its_own_tests_and_the_contract_of_the_others(
         "those of the changed package run whole"
     )
     own = ("tests/plugins/agl_base/test_base.py", "tests/plugins/agl_base/test_crash.py")
-    assert jobs["light"].arguments == own
+    assert jobs["test of the change"].arguments == own
     assert jobs["slow agl_base"].arguments == ("tests/plugins/agl_base/test_crash.py",)
     assert made.rotation == ()
+
+
+def test_the_default_suite_runs_as_it_stands_if_all_of_it_is_chosen(
+    context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+):
+    why = plan.Reason("a rule", "found")
+    chosen = [name for name in FILES if "/test_" in name]
+    monkeypatch.setattr(plan, "choose", lambda _: dict.fromkeys(chosen, why))
+    made = plan.gate(context("docs/page.md"), Record(), budget=0)
+    jobs = {job.name: job for job in made.required if job.step == "test"}
+    assert list(jobs) == ["test", "test of the change"]
+    assert jobs["test"].arguments == ()
+    assert jobs["test"].covers == ("test",)
+    # What is not in the default suite; the heavy package has an environment of its own.
+    assert set(jobs["test of the change"].arguments) == {
+        "tests/plugins/agl_base/test_base.py",
+        "tests/plugins/agl_base/test_crash.py",
+    }
 
 
 def test_a_heavy_package_runs_in_its_environment(context: Callable[..., Context]):
@@ -124,7 +142,7 @@ def test_the_deep_suites_that_ran_longest_ago_come_first_while_they_fit(
     ran["docs"] = Run("c", OLD, 5000)
     ran["lowest"] = Run("c", OLD, 60)
     ran |= {name: Run("c", NEW, 30) for name in ("types", "lint", "dist", "contract")}
-    ran["light apart"] = Run("c", NEW, 1)
+    ran["test apart"] = Run("c", NEW, 1)
     ran["slow agl_base"] = Run("c", NEW, 1)
     made = plan.gate(context("docs/page.md"), Record(jobs=ran), budget=300)
     # Types and lint share the cores: 30 s together, and 60 s for the other two.
@@ -145,7 +163,7 @@ def test_everything_is_every_deep_suite_once(context: Callable[..., Context]):
     covered = [name for job in jobs for name in job.covers]
     assert len(covered) == len(set(covered))
     assert set(covered) == {
-        *("cover", "test", "lifecycle", "docs", "lowest", "alone", "light apart"),
+        *("cover", "test", "lifecycle", "docs", "lowest", "alone", "test apart"),
         *("slow agl_base", "package agl_other", "example trl"),
     }
 
@@ -155,5 +173,5 @@ def test_the_lines_name_each_job_with_its_reason(context: Callable[..., Context]
     text = "\n".join(plan.lines_of(made, "0123456789"))
     assert "changed since 0123456: 1 files; agl_base\n" in text
     assert "test files chosen: 2\n  2 of changed parts\n" in text
-    assert "light                               21 s  2 test files of changed parts" in text
-    assert "left for later gates: 9 suites" in text
+    assert "test of the change                  21 s  `dev.py test`: 2 files of changed" in text
+    assert "left for later gates: 8 suites" in text

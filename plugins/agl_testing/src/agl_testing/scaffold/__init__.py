@@ -1,8 +1,9 @@
 """Create a new plugin package; the code behind ``agl plugins new``.
 
-Each folder of ``templates`` holds the files of one kind, and ``common`` those of all kinds; a
-kind's file replaces the common file of the same path. The templates are the files of a working
-plugin with placeholders such as ``$name`` (:class:`PluginName`).
+Each folder of ``templates`` holds the files of one kind, and ``common`` those of all kinds. A
+package of its own has those of ``standalone``, too, and one that is written into this project's
+repository those of ``checkout``. A kind's file replaces a file of the same path. The templates are
+the files of a working plugin with placeholders such as ``$name`` (:class:`PluginName`).
 """
 
 from agl_testing.scaffold.create import create_plugin

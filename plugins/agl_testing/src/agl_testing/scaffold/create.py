@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import string
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -13,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import CORE_DISTRIBUTION
+from agl_testing.scaffold.checkout import checkout_of
 from agl_testing.scaffold.names import PluginName
 
 __all__ = ["create_plugin"]
@@ -31,6 +33,9 @@ _PACKAGE = "PACKAGE"  # placeholder for the package's name in a template's path
 def create_plugin(name: PluginName, parent: Path) -> Path:
     """Write a package into a new folder of ``parent``, atomically.
 
+    In the folder ``plugins`` of this project's repository the package becomes one of it: its tests
+    are in ``tests/plugins``.
+
     Args:
         name: Kind and name of the plugin.
         parent: Folder in which the package's folder is created; created if missing.
@@ -41,32 +46,74 @@ def create_plugin(name: PluginName, parent: Path) -> Path:
     Raises:
         ConfigError: The folder exists already, or cannot be written.
     """
-    target = parent / name.distribution
-    if target.exists() or target.is_symlink():
-        raise ConfigError(f"{target} exists already: remove it, or choose another name or --path")
-    values = _values(name)
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        # In the target's parent folder, so that the last step is a rename.
-        draft = Path(tempfile.mkdtemp(prefix=f".{name.distribution}-", dir=parent))
-        try:
-            for path, text in _templates(name.kind):
-                file = draft / path.replace(_PACKAGE, name.package)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(string.Template(text).substitute(values), encoding="utf-8")
-            draft.chmod(0o755)  # mkdtemp's folders are private
-            draft.rename(target)
-        except BaseException:
-            shutil.rmtree(draft)
-            raise
-    except OSError as error:
-        raise ConfigError(f"{target} cannot be written: {error.strerror or error}") from error
+    checkout = checkout_of(parent)
+    requires = _REQUIRES.get(name.kind, ())
+    values = _values(name, checkout.version if checkout else version(CORE_DISTRIBUTION), requires)
+    if checkout:
+        values["install"] = checkout.install_line(name, requires)
+    texts = {
+        path.replace(_PACKAGE, name.package): string.Template(text).substitute(values)
+        for path, text in _templates("common", "checkout" if checkout else "standalone", name.kind)
+    }
+    if checkout:
+        target, folders = checkout.folders(name, texts)
+    else:
+        target = parent / name.distribution
+        folders = {target: texts}
+    _write(folders)
     return target
 
 
-def _values(name: PluginName) -> dict[str, str]:
-    major, minor = version(CORE_DISTRIBUTION).split(".")[:2]
-    bounds = f">={major}.{minor},<{major}.{int(minor) + 1}"
+def _write(folders: Mapping[Path, Mapping[str, str]]) -> None:
+    """Write new folders, all or none.
+
+    Args:
+        folders: The files of each folder, text by path.
+
+    Raises:
+        ConfigError: A folder exists already, or cannot be written.
+    """
+    for folder in folders:
+        if folder.exists() or folder.is_symlink():
+            other = "choose another name or --path"
+            raise ConfigError(f"{folder} exists already: remove it, or {other}")
+    made: dict[Path, Path] = {}
+    folder = Path()
+    try:
+        for folder, files in folders.items():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            # In the folder's parent, so that the last step is a rename.
+            draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            made[folder] = draft
+            for path, text in files.items():
+                file = draft / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+            draft.chmod(0o755)  # mkdtemp's folders are private
+        for folder, draft in list(made.items()):
+            made[folder] = draft.rename(folder)
+    except BaseException as error:
+        for path in made.values():
+            shutil.rmtree(path)
+        if isinstance(error, OSError):
+            why = error.strerror or error
+            raise ConfigError(f"{folder} cannot be written: {why}") from error
+        raise
+
+
+def _values(name: PluginName, agl: str, requires: tuple[str, ...]) -> dict[str, str]:
+    """Return the values of the placeholders.
+
+    Args:
+        name: Kind and name of the plugin.
+        agl: Version of agl that the package is for.
+        requires: Its requirements besides the core, which have the same version.
+    """
+    major, minor = agl.split(".")[:2]
+    # A bound of 0.2 would exclude 0.2.0rc1.
+    lower = agl if re.search("[a-z]", agl) else f"{major}.{minor}"
+    upper = f"0.{int(minor) + 1}" if major == "0" else f"{int(major) + 1}"
+    bounds = f">={lower},<{upper}"
     return {
         "kind": name.kind,
         "name": name.name,
@@ -75,16 +122,17 @@ def _values(name: PluginName) -> dict[str, str]:
         "Name": name.camel,
         "snake": name.snake,
         "NAME": name.snake.upper(),
+        "version": agl,
         "range": bounds,
-        "more": "".join(f', "{dist}{bounds}"' for dist in _REQUIRES.get(name.kind, ())),
+        "more": "".join(f', "{dist}{bounds}"' for dist in requires),
     }
 
 
-def _templates(kind: str) -> Iterator[tuple[str, str]]:
-    """Yield path and text of each file of a kind; its own files replace common ones."""
+def _templates(*folders: str) -> Iterator[tuple[str, str]]:
+    """Yield path and text of each file; a file of a later folder replaces an earlier one."""
     root = files("agl_testing.scaffold") / "templates"
     found: dict[str, Traversable] = {}
-    for folder in ("common", kind):
+    for folder in folders:
         found |= {str(path): file for path, file in _walk(root / folder, PurePosixPath())}
     for path, file in sorted(found.items()):
         yield path.removesuffix(_SUFFIX), file.read_text(encoding="utf-8")

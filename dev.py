@@ -22,6 +22,8 @@
     python3 dev.py docs [PAGE...]      the site; README.md and docs/, typed into a fresh clone; the
                                        quick start and the tutorials, from wheels
     python3 dev.py site                builds the site of the documentation in build/site/html
+    python3 dev.py packages            writes the lists of packages, after a new one or a change of
+                                       what a package declares
     python3 dev.py settings            writes docs/settings.md from the code
     python3 dev.py llms                writes llms.txt, the list of pages for language models
     python3 dev.py performance         runs benchmarks and writes docs/performance.md
@@ -55,13 +57,14 @@ from devtools import (
     gate,
     llms_page,
     newcomer,
-    packages,
+    package_lists,
     performance_page,
     scale_page,
     suites,
     type_checker,
     walk_docs,
 )
+from devtools import packages as manifests
 from devtools.environments import ENVS, editable, environment
 from devtools.process import ROOT, every, exit_code, run
 
@@ -74,13 +77,13 @@ COVERED_PERCENT = 90
 
 
 def demo_python() -> Path:
-    return editable(ROOT / ".venv", "demo", packages.with_requirements(DEMO_PLUGINS))
+    return editable(ROOT / ".venv", "demo", manifests.with_requirements(DEMO_PLUGINS))
 
 
 def demo(arguments: Sequence[str]) -> None:
     # The development environment has all that the demo needs.
     dev = environments.python_of(ROOT / ".venv")
-    modules = ("openai", packages.CORE_MODULE, *DEMO_PLUGINS)
+    modules = ("openai", manifests.CORE_MODULE, *DEMO_PLUGINS)
     probe = f"from importlib.util import find_spec as f; exit(not all(map(f, {modules})))"
     usable = dev.exists() and not exit_code(dev, "-c", probe)
     run(dev if usable else demo_python(), "examples/room_booking/main.py", *arguments)
@@ -154,10 +157,13 @@ def lint(arguments: Sequence[str]) -> None:
     run(python, "-m", "ruff", "check", *arguments)
     run(python, "-m", "ruff", "format", "--check", *arguments)
     run(str(Path(python).with_name("lint-imports")), "--no-cache")  # the layers of the core
-    problems = packages.version_problems() + packages.manifest_problems()
-    problems += packages.licence_problems() + packages.readme_problems()
+    problems = manifests.version_problems() + manifests.manifest_problems()
+    problems += manifests.licence_problems() + manifests.readme_problems()
+    problems += package_lists.problems()
     if problems:
         sys.exit("\n".join(problems))
+    if new := [package.name for package in package_lists.unlisted()]:
+        print(f"not listed yet: {', '.join(new)}; python3 dev.py packages lists them")
 
 
 def types(arguments: Sequence[str]) -> None:
@@ -167,9 +173,10 @@ def types(arguments: Sequence[str]) -> None:
 
 def version(arguments: Sequence[str]) -> None:
     if arguments:
-        packages.set_version(arguments[0])
+        manifests.set_version(arguments[0])
+        package_lists.write()
     else:
-        print(packages.core().version)
+        print(manifests.core().version)
 
 
 # -- distributions ---------------------------------------------------------------------------------
@@ -195,7 +202,7 @@ def plugins(arguments: Sequence[str]) -> None:
     those of each heavy one in an environment of its own. Without arguments, tests of the default
     suite are left out.
     """
-    chosen = packages.named(arguments)
+    chosen = manifests.named(arguments)
     light = [package for package in chosen if not package.heavy]
     jobs: dict[str, Callable[[], None]] = {}
     if light:
@@ -213,7 +220,7 @@ def heavy(arguments: Sequence[str]) -> None:
     """Run what needs vLLM, torch, agent frameworks or a browser, each in its own environment."""
     examples = suites.examples_with_environments()
     names = [name for name in arguments if name not in examples]
-    chosen = packages.named(names) if names or not arguments else []
+    chosen = manifests.named(names) if names or not arguments else []
     chosen = [package for package in chosen if suites.has_heavy_tests(package)]
     jobs = {
         name: partial(suites.run_example, name)
@@ -237,10 +244,10 @@ LOWEST_TESTS = (
 
 def lowest(arguments: Sequence[str]) -> None:
     """Run tests of the core and of the bundle with the lowest version of each requirement."""
-    bundled = packages.with_requirements(["agl_bundle"])
-    required = chain(*(package.dependencies for package in (packages.core(), *bundled)))
+    bundled = manifests.with_requirements(["agl_bundle"])
+    required = chain(*(package.dependencies for package in (manifests.core(), *bundled)))
     oldest = sorted({line.replace(">=", "==") for line in required if "agl-" not in line})
-    tested = packages.with_requirements([*DEMO_PLUGINS, "agl_testing"])
+    tested = manifests.with_requirements([*DEMO_PLUGINS, "agl_testing"])
     # Later releases of openai pass pydantic 2.10 a value that it does not take.
     tools = ("anthropic>=0.40", "openai>=1.60,<2.9", *distributions.TEST_TOOLS)
     python = editable(ENVS / "lowest", "demo", tested, *oldest, *tools)
@@ -275,6 +282,13 @@ def site(arguments: Sequence[str]) -> None:
     needs = ROOT / "devtools/docs_site/requirements.txt"
     python = environment(ENVS / "site", ["--requirement", needs], [needs])
     run(python, "-m", "devtools.docs_site.build")
+
+
+def packages(arguments: Sequence[str]) -> None:
+    """Write the lists of packages, and docs/settings.md with their options."""
+    del arguments
+    package_lists.write()
+    settings([])
 
 
 def settings(arguments: Sequence[str]) -> None:
@@ -330,6 +344,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
         bench,
         mutate,
         record,
+        packages,
         settings,
         site,
         picture,

@@ -89,7 +89,7 @@ def install_together() -> None:
         install(path, *from_here(everything()), "--no-deps", *heavy)
     listed = list_plugins(path)
     missing = [
-        point for package in everything() for point in package.entry_points if point not in listed
+        point for package in everything() for point in package.plugins if point not in listed
     ]
     if missing:
         sys.exit(f"`agl plugins list` does not show {', '.join(missing)}:\n{listed}")
@@ -114,7 +114,7 @@ def try_all() -> None:
 
 
 def _shown_or_tried(package: Package) -> None:
-    if not package.entry_points:
+    if not package.plugins:
         import_module(TOGETHER, package)
     elif not package.heavy:
         try_plugins(TOGETHER, package)
@@ -169,7 +169,7 @@ def smoke(package: Package) -> None:
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     install(path, *from_here(everything()), package.name, DOCTOR)
-    missing = set(package.entry_points) - list_plugins(path)
+    missing = set(package.plugins) - list_plugins(path)
     if missing:
         sys.exit(f"`agl plugins list` does not show {', '.join(sorted(missing))}")
     try_plugins(path, package)
@@ -184,7 +184,7 @@ def try_plugins(path: Path, package: Package) -> None:
     """
     import_module(path, package)
     # This loads each plugin in a separate process and builds the components without options.
-    own = ("--dist", package.name) if package.entry_points else ()
+    own = ("--dist", package.name) if package.plugins else ()
     output_of(program_of(path, "agl"), "plugins", "doctor", "--strict", *own, cwd=path)
     show_plugins(path, package)
 
@@ -195,7 +195,7 @@ def import_module(path: Path, package: Package) -> None:
 
 def show_plugins(path: Path, package: Package) -> None:
     """Print the configuration of each plugin of a package, or the help of a command."""
-    for point in package.entry_points:
+    for point in package.plugins:
         kind, _, name = point.partition(".")
         shown = (name, "--help") if kind == "command" else ("plugins", "show", point)
         output_of(program_of(path, "agl"), *shown, cwd=path)

@@ -21,6 +21,7 @@ SETTINGS: Mapping[str, type] = {
     "exclusive": bool,
     "default": bool,
     "uses_undocumented": list,
+    "note": str,
 }
 """Keys of a package's ``[tool.agl-dev]`` and the types of their values; CONTRIBUTING.md says what
 each is for."""
@@ -103,14 +104,29 @@ class Package:
         return self.settings.get("uses_undocumented", [])
 
     @property
+    def note(self) -> str:
+        """What the README adds to the names of its plugins."""
+        return self.settings.get("note", "")
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The table ``[tool.agl-dev]``."""
         return self.pyproject.get("tool", {}).get("agl-dev", {})
 
     @property
-    def entry_points(self) -> list[str]:
-        """Names of its plugins: ``store.sqlite``."""
-        return sorted(self.project.get("entry-points", {}).get("agl", {}))
+    def plugins(self) -> list[str]:
+        """Its plugins, those that it is for first: ``store.sqlite``."""
+        return list(self.project.get("entry-points", {}).get("agl", {}))
+
+    @property
+    def kind(self) -> str:
+        """The kind of plugins that it is for, which is that of the first one; empty without one."""
+        return self.plugins[0].partition(".")[0] if self.plugins else ""
+
+    def plugins_of(self, kind: str) -> list[str]:
+        """Return the names of its plugins of a kind."""
+        points = (point.partition(".") for point in self.plugins)
+        return [name for of_kind, _, name in points if of_kind == kind]
 
     @property
     def own_requirements(self) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,27 @@ A table has a `type`, which is a name or a dotted path, and the options below.
 [Train files](train-files.md) shows examples."""
 
 
-def page() -> str:
-    """Return the page."""
+def page(without: Collection[str] = ()) -> str:
+    """Return the page.
+
+    Args:
+        without: Distributions whose options and variables are left out.
+    """
     return "\n".join(
         (
             HEAD,
-            *("## Environment variables", "", *_table(("variable", "meaning"), _variables()), ""),
+            *(
+                "## Environment variables",
+                "",
+                *_table(("variable", "meaning"), _variables(without)),
+                "",
+            ),
             *("## Keys of train files", "", *_table(("key", "type", "meaning"), _keys()), ""),
             TABLES,
             "",
             "## Options of components",
             "",
-            *_components(),
+            *_components(without),
         )
     )
 
@@ -77,9 +86,13 @@ def _plain(text: str) -> str:
 # -- environment variables -------------------------------------------------------------------------
 
 
-def _variables() -> Iterator[tuple[str, str]]:
+def _variables(without: Collection[str]) -> Iterator[tuple[str, str]]:
     meanings = dict(_docstrings_of_members(env.LightningEnvVar))
+    commands = get_registry().of_kind("command")
+    left_out = {f"agl {record.name}" for record in commands if record.dist in without}
     for command, option in _options_of(PluginGroup("agl"), "agl"):
+        if " ".join(command.split()[:2]) in left_out:
+            continue
         for name in [option.envvar] if isinstance(option.envvar, str) else option.envvar or ():
             flag = max(option.opts, key=len)
             meanings.setdefault(name, option.help or "")
@@ -150,8 +163,9 @@ def _type(annotation: Any) -> str:
 # -- components ------------------------------------------------------------------------------------
 
 
-def _components() -> Iterator[str]:
+def _components(without: Collection[str]) -> Iterator[str]:
     own = {packages.core().name, *(package.name for package in packages.light_plugins())}
+    own -= set(without)
     registry = get_registry()
     for kind in COMPONENT_KINDS:
         for record in registry.of_kind(kind):

@@ -1,7 +1,7 @@
 """Lists the plugins of this project's packages, for messages that say what to install.
 
-Messages never suggest other packages: anyone could register an unused name. A test compares the
-table with the ``pyproject.toml`` of every package.
+Messages never suggest other packages: anyone could register an unused name. ``dev.py packages``
+writes the table from the ``pyproject.toml`` of every package, and lint compares them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 PACKAGES: Final[dict[str, str]] = {
-    "agl-adapters": "adapter.messages adapter.proxy-triplet adapter.triplet",
+    # list of packages: written by python3 dev.py packages
     "agl-adapter-trajectory": "adapter.trajectory",
+    "agl-adapters": "adapter.messages adapter.proxy-triplet adapter.triplet",
     "agl-algo-apo": "algorithm.apo",
     "agl-algo-gepa": "algorithm.gepa",
     "agl-algo-grpo": "algorithm.grpo",
@@ -20,7 +21,7 @@ PACKAGES: Final[dict[str, str]] = {
     "agl-env-gymnasium": "environment.gymnasium",
     "agl-env-openenv": "environment.openenv",
     "agl-env-verifiers": "environment.verifiers",
-    "agl-exec-cs": "execution.cs command.algorithm command.runner",
+    "agl-exec-cs": "execution.cs command.runner command.algorithm",
     "agl-exec-k8s": "execution.k8s",
     "agl-exec-ray": "execution.ray",
     "agl-export": "command.export",
@@ -44,9 +45,10 @@ PACKAGES: Final[dict[str, str]] = {
     "agl-store-sqlite": "store.sqlite",
     "agl-top": "command.attempts command.resources command.rollouts command.top command.workers",
     "agl-trace": "command.trace check.store",
-    "agl-train": "command.eval command.train",
     "agl-tracer-agentops": "tracer.agentops dialect.agentops",
     "agl-tracer-weave": "tracer.weave dialect.weave",
+    "agl-train": "command.eval command.train",
+    # end of the list
 }
 """Entry points of each distribution."""
 

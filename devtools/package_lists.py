@@ -1,0 +1,175 @@
+"""Writes the lists of packages from their ``pyproject.toml`` files: ``python3 dev.py packages``.
+
+Each file of :data:`LISTS` has one list, between two comments. Lint holds every list to what the
+listed packages declare. A new package is listed when the command runs next, at the latest with the
+next version: it needs no other file to be built, tested and documented.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from textwrap import wrap
+
+from devtools import packages
+from devtools.packages import Package
+from devtools.process import ROOT, say
+
+BLOCK = re.compile(
+    r"(^[^\n]*\blist of packages: [^\n]*\n)(.*?)(^[^\n]*\bend of the list\b)",
+    re.MULTILINE | re.DOTALL,
+)
+PARTS: Mapping[str, str] = {
+    "store": "store",
+    "tracer": "tracer",
+    "adapter": "adapter",
+    "algorithm": "algorithm",
+    "proxy": "LLM proxy",
+    "llm_server": "LLM server",
+    "execution": "execution",
+    "environment": "environments",
+    "metrics": "metrics",
+    "command": "commands",
+    "app": "web pages",
+}
+"""What the README calls the kinds of plugins; another kind has its own name."""
+LIBRARIES = "libraries"
+"""What the README calls packages without plugins."""
+BUNDLE = "agl_bundle"
+NONE = "\N{EN DASH}"
+LINE_LENGTH = 100
+
+
+# -- the lists -------------------------------------------------------------------------------------
+
+
+def parts(listed: Sequence[Package]) -> str:
+    """The README's table: the plugins of each kind, in the core and in packages."""
+    in_core: dict[str, list[str]] = {}
+    for point in packages.core().plugins:
+        kind, _, name = point.partition(".")
+        in_core.setdefault(kind, []).append(f"`{name}`")
+    bundled = {package.name for package in packages.with_requirements([BUNDLE])}
+    links: dict[str, list[str]] = {}
+    for package in listed:
+        star = r"\*" if package.name in bundled else ""
+        link = f"[{_shown(package)}](plugins/{package.module}/README.md){star}{_remarks(package)}"
+        links.setdefault(package.kind or LIBRARIES, []).append(link)
+    rows = [
+        (PARTS.get(kind, kind), *(", ".join(found.get(kind, NONE)) for found in (in_core, links)))
+        for kind in dict.fromkeys((*PARTS, *sorted(links.keys() - {LIBRARIES}), LIBRARIES))
+        if kind in in_core or kind in links
+    ]
+    return _table(("part", "in the core", "packages in this repository"), rows)
+
+
+def _shown(package: Package) -> str:
+    """Return the names of the plugins that a package is for, or its own name."""
+    names = package.plugins_of(package.kind) if package.kind not in ("", "command") else []
+    return ", ".join(f"`{name}`" for name in names) or f"`{package.name}`"
+
+
+def _remarks(package: Package) -> str:
+    commands = ", ".join(f"`agl {name}`" for name in package.plugins_of("command"))
+    remarks = "; ".join(filter(None, (package.note, commands)))
+    return f" ({remarks})" if remarks else ""
+
+
+def descriptions(listed: Sequence[Package]) -> str:
+    """The table of CONTRIBUTING.md: what each package is."""
+    rows = [(f"`{package.module}`", _description(package)) for package in listed]
+    return _table(("package", "what it is"), rows)
+
+
+def bundled(listed: Sequence[Package]) -> str:
+    """The table of the bundle's README: what it installs by name."""
+    del listed
+    (bundle,) = packages.named([BUNDLE])
+    names = packages.own_names(bundle.dependencies)
+    rows = [(f"`{p.name}`", _description(p)) for p in packages.everything() if p.name in names]
+    return _table(("package", "what it is"), rows)
+
+
+def requirements(listed: Sequence[Package]) -> str:
+    """The lines of requirements.txt: the folders that the bundle needs."""
+    del listed
+    folders = (f"./plugins/{package.module}" for package in packages.with_requirements([BUNDLE]))
+    return "\n".join((".", *folders)) + "\n"
+
+
+def known(listed: Sequence[Package]) -> str:
+    """The items of the core's table of plugins, which its messages name."""
+    return "".join(
+        _item(package.name, " ".join(package.plugins)) for package in listed if package.plugins
+    )
+
+
+def _item(key: str, text: str) -> str:
+    line = f'    "{key}": "{text}",\n'
+    if len(line) <= LINE_LENGTH + 1:
+        return line
+    first, *others = wrap(text, LINE_LENGTH - 12)
+    lines = "".join(f'        "{part}"\n' for part in (first, *(f" {part}" for part in others)))
+    return f'    "{key}": (\n{lines}    ),\n'
+
+
+def _description(package: Package) -> str:
+    return package.project["description"].removesuffix(".")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
+CATALOGUE = "CONTRIBUTING.md"
+"""The file that says which packages are listed."""
+LISTS: Mapping[str, Callable[[Sequence[Package]], str]] = {
+    CATALOGUE: descriptions,
+    "README.md": parts,
+    "plugins/agl_bundle/README.md": bundled,
+    "requirements.txt": requirements,
+    "agl_core/plugins/_known.py": known,
+}
+"""The files with a list, and what is in it."""
+
+
+# -- the files -------------------------------------------------------------------------------------
+
+
+def unlisted() -> list[Package]:
+    """Return the packages that are not listed yet."""
+    rows = _block(CATALOGUE)
+    return [
+        package for package in packages.all_plugins() if f"\n| `{package.module}` |" not in rows
+    ]
+
+
+def problems() -> Iterator[str]:
+    """Yield each list that is not what its packages declare."""
+    new = unlisted()
+    listed = [package for package in packages.all_plugins() if package not in new]
+    for file, content in LISTS.items():
+        if _block(file) != content(listed):
+            yield f"{file}: the list of packages is not current; run: python3 dev.py packages"
+
+
+def write() -> None:
+    """Write every list, with all packages."""
+    for file, content in LISTS.items():
+        path = ROOT / file
+        before = path.read_text(encoding="utf-8")
+        after = BLOCK.sub(partial(_filled, content(packages.all_plugins())), before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            say(f"wrote the list in {file}")
+
+
+def _filled(content: str, found: re.Match[str]) -> str:
+    return f"{found[1]}{content}{found[3]}"
+
+
+def _block(file: str) -> str:
+    found = BLOCK.search((ROOT / file).read_text(encoding="utf-8"))
+    return found[2] if found else ""

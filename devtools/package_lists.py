@@ -61,7 +61,7 @@ def parts(listed: Sequence[Package]) -> str:
         for kind in dict.fromkeys((*PARTS, *sorted(links.keys() - {LIBRARIES}), LIBRARIES))
         if kind in in_core or kind in links
     ]
-    return _table(("part", "in the core", "packages in this repository"), rows)
+    return table(("part", "in the core", "packages in this repository"), rows)
 
 
 def _shown(package: Package) -> str:
@@ -78,8 +78,8 @@ def _remarks(package: Package) -> str:
 
 def descriptions(listed: Sequence[Package]) -> str:
     """The table of CONTRIBUTING.md: what each package is."""
-    rows = [(f"`{package.module}`", _description(package)) for package in listed]
-    return _table(("package", "what it is"), rows)
+    rows = [(f"`{package.module}`", package.description) for package in listed]
+    return table(("package", "what it is"), rows)
 
 
 def bundled(listed: Sequence[Package]) -> str:
@@ -87,8 +87,8 @@ def bundled(listed: Sequence[Package]) -> str:
     del listed
     (bundle,) = packages.named([BUNDLE])
     names = packages.own_names(bundle.dependencies)
-    rows = [(f"`{p.name}`", _description(p)) for p in packages.everything() if p.name in names]
-    return _table(("package", "what it is"), rows)
+    rows = [(f"`{p.name}`", p.description) for p in packages.everything() if p.name in names]
+    return table(("package", "what it is"), rows)
 
 
 def requirements(listed: Sequence[Package]) -> str:
@@ -114,11 +114,8 @@ def _item(key: str, text: str) -> str:
     return f'    "{key}": (\n{lines}    ),\n'
 
 
-def _description(package: Package) -> str:
-    return package.project["description"].removesuffix(".")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown, between empty lines."""
     lines = (f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
     return "\n" + "\n".join(lines) + "\n\n"
 

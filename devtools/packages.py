@@ -57,6 +57,11 @@ class Package:
         return self.project["version"]
 
     @property
+    def description(self) -> str:
+        """What the package is, without the full stop."""
+        return self.project["description"].removesuffix(".")
+
+    @property
     def tests(self) -> Path:
         return ROOT / "tests/plugins" / self.module
 

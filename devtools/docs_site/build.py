@@ -18,7 +18,6 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import yaml
 from mkdocs.commands.build import build
@@ -27,6 +26,8 @@ from mkdocs.utils.yaml import get_yaml_loader
 from mkdocstrings import Inventory
 
 from devtools import llms_page, packages, public_names
+from devtools.docs_site import contents
+from devtools.docs_site.contents import Nav
 from devtools.process import ROOT, output_of
 
 SITE = ROOT / "build/site"
@@ -37,8 +38,6 @@ COPIED = ("*.md", "docs/*.svg", "docs/*.webp", "llms.txt")
 NOT_COPIED = ("tests/",)
 FENCE = re.compile(r"^```(\w+) ([^\n`]+)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
-
-Nav = list[Any]
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -132,39 +131,6 @@ def _module_page(module: public_names.Module) -> str:
     return "\n".join((head, *parts))
 
 
-# -- navigation ------------------------------------------------------------------------------------
-
-
-def navigation(nav: Nav, pages: list[Path], reference: Nav) -> Nav:
-    """Return the navigation: that of mkdocs.yml, and what is added without naming it there.
-
-    Added are the reference, the READMEs of packages and examples, and new pages of ``docs/``.
-    """
-    listed = set(_pages_in(nav))
-    new = [p.as_posix() for p in pages if p.parent == Path("docs") and p.as_posix() not in listed]
-    of_plugins = [p.as_posix() for p in pages if p.match("plugins/*/*.md")]
-    of_examples = [p.as_posix() for p in pages if p.match("examples/*/README.md")]
-    added = {"Guides": new, "Reference": reference, "Packages": of_plugins, "Examples": of_examples}
-    filled = []
-    for entry in nav:
-        (title, below), *_ = entry.items() if isinstance(entry, dict) else [(entry, None)]
-        if title in added:
-            entry = {title: [*(below or []), *added.pop(title)]}
-        filled.append(entry)
-    if added:
-        sys.exit(f"mkdocs.yml: nav lacks {', '.join(added)}")
-    return filled
-
-
-def _pages_in(nav: Nav) -> Iterator[str]:
-    for entry in nav:
-        if isinstance(entry, str):
-            yield entry
-        else:
-            for below in entry.values():
-                yield from _pages_in(below if isinstance(below, list) else [below])
-
-
 # -- checks ----------------------------------------------------------------------------------------
 
 
@@ -207,7 +173,8 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     nav = yaml.load(CONFIG.read_text(), Loader=get_yaml_loader())["nav"]
     pages = copy_pages()
-    config = load_config(str(CONFIG), nav=navigation(nav, pages, write_reference()))
+    contents.write_packages(PAGES / contents.PACKAGES)
+    config = load_config(str(CONFIG), nav=contents.navigation(nav, pages, write_reference()))
     # A package shows names of others, which must be read before.
     options = config.plugins["mkdocstrings"].config.handlers["python"]["options"]
     options["preload_modules"] = [package.module for package in packages.everything()]

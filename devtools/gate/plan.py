@@ -29,7 +29,7 @@ CORES = 2
 NEVER = date(2000, 1, 1)
 VLLM_NEEDS = "tests/envs/vllm"
 FRAMEWORKS = "tests/frameworks/"
-SITE_SETTINGS = ("mkdocs.yml", "devtools/docs_site/build.py", "devtools/docs_site/requirements.txt")
+SITE_SETTINGS = ("mkdocs.yml", "devtools/docs_site/")
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class _Planner:
         if pages:
             seconds = 60.0 * (1 + len(pages))
             yield Job("docs", pages, "changed pages", seconds, beside=True, label="of the change")
-        if any(file.endswith(".md") or file in SITE_SETTINGS for file in files):
+        if any(file.endswith(".md") or file.startswith(SITE_SETTINGS) for file in files):
             yield self._job("site", why="its pages changed", beside=True)
         bundled = packages.with_requirements(["agl_bundle", "agl_algo_apo", "agl_testing"])
         required = {f"plugins/{p.module}/pyproject.toml" for p in bundled}

@@ -14,7 +14,7 @@
                                        suites catch; see devtools/mutation.py
     python3 dev.py record [NAME...]    records what each test file uses, for `dev.py ci`
     python3 dev.py dashboard           builds the page of agl-dashboard (Node.js)
-    python3 dev.py dist                builds, checks and installs every wheel and sdist
+    python3 dev.py dist [NAME...]      builds, checks and installs every wheel and sdist
     python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; without arguments,
                                        tests that `test` does not run
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch, agent frameworks and
@@ -189,8 +189,13 @@ def dashboard(arguments: Sequence[str]) -> None:
 
 
 def dist(arguments: Sequence[str]) -> None:
-    """Build every wheel and sdist, check them, and install them together."""
-    del arguments
+    """Build every wheel and sdist, check them, and install them together.
+
+    With arguments, only those of the named packages are built and checked.
+    """
+    if arguments:
+        distributions.check_some(manifests.named(arguments))
+        return
     distributions.check()
     distributions.install_together()
 

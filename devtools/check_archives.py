@@ -1,4 +1,6 @@
-"""Check every wheel and sdist in a folder: ``check_archives.py DIST ROOT``.
+"""Check the wheels and sdists in a folder: ``check_archives.py DIST ROOT [MODULE...]``.
+
+With modules, only those of these packages are checked.
 
 Runs in the environment of the tools, which has ``packaging``.
 """
@@ -9,7 +11,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from packaging.metadata import Metadata
@@ -111,12 +113,14 @@ def sdist_problems(sdist: Path, source: Path, project: Mapping[str, object]) -> 
     yield from (f"{name} is missing" for name in sorted(files_of(source) - packed))
 
 
-def main(dist: Path, root: Path) -> int:
-    problems = []
+def main(dist: Path, root: Path, modules: Sequence[str] = ()) -> int:
+    problems: list[str] = []
     expected = set()
     for file in (root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))):
         project = tomllib.loads(file.read_text())["project"]
         module = str(project["name"]).replace("-", "_")
+        if modules and module not in modules:
+            continue
         source = file.parent / module if file.parent == root else file.parent / "src" / module
         wheel = dist / f"{module}-{project['version']}-py3-none-any.whl"
         sdist = dist / f"{module}-{project['version']}.tar.gz"
@@ -125,10 +129,11 @@ def main(dist: Path, root: Path) -> int:
             found = check(archive, source, project) if archive.exists() else ["was not built"]
             problems += [f"{archive.name}: {problem}" for problem in found]
     others = {path.name for path in dist.iterdir()} - expected - {".gitignore"}
-    problems += [f"{name}: belongs to no package" for name in sorted(others)]
+    if not modules:
+        problems += [f"{name}: belongs to no package" for name in sorted(others)]
     print("\n".join(problems) or f"checked {len(expected)} wheels and sdists")
     return int(bool(problems))
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))

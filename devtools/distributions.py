@@ -25,6 +25,7 @@ from devtools.process import ROOT, once, output_of, run, say
 
 DIST = ROOT / "dist"
 DOCTOR = "agl-doctor"
+DASHBOARD = "agl_dashboard"
 TOGETHER = ENVS / "all"
 """The environment of all packages: light ones with their libraries, heavy ones without."""
 MISSING_LIBRARY = re.compile(r"No module named '(?!agl_)")
@@ -61,6 +62,16 @@ def _build_one(package: Package) -> None:
 def check() -> None:
     """Check every wheel and every sdist; exit with a list of all problems."""
     run(tools(), "-P", ROOT / "devtools/check_archives.py", build(), ROOT)
+
+
+def check_some(chosen: Iterable[Package]) -> None:
+    """Build and check the archives of some packages, and leave those of others in their folder."""
+    DIST.mkdir(exist_ok=True)
+    for package in chosen:
+        if package.module == DASHBOARD:
+            dashboard.build()
+        _build_one(package)
+        run(tools(), "-P", ROOT / "devtools/check_archives.py", DIST, ROOT, package.module)
 
 
 def from_here(packages: Iterable[Package]) -> list[str | Path]:

@@ -206,13 +206,14 @@ def new(kind: str, name: str, path: Path) -> None:
 
     Kinds: store, tracer, adapter, algorithm, proxy, execution, llm_server, metrics, command, app,
     hook.
+
+    In the folder `plugins` of a clone of agl it becomes one of the packages of that repository.
     """
     scaffold = _of_package("agl_testing.scaffold", "agl plugins new")
     folder = scaffold.create_plugin(scaffold.PluginName(kind, name), path)
     click.echo(f"{folder} is ready. Next:")
-    click.echo(f"  cd {folder}")
-    click.echo("  pip install -e '.[test]'")
-    click.echo("  pytest")
+    for command in scaffold.next_commands(folder):
+        click.echo(f"  {command}")
 
 
 def _of_package(module: str, command: str) -> Any:

@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys):
 
 
 def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
-    def fail(kind):
+    def fail(*folders: str):
         yield "README.md", "text"
         raise RuntimeError("half way")
 

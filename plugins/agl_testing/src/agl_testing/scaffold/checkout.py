@@ -12,9 +12,9 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from agl_core.plugins import CORE_DISTRIBUTION
 from agl_testing.scaffold.names import PluginName
@@ -105,10 +105,12 @@ def _module(distribution: str) -> str:
 def with_sorted_imports(source: str) -> str:
     """Sort the imports at the top of a module as lint of the repository wants them.
 
-    There all packages of agl are first-party. Elsewhere only the new package is.
+    There all packages of agl are first-party. Elsewhere only the new package is. The templates have
+    no comments among their imports.
     """
     body = ast.parse(source).body
-    imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+    after_docstring = dropwhile(lambda node: isinstance(node, ast.Expr), body)
+    imports = list(takewhile(_is_import, after_docstring))
     if not imports:
         return source
     lines = source.splitlines()
@@ -118,6 +120,10 @@ def with_sorted_imports(source: str) -> str:
     end = imports[-1].end_lineno or 0
     lines[imports[0].lineno - 1 : end] = "\n\n".join(blocks).splitlines()
     return "\n".join(lines) + "\n"
+
+
+def _is_import(node: ast.stmt) -> TypeGuard[ast.Import | ast.ImportFrom]:
+    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _order(node: ast.Import | ast.ImportFrom) -> tuple[int, bool, str]:

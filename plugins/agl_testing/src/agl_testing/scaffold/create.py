@@ -17,7 +17,7 @@ from agl_core.plugins import CORE_DISTRIBUTION
 from agl_testing.scaffold.checkout import checkout_of
 from agl_testing.scaffold.names import PluginName
 
-__all__ = ["create_plugin"]
+__all__ = ["create_plugin", "next_commands"]
 
 _SUFFIX = ".tmpl"  # keeps linters, type checkers and pytest away from the templates
 _REQUIRES = {
@@ -62,6 +62,22 @@ def create_plugin(name: PluginName, parent: Path) -> Path:
         folders = {target: texts}
     _write(folders)
     return target
+
+
+def next_commands(folder: Path) -> list[str]:
+    """Return the commands that run the tests of a new package.
+
+    Args:
+        folder: What :func:`create_plugin` returned.
+    """
+    checkout = checkout_of(folder.parent)
+    if checkout:
+        return [
+            f"cd {checkout.root}",
+            f"python3 dev.py test tests/plugins/{folder.name}",
+            "python3 dev.py packages    # lists it in README.md and CONTRIBUTING.md",
+        ]
+    return [f"cd {folder}", "pip install -e '.[test]'", "pytest"]
 
 
 def _write(folders: Mapping[Path, Mapping[str, str]]) -> None:

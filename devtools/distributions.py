@@ -54,7 +54,7 @@ def build() -> Path:
 def _build_one(package: Package) -> None:
     # The environment of the tools has the build backend, so a build downloads nothing.
     uv(
-        *("build", "--quiet", "--no-build-isolation", "--no-sources", "--python", tools()),
+        *("build", "--quiet", "--no-build-isolation", "--python", tools()),
         *("--out-dir", DIST, package.folder),
     )
 

@@ -107,8 +107,6 @@ def create(path: Path) -> Path:
 def install(path: Path, *arguments: str | Path, compiled: bool = False) -> None:
     """Install requirements into an environment.
 
-    The workspace is ignored: the arguments and the index determine each requirement.
-
     Args:
         path: Folder of the environment.
         arguments: Requirements, and options of ``uv pip install``.
@@ -118,7 +116,7 @@ def install(path: Path, *arguments: str | Path, compiled: bool = False) -> None:
     """
     options = ["--compile-bytecode"] if compiled else []
     python = python_of(path)
-    uv("pip", "install", "--quiet", "--no-sources", "--python", python, *options, *arguments)
+    uv("pip", "install", "--quiet", "--python", python, *options, *arguments)
 
 
 def environment(

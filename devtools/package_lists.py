@@ -33,9 +33,9 @@ PARTS: Mapping[str, str] = {
     "command": "commands",
     "app": "web pages",
 }
-"""What the README calls the kinds of plugins; another kind has its own name."""
+"""The README's words for kinds of plugins; any other kind has its own name."""
 LIBRARIES = "libraries"
-"""What the README calls packages without plugins."""
+"""The README's word for packages without plugins."""
 BUNDLE = "agl_bundle"
 NONE = "\N{EN DASH}"
 LINE_LENGTH = 100

@@ -58,7 +58,7 @@ class Package:
 
     @property
     def description(self) -> str:
-        """What the package is, without the full stop."""
+        """The sentence that describes the package, without its full stop."""
         return self.project["description"].removesuffix(".")
 
     @property
@@ -110,7 +110,7 @@ class Package:
 
     @property
     def note(self) -> str:
-        """What the README adds to the names of its plugins."""
+        """A remark that the README adds to the names of its plugins."""
         return self.settings.get("note", "")
 
     @property
@@ -274,7 +274,7 @@ def manifest_problems() -> list[str]:
 
 def _problem_of(key: str, value: object) -> str:
     if key not in SETTINGS:
-        return f"{key} is none of {', '.join(SETTINGS)}"
+        return f"{key} is not one of {', '.join(SETTINGS)}"
     wanted = SETTINGS[key]
     return "" if isinstance(value, wanted) else f"{key} = {value!r} is not a {wanted.__name__}"
 

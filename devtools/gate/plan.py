@@ -201,7 +201,7 @@ class _Planner:
     def _test(self) -> Iterable[Job]:
         """The chosen files, by the command that runs the default suite.
 
-        It runs as it stands if the whole suite is chosen.
+        It has no arguments if the whole suite is chosen.
         """
         tests = [test for test in self.chosen if not self._tree.test_files[test].heavy]
         suite = {test for test, part in self._tree.test_files.items() if _is_default(part)}

@@ -1,4 +1,4 @@
-"""A package that `agl plugins new` writes into this repository is a part of it, as it stands.
+"""A package that `agl plugins new` writes into this repository is a part of it at once.
 
 The commands of ``dev.py`` run in a copy of the working tree, to which nothing but the package is
 added. They make the copy's own development environment, from the cache of uv or from the index.

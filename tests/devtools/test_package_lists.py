@@ -1,4 +1,4 @@
-"""The lists of packages: what is in them, and what lint says of them."""
+"""The lists of packages: their content, and the problems that lint finds in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs in a package that is written into this project's repository.
+"""Turns the files of a new package into those of a package of this project's repository.
 
 There the folder has the module's name, the tests are beside those of the other packages, and lint,
 types and tests have their settings at the root.

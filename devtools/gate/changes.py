@@ -13,6 +13,8 @@ from typing import Any
 from devtools.process import ROOT
 
 PROJECT = "pyproject.toml"
+DESCRIPTIVE = ("default", "note", "uses_undocumented")
+"""Keys of a package's ``[tool.agl-dev]`` that change nothing that its tests find."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Changes:
         moved: Those of them that are new or deleted.
         reshaped: Python files whose :func:`shape` changed.
         tables: Names of the tables of the root ``pyproject.toml`` that differ: ``tool.ruff``.
+        descriptive: Manifests of packages that differ only in what lint, lists and gate read.
     """
 
     base: str
@@ -32,6 +35,7 @@ class Changes:
     moved: frozenset[str] = frozenset()
     reshaped: frozenset[str] = frozenset()
     tables: frozenset[str] = frozenset()
+    descriptive: frozenset[str] = frozenset()
 
 
 def is_known(commit: str) -> bool:
@@ -59,7 +63,15 @@ def since(commit: str) -> Changes:
         before = tomllib.loads(git("show", f"{commit}:{PROJECT}"))
         tables = different_tables(before, tomllib.loads(_text(PROJECT)))
     reshaped = frozenset(file for file in status if file.endswith(".py") and is_reshaped(file))
-    return Changes(commit, tuple(sorted(status)), moved, reshaped, tables)
+
+    def is_descriptive(file: str) -> bool:
+        texts = (git("show", f"{commit}:{file}"), _text(file))
+        before, after = (_without_descriptions(tomllib.loads(text)) for text in texts)
+        return before == after
+
+    manifests = {file for file in status if file.startswith("plugins/") and file.endswith(PROJECT)}
+    descriptive = frozenset(file for file in manifests - moved if is_descriptive(file))
+    return Changes(commit, tuple(sorted(status)), moved, reshaped, tables, descriptive)
 
 
 def tracked() -> list[str]:
@@ -102,6 +114,14 @@ def different_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> fro
     """Return the names of the top-level tables, and of the tables of tools, that differ."""
     old, new = _named(before), _named(after)
     return frozenset(name for name in old | new if old.get(name) != new.get(name))
+
+
+def _without_descriptions(project: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a package's ``pyproject.toml`` says to others than lint, lists and gate."""
+    tool = {name: table for name, table in project.get("tool", {}).items() if name != "ruff"}
+    settings = tool.pop("agl-dev", {})
+    tool["agl-dev"] = {key: value for key, value in settings.items() if key not in DESCRIPTIVE}
+    return {**project, "tool": tool}
 
 
 def _named(project: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from devtools.gate.test_map import TestMap, Used
 
 SHARED_FILES = ("conftest.py", "pytest.ini")
 """Names of files that all tests below their folder depend on."""
-SHARED_TABLES = frozenset({"project", "build-system", "tool.pytest", "tool.hatch", "tool.uv"})
+SHARED_TABLES = frozenset({"project", "build-system", "tool.pytest", "tool.hatch"})
 """Tables of the root `pyproject.toml` that all tests or their environments depend on."""
 CONCERNS_NO_PART = (
     *("CHANGELOG.md", "LICENSE", "SECURITY.md", ".gitignore"),
@@ -73,7 +73,7 @@ class Context:
     def files(self) -> Iterator[str]:
         """Yield the changed files that can change what a part does."""
         for file in self.changes.files:
-            if file not in CONCERNS_NO_PART:
+            if file not in CONCERNS_NO_PART and file not in self.changes.descriptive:
                 yield file
 
 

@@ -125,6 +125,9 @@ def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("kept.py", "changed.py", "gone.py", "renamed.py", "bodies é.py"):
         (tmp_path / name).write_text("def f():\n    return 1\n")
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\na = 1\n")
+    for package in ("noted", "required", "heavy"):
+        (tmp_path / "plugins" / package).mkdir(parents=True)
+        (tmp_path / "plugins" / package / "pyproject.toml").write_text("[project]\na = 1\n")
     git("init", "--initial-branch", "main")
     git("add", ".")
     git("commit", "--message", "first")
@@ -137,9 +140,16 @@ def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     git("commit", "--message", "second")
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\na = 2\n")
     (tmp_path / "untracked.py").write_text("x\n")
+    names = ("noted", "required", "heavy")
+    noted, required, heavy = (f"plugins/{name}/pyproject.toml" for name in names)
+    (tmp_path / heavy).write_text("[project]\na = 1\n[tool.agl-dev]\nheavy = true\n")
+    (tmp_path / noted).write_text("[project]\na = 1\n[tool.agl-dev]\nnote = 'n'\n")
+    (tmp_path / required).write_text("[project]\na = 2\n[tool.agl-dev]\nnote = 'n'\n")
     found = changes.since(base)
     moved = {"gone.py", "renamed.py", "name.py", "untracked.py"}
-    assert set(found.files) == {"changed.py", "bodies é.py", "pyproject.toml", *moved}
+    manifests = {"pyproject.toml", noted, required, heavy}
+    assert set(found.files) == {"changed.py", "bodies é.py", *manifests, *moved}
+    assert found.descriptive == {noted}
     assert found.reshaped == {"changed.py", *moved}
     assert found.moved == moved
     assert found.tables == {"tool.ruff"}

@@ -4,7 +4,7 @@
     python3 dev.py demo                runs the example: an agent gets better on a task set
     python3 dev.py test [ARGS...]      the default test suite; ARGS go to pytest
     python3 dev.py slow [ARGS...]      the slow tests
-    python3 dev.py lint                ruff, and one version for all packages
+    python3 dev.py lint                ruff; one version for all packages, and their lists
     python3 dev.py types               pyright
     python3 dev.py cover               the tests of light packages on wheels, slow ones too, with
                                        the coverage gate

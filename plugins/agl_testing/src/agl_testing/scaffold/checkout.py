@@ -12,9 +12,9 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import dropwhile, groupby, takewhile
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from agl_core.plugins import CORE_DISTRIBUTION
 from agl_testing.scaffold.names import PluginName
@@ -108,9 +108,12 @@ def with_sorted_imports(source: str) -> str:
     There all packages of agl are first-party. Elsewhere only the new package is. The templates have
     no comments among their imports.
     """
-    body = ast.parse(source).body
-    after_docstring = dropwhile(lambda node: isinstance(node, ast.Expr), body)
-    imports = list(takewhile(_is_import, after_docstring))
+    imports: list[ast.Import | ast.ImportFrom] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.append(node)
+        elif imports or not isinstance(node, ast.Expr):  # the docstring
+            break
     if not imports:
         return source
     lines = source.splitlines()
@@ -120,10 +123,6 @@ def with_sorted_imports(source: str) -> str:
     end = imports[-1].end_lineno or 0
     lines[imports[0].lineno - 1 : end] = "\n\n".join(blocks).splitlines()
     return "\n".join(lines) + "\n"
-
-
-def _is_import(node: ast.stmt) -> TypeGuard[ast.Import | ast.ImportFrom]:
-    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _order(node: ast.Import | ast.ImportFrom) -> tuple[int, bool, str]:

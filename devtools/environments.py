@@ -155,14 +155,10 @@ def editable(
         more: Further arguments to ``uv pip install``.
         tested: Whether to install the ``test`` extras of the packages.
     """
-    parts = [
-        part
-        for package in chosen
-        for part in (
-            "-e",
-            f"{package.folder}[test]" if tested and package.has_test_extra else package.folder,
-        )
-    ]
+    requirements: list[str | Path] = ["-e", f".[{extra}]"]
+    for package in chosen:
+        suffix = "[test]" if tested and package.has_test_extra else ""
+        requirements += ["-e", f"{package.folder}{suffix}"]
+    requirements += more
     projects = [folder / "pyproject.toml" for folder in (ROOT, *(p.folder for p in chosen))]
-    requirements = ["-e", f".[{extra}]", *parts, *more]
     return environment(path, requirements, projects, compiled=True)

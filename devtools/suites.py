@@ -1,8 +1,8 @@
 """Runs tests: in which environment, with which marks, in how many processes.
 
 The default suite runs in the development environment. On wheels, the tests of light packages share
-one environment. Those of each heavy package, and of an
-example that names requirements in ``tests/envs/examples``, run in an environment of its own.
+one environment. Those of each heavy package, and of an example that names requirements in
+``tests/envs/examples``, run in an environment of its own.
 """
 
 from __future__ import annotations

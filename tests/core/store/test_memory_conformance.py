@@ -1,9 +1,10 @@
-"""The memory store and its threaded facade under the conformance suite."""
+"""The memory store, and the threaded facade of a store that needs it, under the suite."""
 
 import pytest
 
 from agl_core.store import InMemoryLightningStore, LightningStoreThreaded
 from agl_testing import StoreSuite
+from tests.core.store.fragile_store import FragileStore
 
 
 class TestMemoryStore(StoreSuite):
@@ -23,4 +24,4 @@ class TestThreadedFacade(StoreSuite):
 
     @pytest.fixture
     def store(self):
-        return LightningStoreThreaded(InMemoryLightningStore(scan_debounce_seconds=0))
+        return LightningStoreThreaded(FragileStore())

@@ -7,7 +7,6 @@ import inspect
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -15,35 +14,7 @@ from agl_core.store import InMemoryLightningStore, LightningStore, LightningStor
 from agl_core.store._delegating import DelegatingStore
 from agl_core.store._mutex import CrossLoopLock
 from agl_core.types import EnqueueRolloutRequest
-
-
-class FragileStore(InMemoryLightningStore):
-    """A store that fails if two calls overlap, and yields in the middle of every call."""
-
-    def __init__(self) -> None:
-        super().__init__(thread_safe=False, scan_debounce_seconds=0)
-        self.inside = 0
-        self.calls: list[str] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name.startswith("_") or not inspect.iscoroutinefunction(value):
-            return value
-
-        async def alone(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(name)
-            self.inside += 1
-            assert self.inside == 1, f"{name} came in while another call was inside"
-            try:
-                await asyncio.sleep(0)
-                return await value(*args, **kwargs)
-            finally:
-                self.inside -= 1
-
-        return alone
-
-    def otlp_traces_endpoint(self) -> str:
-        return "http://127.0.0.1:1/v1/traces"
+from tests.core.store.fragile_store import FragileStore
 
 
 @pytest.fixture
@@ -68,7 +39,7 @@ def test_every_method_of_the_contract_is_delegated():
 async def test_capabilities_and_statistics(store: LightningStoreThreaded, inner: FragileStore):
     assert store.capabilities == {"thread_safe": True, "async_safe": True, "events": True}
     assert store.otlp_traces_endpoint() == inner.otlp_traces_endpoint()
-    assert (await store.statistics()).get("name") == "FragileStore"
+    assert (await store.statistics()).get("name") == "InMemoryLightningStore"
     stream = store.events()
     event = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from queue import Empty
+from typing import Any
 
 from agl_core.env import LightningEnvVar, resolve_bool_env_var
 from agl_core.execution._base import (
@@ -23,6 +25,7 @@ from agl_core.execution._base import (
 )
 from agl_core.execution._claims import ClaimTracker
 from agl_core.execution._config import SharedMemoryConfig
+from agl_core.execution._ctrl_c import CtrlC
 from agl_core.execution._events import ThreadingEvent
 from agl_core.execution._supervise import BundleThread, supervise
 from agl_core.plugins import configured_by
@@ -53,41 +56,24 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
     ) -> None:
         self.interrupted = False
         tracker = ClaimTracker(store) if self.managed_store else None
-        if tracker is not None:
-            store = tracker
         stop, hurry = ThreadingEvent(), ThreadingEvent()
-        thread = partial(BundleThread, stop=stop, grace=self.graceful_delay, hurry=hurry)
-        lead = partial(algorithm, store, stop)
-        runners = [partial(runner, store, i, stop) for i in range(self.n_runners)]
+        with CtrlC() as ctrl_c:
+            main, threads = self._bundles(algorithm, runner, tracker or store, stop, hurry, ctrl_c)
+            first_error = self._lead(main, threads, ctrl_c)
+            stop.set()
+            raised = isinstance(first_error, KeyboardInterrupt)  # maybe by user code
+            if ctrl_c.presses == 1 or (raised and not ctrl_c.presses):
+                logger.warning("Stopping. Press Ctrl+C again to stop at once")
+            self._join(threads, hurry, ctrl_c)
+            if tracker is not None:
+                tracker.close_open_attempts(RUN_ENDED)
+            self._settle([first_error, *(thread.error for thread in threads)], ctrl_c)
 
-        if self.main_thread == "algorithm":
-            main = lead
-            threads = [thread(f"runner-{i}", work) for i, work in enumerate(runners)]
-        else:
-            main = runners[0]
-            threads = [thread("algorithm", lead, ends_run=True)]
-        if self.managed_store:
-            threads.append(thread("watchdog", partial(keep_watch, store, stop)))
-        errors: list[BaseException] = []
-        try:
-            # In here, since a user may press Ctrl+C as soon as the first runner works.
-            for one in threads:
-                one.start()
-            asyncio.run(supervise(main, stop, self.graceful_delay, hurry))
-            if self.main_thread == "runner":
-                threads[0].join()
-        except KeyboardInterrupt:
-            self.interrupted = True
-            logger.warning("Stopping. Press Ctrl+C again to stop at once")
-        except BaseException as error:
-            errors.append(error)
-        stop.set()
-        self._join(threads, hurry)
-        if tracker is not None:
-            tracker.close_open_attempts(RUN_ENDED)
-        errors.extend(thread.error for thread in threads if thread.error is not None)
-        if any(isinstance(error, KeyboardInterrupt) for error in errors):  # raised by user code
-            self.interrupted = True
+    def _settle(self, ended: Sequence[BaseException | None], ctrl_c: CtrlC) -> None:
+        """Raise the first error of a run that Ctrl+C did not end, and log the others."""
+        errors = [error for error in ended if error is not None]
+        if ctrl_c.presses or any(isinstance(error, KeyboardInterrupt) for error in errors):
+            self.interrupted = True  # without a press, user code raised it
             errors = [error for error in errors if not isinstance(error, KeyboardInterrupt)]
         if self.main_thread == "runner":
             errors.reverse()  # the algorithm's error comes first
@@ -96,21 +82,70 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         if errors and not self.interrupted:
             raise errors[0]
 
-    def _join(self, threads: Sequence[BundleThread], hurry: ThreadingEvent) -> None:
-        """Wait for the stopped threads; abandon those that do not end."""
+    def _bundles(
+        self,
+        algorithm: AlgorithmBundle,
+        runner: RunnerBundle,
+        store: LightningStore,
+        stop: ThreadingEvent,
+        hurry: ThreadingEvent,
+        ctrl_c: CtrlC,
+    ) -> tuple[Callable[[], Coroutine[Any, Any, None]], list[BundleThread]]:
+        """Return the supervised bundle of the main thread, and the threads of all others."""
+        options = {"stop": stop, "grace": self.graceful_delay, "hurry": hurry}
+        thread = partial(BundleThread, notices=ctrl_c.notices, **options)
+        lead = partial(algorithm, store, stop)
+        runners = [partial(runner, store, i, stop) for i in range(self.n_runners)]
+        if self.main_thread == "algorithm":
+            main = lead
+            threads = [thread(f"runner-{i}", work) for i, work in enumerate(runners)]
+        else:
+            main = runners[0]
+            threads = [thread("algorithm", lead, ends_run=True)]
+        if self.managed_store:
+            threads.append(thread("watchdog", partial(keep_watch, store, stop)))
+        return partial(supervise, main, **options), threads
+
+    def _lead(
+        self,
+        main: Callable[[], Coroutine[Any, Any, None]],
+        threads: Sequence[BundleThread],
+        ctrl_c: CtrlC,
+    ) -> BaseException | None:
+        """Start the threads and run the main thread's bundle; return its error, if any."""
         try:
-            _join_all(threads, self.join_timeout)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            hurry.set()
-            _join_all(threads, _HURRIED_JOIN)
-        for thread in threads:
-            if thread.is_alive():
+            try:
+                # In here, since a user may press Ctrl+C as soon as the first runner works.
+                for thread in threads:
+                    thread.start()
+                asyncio.run(ctrl_c.lead(main))
+                if self.main_thread == "runner":
+                    threads[0].join()
+            finally:
+                ctrl_c.raise_no_more()
+        except BaseException as error:
+            cancelled_by_press = ctrl_c.presses and isinstance(error, asyncio.CancelledError)
+            return None if cancelled_by_press else error
+        return None
+
+    def _join(self, threads: Sequence[BundleThread], hurry: ThreadingEvent, ctrl_c: CtrlC) -> None:
+        """Wait for the stopped threads, at a second Ctrl+C not for long; abandon the others."""
+        patient = min(ctrl_c.presses, 1)
+        deadline = time.monotonic() + self.join_timeout
+        # Ctrl+C may have come before the start of some.
+        started = [thread for thread in threads if thread.ident is not None]
+        while not all(thread.has_ended for thread in started):
+            if ctrl_c.presses > patient and not hurry.is_set():
+                hurry.set()
+                deadline = min(deadline, time.monotonic() + _HURRIED_JOIN)
+            try:
+                ctrl_c.notices.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                break
+            except KeyboardInterrupt:  # from a handler of the program's own
+                ctrl_c.count()
+        for thread in started:
+            if thread.has_ended:
+                thread.join()
+            else:
                 logger.warning("Abandoned %s: it ignores that it was cancelled", thread.name)
-
-
-def _join_all(threads: Sequence[BundleThread], timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    for thread in threads:
-        if thread.ident is not None:  # Ctrl+C may have come before its start
-            thread.join(max(0.0, deadline - time.monotonic()))

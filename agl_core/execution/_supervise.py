@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from queue import SimpleQueue
 
 from agl_core.execution._events import ThreadingEvent
 from agl_core.types import ExecutionEvent
@@ -69,7 +70,12 @@ class BundleThread(threading.Thread):
         stop: The stop event of the run.
         grace: Seconds between the stop event and the cancellation.
         hurry: Ends the grace period early.
+        notices: Gets an item when the bundle has ended.
         ends_run: Whether the run ends when this bundle returns.
+
+    Attributes:
+        error: The error of the bundle, if any.
+        has_ended: Whether the bundle has ended; the thread ends at once after it.
     """
 
     def __init__(
@@ -80,14 +86,17 @@ class BundleThread(threading.Thread):
         *,
         grace: float,
         hurry: ExecutionEvent,
+        notices: SimpleQueue[None],
         ends_run: bool = False,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self.error: BaseException | None = None
+        self.has_ended = False
         self._work = work
         self._stop_event = stop
         self._grace = grace
         self._hurry = hurry
+        self._notices = notices
         self._ends_run = ends_run
 
     def run(self) -> None:
@@ -98,3 +107,5 @@ class BundleThread(threading.Thread):
         finally:
             if self.error is not None or self._ends_run:
                 self._stop_event.set()
+            self.has_ended = True
+            self._notices.put(None)

@@ -90,6 +90,10 @@ class Run:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "RUNNING\n"
 
+    def wait_until_it_says(self, beginning: str) -> None:
+        assert self.process.stderr is not None
+        assert any(line.startswith(beginning) for line in self.process.stderr)
+
     def press_ctrl_c(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 
@@ -135,7 +139,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     run = Run(tmp_path, "waits", strategy=patient, n_runners=2)
     run.wait_until_running()
     run.press_ctrl_c()
-    time.sleep(1.0)
+    run.wait_until_it_says("Stopping. Press Ctrl+C again")
     run.press_ctrl_c()
     report = run.end(within=15)
     assert report["interrupted"]

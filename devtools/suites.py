@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from devtools import debian, distributions, packages
+from devtools import debian, distributions, packages, rescued
 from devtools.environments import ENVS, editable, environment
 from devtools.packages import Package
 from devtools.process import CORES, ROOT, exit_code, once, run
@@ -79,9 +79,12 @@ def installed(python: Path) -> list[str | Path]:
 def second_try() -> list[str]:
     """Return what makes CI, whose machine has other guests, run a failed test once more.
 
-    The summary names the tests that needed it. Each is a fault to mend, in the code or the test.
+    The summary names the tests that needed it, and so does the end of a gate. Each is a fault to
+    mend, in the code or the test.
     """
-    return ["--reruns", "1", "-raR"] if os.environ.get("CI") else []
+    if not os.environ.get("CI"):
+        return []
+    return ["-p", rescued.__name__, "--reruns", "1", "-raR"]
 
 
 def tests_on_path() -> dict[str, str]:

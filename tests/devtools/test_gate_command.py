@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from devtools import debian, prometheus
+from devtools import debian, prometheus, rescued
 from devtools.gate import changes, command, jobs, plan, runs
 from devtools.gate.changes import Changes
 from devtools.gate.plan import Job, Plan
@@ -89,6 +90,16 @@ def test_a_failed_job_fails_the_command(main: Main, capsys: pytest.CaptureFixtur
         main(failed=["lint"])
     assert runs.read() == BEFORE
     assert "jobs: 2 passed, 1 failed\n" in capsys.readouterr().out
+
+
+def test_tests_that_a_second_try_rescued_are_named_at_the_end(
+    main: Main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr(rescued, "noted", lambda: nullcontext(["tests/a.py::test_b"]))
+    main("--since", "other")
+    lines = capsys.readouterr().out.splitlines()
+    closing = lines.index("jobs: 3 passed, 0 failed")
+    assert lines[closing + 1] == "passed at the second try: tests/a.py::test_b"
 
 
 def test_a_gate_that_passed_elsewhere_is_recorded_with_the_known_durations(main: Main):

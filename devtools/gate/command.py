@@ -13,7 +13,7 @@ from itertools import chain
 from devtools import debian, prometheus, rescued
 from devtools.gate import changes, jobs, plan, runs, test_map
 from devtools.gate.parts import Tree
-from devtools.gate.selection import Context
+from devtools.gate.selection import ONLY_FOR, Context, not_due
 from devtools.process import ROOT, say
 
 EPILOG = """\
@@ -50,6 +50,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         planned = plan.gate(context, kept, 60 * options.minutes)
         groups = (planned.required, planned.rotation)
         lines = list(plan.lines_of(planned, base))
+        for test in not_due(context):
+            lines.append(f"not due: {test}, which is for {', '.join(ONLY_FOR[test][:2])}")
         if options.tests:
             lines += [f"  later: {job.name}" for job in planned.later]
             lines += [f"  {test}: {reason.found}" for test, reason in planned.chosen.items()]

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from devtools.gate.changes import Changes, different_tables, shape
-from devtools.gate.parts import Tree
-from devtools.gate.selection import Context, choose
+from devtools.gate.parts import Part, Tree
+from devtools.gate.selection import ONLY_FOR, Context, choose, not_due
 from devtools.gate.test_map import TestMap, Used, digest
+from devtools.process import ROOT
 
 BASE = "plugins/agl_base/src/agl_base/base.py"
 IMPORTED = "plugins/agl_other/src/agl_other/imported.py"
 OTHER = "plugins/agl_other/src/agl_other/other.py"
+(WRONG_FAKES,) = ONLY_FOR
 FILES: Mapping[str, str] = {
     "agl_core/__init__.py": '__version__ = "0.1.0"\n',
     "agl_core/ids.py": "",
@@ -166,6 +168,36 @@ def test_the_users_of_a_module_that_changed_since_the_record_run_likewise(
     assert chosen("agl_core/ids.py", tests=stale) == {"ids", "base", "shop"}
     assert chosen("agl_core/ids.py") == {"ids", "base"}
     assert chosen(OTHER, tests=stale) == {"other"}, "which the caller cannot call"
+
+
+@pytest.mark.parametrize(
+    ("file", "due"),
+    [
+        (BASE, False),
+        ("tests/conftest.py", False),
+        ("tests/plugins/agl_testing/test_other.py", False),
+        ("plugins/agl_testing/README.md", False),
+        ("plugins/agl_testing/src/agl_testing/store/load.py", True),
+        ("tests/plugins/agl_testing/wrong/stores.py", True),
+        (WRONG_FAKES, True),
+    ],
+)
+def test_wrong_fakes_run_only_for_the_kit_and_for_themselves(
+    tree: Path, file: str, due: bool, monkeypatch: pytest.MonkeyPatch
+):
+    (tree / WRONG_FAKES).parent.mkdir(parents=True)
+    (tree / WRONG_FAKES).write_text("")
+    monkeypatch.setattr(Tree, "part_of", lambda *_: Part("agl_testing", ("tests/plugins/",)))
+    tests = recorded({WRONG_FAKES: Used(frozenset({file}))})
+    context = Context(Tree(tree, [WRONG_FAKES]), tests, Changes("base", (file,)))
+    assert choose(context).keys() == ({WRONG_FAKES} if due else set())
+    assert not_due(context) == ([] if due else [WRONG_FAKES])
+
+
+def test_the_tests_that_run_only_for_some_changes_exist():
+    for test, places in ONLY_FOR.items():
+        assert (ROOT / test).exists()
+        assert all((ROOT / place).exists() for place in places)
 
 
 def test_a_test_that_is_gone_is_not_chosen(chosen: Choose):

@@ -27,7 +27,7 @@ CONCERNS_NO_PART = (
 """Files that change nothing that a part does; the record knows the tests that read one."""
 TEXT_FOLDERS = ("examples/", "deploy/", "tests/envs/", "tests/frameworks/", "plugins/")
 """Folders that tests name in their text, mostly to start a program there."""
-KNOWN_BY_OTHER_RULES = ("tests/envs/", "tests/processes.py")
+KNOWN_BY_OTHER_RULES = ("tests/envs/", "tests/processes.py", "tests/tables.py")
 """Files of no part whose users are found by their imports, or by the plan."""
 
 ONLY_FOR: Mapping[str, tuple[str, ...]] = {

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from agl_core import errors
+from tests.tables import check_each
 
 
 @pytest.mark.parametrize(
@@ -42,11 +43,13 @@ def test_errors_are_found_by_name_across_http():
     assert errors.error_class("error_class") is errors.AglError
 
 
-@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
-def test_each_error_is_made_again_from_its_name_and_message(name):
-    error = errors.error_class(name)("the x engine failed")
-    assert type(error).__name__ == name
-    assert str(error) == "the x engine failed"
+def test_each_error_is_made_again_from_its_name_and_message():
+    def check(name: str) -> None:
+        error = errors.error_class(name)("the x engine failed")
+        assert type(error).__name__ == name
+        assert str(error) == "the x engine failed"
+
+    check_each(check, [name for name in errors.__all__ if name.endswith("Error")])
 
 
 @pytest.mark.parametrize(

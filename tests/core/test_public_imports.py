@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import agl_core
+from tests.tables import check_each
 
 ROOT = Path(agl_core.__file__).parents[1]
 PUBLIC = {"env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv"}
@@ -25,9 +27,14 @@ def sources() -> list[Path]:
     return [*ROOT.glob("plugins/*/src/**/*.py"), *ROOT.glob("examples/**/*.py")]
 
 
-def imports(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield module and name of everything that a file imports from the core."""
-    for node in ast.walk(ast.parse(file.read_text())):
+@cache
+def imports(file: Path) -> tuple[tuple[str, str], ...]:
+    """Return module and name of everything that a file imports; several tests look at each file."""
+    return tuple(_imports(ast.parse(file.read_text())))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -71,13 +78,15 @@ def test_other_modules_of_the_core_are_private_by_name():
     assert public == {*allowed, "agl_core", "agl_core.cli.__main__", SUBPACKAGE}
 
 
-@pytest.mark.parametrize("package", sorted(PACKAGES))
-def test_packages_say_what_is_public(package: str):
-    module = import_module(f"agl_core.{package}")
-    assert module.__doc__
-    names = module.__all__
-    assert len(names) == len(set(names))
-    assert [name for name in names if not hasattr(module, name)] == []
+def test_packages_say_what_is_public():
+    def check(package: str) -> None:
+        module = import_module(f"agl_core.{package}")
+        assert module.__doc__
+        names = module.__all__
+        assert len(names) == len(set(names))
+        assert [name for name in names if not hasattr(module, name)] == []
+
+    check_each(check, sorted(PACKAGES))
 
 
 def test_what_plugins_import_is_public():

@@ -4,22 +4,27 @@ import ast
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import agl_core
 from agl_core._exports import HOMES, PLUGIN_HOMES
+from tests.tables import check_each
 
 STUB = Path(agl_core.__file__).with_suffix(".pyi")
 
 
-@pytest.mark.parametrize("name", sorted(HOMES))
-def test_every_name_resolves_to_what_its_module_has(name):
-    module = __import__(HOMES[name], fromlist=[name])
-    assert getattr(agl_core, name) is getattr(module, name)
-    assert name in dir(agl_core)
-    assert name in agl_core.__all__
+def test_every_name_resolves_to_what_its_module_has():
+    listed = dir(agl_core)
+
+    def check(name: str, home: str) -> None:
+        assert getattr(agl_core, name) is getattr(import_module(home), name)
+        assert name in listed
+        assert name in agl_core.__all__
+
+    check_each(check, HOMES.items())
 
 
 def test_the_stub_says_what_the_table_says():
@@ -48,20 +53,42 @@ def test_an_unknown_public_name():
         _ = agl_core.Trianer  # pyright: ignore
 
 
-@pytest.mark.parametrize("name", sorted(PLUGIN_HOMES))
-def test_a_name_of_a_plugin_says_what_to_install(name, tmp_path):
-    module, distribution = PLUGIN_HOMES[name]
-    code = (
-        f"import sys; sys.modules[{module!r}] = None  # as if it were not installed\n"
-        f"try:\n    from agl_core import {name}\n"
-        "except ImportError as error:\n    print(error)\n"
+def test_a_name_of_a_plugin_says_what_to_install():
+    done = run(
+        "-c",
+        "import json, sys, agl_core\n"
+        "said = {}\n"
+        f"for name, (module, _) in {dict(PLUGIN_HOMES)!r}.items():\n"
+        "    sys.modules[module] = None  # as if it were not installed\n"
+        "    try:\n"
+        "        getattr(agl_core, name)\n"
+        "    except ImportError as error:\n"
+        "        said[name] = str(error)\n"
+        "print(json.dumps(said))\n",
     )
-    done = run("-c", code)
-    assert done.stdout.strip().endswith(f"pip install '{distribution}'"), done.stderr
-    (tmp_path / f"{module}.py").write_text(f"{name} = 'found'\n")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    code += f"import agl_core; print(agl_core.{name})"
-    assert run("-c", code).stdout == "found\n"
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+
+    def check(name: str, home: tuple[str, str]) -> None:
+        assert said[name].endswith(f"pip install '{home[1]}'")
+
+    check_each(check, PLUGIN_HOMES.items())
+
+
+def test_a_name_of_a_plugin_is_that_of_its_module(tmp_path):
+    names: dict[str, list[str]] = {}
+    for name, (module, _) in PLUGIN_HOMES.items():
+        names.setdefault(module, []).append(name)
+    for module, its in names.items():
+        (tmp_path / f"{module}.py").write_text("".join(f"{n} = 'found {n}'\n" for n in its))
+    done = run(
+        "-c",
+        f"import json, sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import agl_core\n"
+        f"print(json.dumps({{n: getattr(agl_core, n) for n in {sorted(PLUGIN_HOMES)!r}}}))\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {name: f"found {name}" for name in PLUGIN_HOMES}
 
 
 def test_a_plugin_that_lacks_something_is_not_a_missing_plugin(tmp_path):

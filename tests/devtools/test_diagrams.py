@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-import pytest
-
-from devtools.diagrams import DIAGRAMS, FOLDER, draw
+from devtools.diagrams import DIAGRAMS, FOLDER, Diagram, draw
 from devtools.process import ROOT
+from tests.tables import check_each
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.parametrize("name", DIAGRAMS)
-def test_a_picture_is_current_and_its_page_shows_it(name: str):
-    diagram = DIAGRAMS[name]
+def test_each_picture_is_current_and_its_page_shows_it():
+    check_each(is_current_and_shown, DIAGRAMS.items())
+
+
+def is_current_and_shown(name: str, diagram: Diagram) -> None:
     assert (FOLDER / f"{name}.svg").read_text() == draw(diagram), "run: python3 dev.py picture"
     page = ROOT / f"docs/concepts/{'index' if name == 'loop' else name}.md"
     assert f"![{diagram.title}](../images/concepts/{name}.svg)" in page.read_text()
 
 
-@pytest.mark.parametrize("diagram", DIAGRAMS.values(), ids=DIAGRAMS.keys())
-def test_boxes_do_not_overlap_and_every_arrow_has_its_length(diagram):
+def test_boxes_do_not_overlap_and_every_arrow_has_its_length():
+    check_each(has_room, DIAGRAMS.items())
+
+
+def has_room(_: str, diagram: Diagram) -> None:
     root = ElementTree.fromstring(draw(diagram))
     boxes = [
         (float(box.get("x", 0)), float(box.get("y", 0)))

@@ -7,11 +7,11 @@ import re
 import sys
 from collections.abc import Iterator
 
-import pytest
 from packaging.requirements import Requirement
 
 from devtools import packages
 from devtools.packages import Package
+from tests.tables import check_each
 
 
 def bounds(package: Package) -> dict[str, str]:
@@ -51,8 +51,11 @@ def test_the_scan_sees_imports_and_attributes():
     assert not set(private_libraries("from lib import a\nfrom lib.b import C\nself._x"))
 
 
-@pytest.mark.parametrize("package", packages.everything(), ids=lambda package: package.module)
-def test_private_parts_have_an_upper_bound(package: Package):
+def test_private_parts_have_an_upper_bound():
+    check_each(has_upper_bounds, packages.everything())
+
+
+def has_upper_bounds(package: Package) -> None:
     # Use without an underscore is declared: undocumented modules, methods that a subclass replaces.
     wanted = set(package.uses_undocumented)
     for path in package.source.rglob("*.py"):

@@ -22,6 +22,7 @@ from agl_core.algorithm import run_batch
 from agl_core.plugins import hookimpl
 from agl_core.plugins._hookspecs import EVENTS, LifecycleEvents
 from agl_core.types import RolloutConfig
+from tests.tables import check_each
 
 PAGE = Path(__file__).parents[3] / "docs/plugins/hooks.md"
 RESOURCES: NamedResources = {"prompt": PromptTemplate(template="Add.", engine="f-string")}
@@ -143,10 +144,13 @@ def test_run_finished_has_the_error_that_ends_a_run(agl_registry):
     assert isinstance(heard[0]["error"], ZeroDivisionError)
 
 
-@pytest.mark.parametrize("event", EVENTS)
-def test_every_event_is_documented_with_its_exact_signature(event):
+def test_every_event_is_documented_with_its_exact_signature():
     page = PAGE.read_text()
-    signature = str(inspect.signature(getattr(LifecycleEvents, event))).replace("'", "")
     flat = " ".join(page.split()).replace("( ", "(").replace(", )", ")")
-    assert f" {event}{signature} " in flat
-    assert f"| `{event}` |" in page
+
+    def check(event: str) -> None:
+        signature = str(inspect.signature(getattr(LifecycleEvents, event))).replace("'", "")
+        assert f" {event}{signature} " in flat
+        assert f"| `{event}` |" in page
+
+    check_each(check, EVENTS)

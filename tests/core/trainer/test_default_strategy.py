@@ -16,6 +16,7 @@ from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.plugins import Registry, build_component, reset_registry
 from agl_core.trainer import Trainer
 from agl_train import read_train_file
+from tests.tables import check_each
 
 
 @pytest.fixture
@@ -133,21 +134,21 @@ class TestMissingPackages:
         yield
         reset_registry()
 
-    @pytest.mark.parametrize(("kind", "spec", "package"), MISSING)
-    def test_it_is_named_by_the_error(
-        self, kind: str, spec: Any, package: str, capsys: pytest.CaptureFixture[str]
-    ):
-        if kind == "command":
-            from agl_core.cli import main
+    def test_it_is_named_by_the_error(self, capsys: pytest.CaptureFixture[str]):
+        def check(kind: str, spec: Any, package: str) -> None:
+            if kind == "command":
+                from agl_core.cli import main
 
-            assert main([spec]) == 2
-            said = capsys.readouterr().err
-        else:
-            with pytest.raises(PluginNotFoundError) as caught:
-                build_component(kind, spec, default="direct" if kind == "proxy" else None)
-            said = str(caught.value)
-        assert f"pip install {package}" in said
-        assert "\n" not in said.strip()
+                assert main([spec]) == 2
+                said = capsys.readouterr().err
+            else:
+                with pytest.raises(PluginNotFoundError) as caught:
+                    build_component(kind, spec, default="direct" if kind == "proxy" else None)
+                said = str(caught.value)
+            assert f"pip install {package}" in said
+            assert "\n" not in said.strip()
+
+        check_each(check, MISSING)
 
     def test_without_adapters_an_algorithm_that_reads_spans_says_what_to_install(self):
         @algo

@@ -13,6 +13,7 @@ import pytest
 import agl_core
 import agl_legacy
 from agl_core.errors import ComponentTypeError, ConfigError
+from tests.tables import check_each
 
 URL = "http://127.0.0.1:4747"
 RUNNER: dict[str, Any] = {"poll_interval": 5.0, "heartbeat_interval": 10.0, "interval_jitter": 0.5}
@@ -149,12 +150,14 @@ def agl() -> Iterator[Any]:
     agl_legacy.uninstall()
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_arguments_of_0_3_are_taken(name: str, agl: Any) -> None:
-    arguments, options = CALLS[name]
-    made = getattr(agl, name)(*arguments, **options)
-    if isinstance(getattr(agl, name), type):
-        assert isinstance(made, getattr(agl, name))
+def test_arguments_of_0_3_are_taken(agl: Any) -> None:
+    def check(name: str, call: tuple[list[Any], dict[str, Any]]) -> None:
+        arguments, options = call
+        made = getattr(agl, name)(*arguments, **options)
+        if isinstance(getattr(agl, name), type):
+            assert isinstance(made, getattr(agl, name))
+
+    check_each(check, CALLS.items())
 
 
 def test_deprecated_arguments_of_the_trainer(agl: Any) -> None:
@@ -212,10 +215,12 @@ STORE = {
 }
 
 
-@pytest.mark.parametrize("method", STORE)
-def test_methods_of_a_store_have_the_parameters_of_0_3(method: str, agl: Any) -> None:
-    parameters = inspect.signature(getattr(agl.LightningStore, method)).parameters
-    assert set(STORE[method].split()) <= set(parameters)
+def test_methods_of_a_store_have_the_parameters_of_0_3(agl: Any) -> None:
+    def check(method: str, names: str) -> None:
+        parameters = inspect.signature(getattr(agl.LightningStore, method)).parameters
+        assert set(names.split()) <= set(parameters)
+
+    check_each(check, STORE.items())
 
 
 # -- build_component -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 
 import agl_legacy
 from agl_legacy.names import HERE, NOT_HERE
+from tests.tables import check_each
 
 PAGE = (Path(__file__).parents[3] / "docs/migration.md").read_text()
 
@@ -64,13 +65,13 @@ def test_the_page_has_the_tables_of_the_package() -> None:
     }
 
 
-@pytest.mark.parametrize("module", served_by_page())
-def test_each_name_is_the_object_of_agl(module: str) -> None:
-    for name, home in served_by_page()[module].items():
-        check_name(module, name, home)
+def test_each_name_is_the_object_of_agl() -> None:
+    served = served_by_page()
+    table = ((module, name, home) for module in served for name, home in served[module].items())
+    check_each(is_the_object_of_agl, table)
 
 
-def check_name(module: str, name: str, home: str) -> None:
+def is_the_object_of_agl(module: str, name: str, home: str) -> None:
     scope: dict[str, object] = {}
     statement = f"from {module} import {name}"
     package = home.partition(".")[0]
@@ -88,19 +89,21 @@ def check_name(module: str, name: str, home: str) -> None:
         assert scope[name] is wanted, name
 
 
-@pytest.mark.parametrize(
-    ("section", "module", "name"),
-    [
-        (section, module, name)
-        for section, modules in missing_by_page().items()
-        for module, names in modules.items()
-        for name in sorted(names)
-    ],
-)
-def test_a_name_that_is_not_here_names_its_section(section: str, module: str, name: str) -> None:
-    for statement in (f"from {module} import {name}", f"import {module}.{name}"):
-        with pytest.raises(ImportError, match=rf"see docs/migration\.md#{section}$"):
-            exec(statement)
+def test_a_name_that_is_not_here_names_its_section() -> None:
+    def check(section: str, module: str, name: str) -> None:
+        for statement in (f"from {module} import {name}", f"import {module}.{name}"):
+            with pytest.raises(ImportError, match=rf"see docs/migration\.md#{section}$"):
+                exec(statement)
+
+    check_each(
+        check,
+        (
+            (section, module, name)
+            for section, modules in missing_by_page().items()
+            for module, names in modules.items()
+            for name in sorted(names)
+        ),
+    )
 
 
 def test_each_section_that_an_error_names_is_on_the_page() -> None:

@@ -411,6 +411,8 @@ async def _stopper(event: ExecutionEvent | None) -> AsyncGenerator[asyncio.Futur
     if event is None:
         yield stopped
         return
+    if event.is_set():  # not after a turn of the loop, in which work could start
+        stopped.set_result(None)
     waiting = asyncio.ensure_future(event.wait_async())
     waiting.add_done_callback(lambda _: stopped.done() or stopped.set_result(None))
     try:

@@ -78,8 +78,10 @@ def test_a_failure_names_the_command(
 def test_a_server_is_ended_like_ctrl_c(
     walker: Walker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk_docs, "SERVING", 0.3)
-    walk(walker, tmp_path, "```sh serves\nsleep 60\n```\n")
+    monkeypatch.setattr(walk_docs, "SERVING", 1.0)  # enough for the trap to be set
+    server = "trap 'echo SIGINT > seen; exit 130' INT; while true; do sleep 0.05; done"
+    walk(walker, tmp_path, f'```sh serves\nbash -c "{server}"\n```\n')
+    assert (tmp_path / "seen").read_text() == "SIGINT\n"
 
 
 def test_dots_in_an_expected_output_match_anything() -> None:

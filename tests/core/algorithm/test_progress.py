@@ -31,6 +31,8 @@ def test_bars_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal.getvalue()
     for text in ("outer", "4/4", "(a note)", "inner", "2/2", "later", "1/1"):
         assert text in shown
+    hidden_cursor = "\x1b[?25l"  # once for each display
+    assert shown.count(hidden_cursor) == 2, "the later bar has one of its own"
 
 
 def test_log_lines_and_tables_use_the_console_of_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,12 +125,13 @@ async def test_the_event_lets_the_current_rollout_finish(bench: Any) -> None:
     assert await bench.statuses() == ["succeeded", "queuing", "queuing"]
 
 
-async def test_an_event_set_beforehand(bench: Any) -> None:
+async def test_an_event_set_beforehand_starts_no_work(bench: Any) -> None:
     event = ThreadingEvent()
     event.set()
     runner = await bench.runner(lambda task: None)
     await bench.store.enqueue_rollout({})
     await asyncio.wait_for(runner.iter(event=event), 2)
+    assert await bench.statuses() == ["queuing"]
 
 
 async def test_new_work_starts_at_once(counting: _Counting, bench: Any) -> None:

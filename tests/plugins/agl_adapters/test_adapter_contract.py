@@ -146,7 +146,10 @@ def test_a_wrong_configuration_is_refused(config: dict[str, Any]) -> None:
 
 def test_adapters_import_nothing_heavy() -> None:
     code = (
-        "import sys, agl_core.adapter\n"
+        "import sys\n"
+        "from agl_core.plugins import build_component\n"
+        "for name in ('triplet', 'proxy-triplet', 'messages'):\n"
+        "    assert 'agl_adapters' in type(build_component('adapter', name)).__module__\n"
         "heavy = {'openai', 'torch', 'fastapi', 'aiohttp', 'graphviz', 'opentelemetry.sdk.trace'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

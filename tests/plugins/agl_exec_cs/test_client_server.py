@@ -211,7 +211,9 @@ def test_a_runner_that_ignores_everything_is_killed_and_leaves_no_attempt_open()
     assert (rollout.status, attempt.status) == ("failed", "failed")
 
 
-def test_an_interrupt_that_hits_a_runner_while_it_exits_is_not_a_failure() -> None:
+def test_an_interrupt_that_hits_a_runner_while_it_exits_is_not_a_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
         rollout = await store.enqueue_rollout("x")
         await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=30)
@@ -221,7 +223,12 @@ def test_an_interrupt_that_hits_a_runner_while_it_exits_is_not_a_failure() -> No
         # The process hangs in its exit functions until the interrupt of the shutdown.
         Finalize(None, time.sleep, args=(60,), exitpriority=1)
 
-    strategy(1, graceful_timeout=1.0).execute(algorithm, runner, InMemoryLightningStore())
+    store = InMemoryLightningStore()
+    with caplog.at_level("WARNING", logger="agl_exec_cs"):
+        strategy(1, graceful_timeout=1.0).execute(algorithm, runner, store)
+    assert "runner-0 did not end in time" in caplog.text
+    ((rollout, attempt),) = outcome(store)
+    assert (rollout.status, attempt.status) == ("succeeded", "succeeded")
 
 
 def test_unpicklable_parts_are_named() -> None:

@@ -180,6 +180,7 @@ def test_mistakes_are_one_line(run, arguments, folder, message):
     assert (process.returncode, out) == (2, "")
     assert err.startswith("agl: error: ")
     assert message in err
+    assert len(err.splitlines()) == 1
 
 
 def test_the_dashboard_is_printed(run):

@@ -25,6 +25,7 @@ def test_without_limits_nothing_is_counted():
     for _ in range(1000):
         limits.admit("r")
         limits.add_tokens("r", 10**9)
+    assert not limits._used
 
 
 def test_calls_and_tokens_are_budgets_of_each_rollout():

@@ -291,8 +291,10 @@ class TestStart:
 
     def test_progress_in_a_terminal(self, monkeypatch: pytest.MonkeyPatch, capsys):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "xterm")
         with show_start("policy") as show:
             show("[bold]Loading")  # must not be read as markup
+        assert "[bold]Loading" in capsys.readouterr().err
 
     def test_the_prefix_of_a_log_line_is_removed(self):
         line = "(EngineCore pid=7) INFO 11-21 19:03:02 [core.py:12] Loading"

@@ -66,12 +66,16 @@ class Recorder:
     target: str = ""
     seen: list[RawResponse] = field(default_factory=list[RawResponse])
     cut_after: int | None = None
-    """Abort the connection after so many chunks of the next response."""
+    """Abort the connection after so many events of the next response."""
+    hold_after: int | None = None
+    """Pass on no more than so many events of the next response until it is released."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def relay(self, request: web.Request) -> web.StreamResponse:
         raw = RawResponse()
         self.seen.append(raw)
         cut, self.cut_after = self.cut_after, None
+        hold, self.hold_after = self.hold_after, None
         async with (
             aiohttp.ClientSession() as session,
             session.request(
@@ -83,16 +87,29 @@ class Recorder:
             response = web.StreamResponse(status=answer.status)
             response.content_type = answer.content_type
             await response.prepare(request)
-            chunks = 0
-            async for chunk in answer.content.iter_any():
-                await response.write(chunk)
-                raw.body += chunk
-                chunks += 1
-                if chunks == cut:
+            # On a busy machine, one chunk has many events.
+            async for part in _parts(answer.content):
+                await response.write(part)
+                raw.body += part
+                events = raw.body.count(b"\n\n")
+                if cut is not None and events >= cut:
                     assert request.transport is not None
                     request.transport.abort()
                     break
+                if hold is not None and events >= hold:
+                    await self.released.wait()
+                    break
             return response
+
+
+async def _parts(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+    """Yield a body in pieces of which each has one event's end at most."""
+    async for chunk in content.iter_any():
+        while (end := chunk.find(b"\n\n") + 2) > 1:
+            yield chunk[:end]
+            chunk = chunk[end:]
+        if chunk:
+            yield chunk
 
 
 @dataclass
@@ -103,9 +120,15 @@ class Setting:
     model: str
 
     async def rollout(
-        self, agent: Callable[[AsyncOpenAI, str], Awaitable[Any]]
+        self, agent: Callable[[AsyncOpenAI, str], Awaitable[Any]], *, spans_later: int = 0
     ) -> tuple[list[RawResponse], list[Any], Any]:
-        """Run an agent; return the raw responses, the rows, and the adapter's report."""
+        """Run an agent; return the raw responses, the rows, and the adapter's report.
+
+        Args:
+            agent: The agent.
+            spans_later: Spans to wait for: the proxy notices after the agent's end that a client
+                has left, and flushes only what has ended.
+        """
         self.recorder.seen.clear()
         rollout = await self.store.start_rollout(input="-")
         llm = self.proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
@@ -113,6 +136,10 @@ class Setting:
             await agent(client, self.model)
         await self.proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
         spans = (await self.store.query_spans(rollout.rollout_id)).items
+        async with asyncio.timeout(60):
+            while len(spans) < spans_later:
+                await asyncio.sleep(0.01)
+                spans = (await self.store.query_spans(rollout.rollout_id)).items
         rows, report = TraceToTrajectory().adapt_with_report(spans) if spans else ([], None)
         return list(self.recorder.seen), rows, report
 
@@ -273,6 +300,7 @@ async def test_every_kind_of_rollout(taught: Path):
         assert report.count("call", "no token ids") == 1
 
         async def gives_up(client: AsyncOpenAI, model: str) -> None:
+            s.recorder.hold_after = 40  # the answer cannot end before the agent leaves
             stream = await client.chat.completions.create(
                 model=model, messages=[PARIS], max_tokens=600, stream=True, temperature=1.5,
                 extra_body={"ignore_eos": True},
@@ -284,12 +312,12 @@ async def test_every_kind_of_rollout(taught: Path):
                     break
             await stream.close()
 
-        raws, rows, _ = await s.rollout(gives_up)
-        await asyncio.sleep(0)
+        raws, rows, _ = await s.rollout(gives_up, spans_later=1)
+        s.recorder.released.set()
         (row,) = rows
         prompt, ids, logprobs = raws[0].read()
         got = len(row.token_ids) - len(prompt)
-        assert 15 <= got < 600
+        assert 15 <= got <= 40
         assert row.token_ids == prompt + ids[:got]
         assert row.logprobs == [0.0] * len(prompt) + logprobs[:got]
 

@@ -71,12 +71,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     which = config.getoption("--timing")
-    if which == "all":
-        return
-    timing = [item for item in items if item.get_closest_marker("timing")]
-    others = [item for item in items if not item.get_closest_marker("timing")]
-    items[:], left_out = (timing, others) if which == "only" else (others, timing)
-    config.hook.pytest_deselected(items=left_out)
+    in_gate = os.environ.get("AGL_TESTS_OF_A_GATE")  # set by devtools/gate/command.py
+
+    def is_chosen(item: pytest.Item) -> bool:
+        if in_gate and item.get_closest_marker("full"):
+            return False
+        return which == "all" or (which == "only") is bool(item.get_closest_marker("timing"))
+
+    left_out = [item for item in items if not is_chosen(item)]
+    if left_out:
+        items[:] = [item for item in items if is_chosen(item)]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,6 +24,9 @@ is time. A gate or a full run that passes is written to .ci/full_run.toml; commi
   python3 dev.py ci --plan --tests   and each chosen test file with its reason
 """
 
+SHORT = "AGL_TESTS_OF_A_GATE"
+"""Environment variable: leaves the tests marked ``full`` out; tests/conftest.py reads it."""
+
 
 def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     """Run ``dev.py ci``.
@@ -69,6 +72,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     debian.install()
     prometheus.install()
     start = time.monotonic()
+    if not everything:
+        os.environ[SHORT] = "yes"
     with rescued.noted() as second_tries:
         durations, failed = jobs.run(groups, commands)
     # CI reads a closing line like this one.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +16,7 @@ from devtools.gate import changes, command, jobs, plan, runs
 from devtools.gate.changes import Changes
 from devtools.gate.plan import Job, Plan
 from devtools.gate.runs import Record, Run
-from devtools.process import attempt
+from devtools.process import ROOT, attempt
 
 BEFORE = Record(gate=Run("base", command.date(2026, 1, 1), 10.0))
 REQUIRED = (Job("lint", seconds=5.0), Job("alone", ("agl_x",), label="of the change"))
@@ -26,6 +29,7 @@ Main = Callable[..., Record]
 def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
     """Run the command with a plan of three jobs; return the record that it leaves."""
     monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv(command.SHORT, "")
     monkeypatch.setattr(runs, "FILE", tmp_path / "run.toml")
     monkeypatch.setattr(command, "ROOT", tmp_path)
     monkeypatch.setattr(runs.read, "__defaults__", (tmp_path / "run.toml",))
@@ -90,6 +94,31 @@ def test_a_failed_job_fails_the_command(main: Main, capsys: pytest.CaptureFixtur
         main(failed=["lint"])
     assert runs.read() == BEFORE
     assert "jobs: 2 passed, 1 failed\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "short"), [((), True), (("--all",), False)])
+def test_a_gate_leaves_out_the_tests_of_a_full_run(
+    main: Main, arguments: tuple[str, ...], short: bool
+):
+    main(*arguments)
+    assert bool(os.environ[command.SHORT]) is short
+
+
+@pytest.mark.parametrize(("variable", "ran"), [("", "2 passed"), ("yes", "1 passed, 1 deselected")])
+def test_the_mark_of_a_full_run(tmp_path: Path, variable: str, ran: str):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n@pytest.mark.full\ndef test_at_length(): ...\n\ndef test_short(): ...\n"
+    )
+    options = ("-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, tmp_path],
+        cwd=ROOT,
+        env={**os.environ, command.SHORT: variable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran in done.stdout
 
 
 def test_tests_that_a_second_try_rescued_are_named_at_the_end(

@@ -153,9 +153,17 @@ def test_the_deep_suites_that_ran_longest_ago_come_first_while_they_fit(
 
 
 def test_what_was_never_run_comes_first(context: Callable[..., Context]):
-    ran = {"cover": Run("c", OLD, 10), "docs": Run("c", OLD, 10)}
+    ran = {"alone": Run("c", OLD, 10), "docs": Run("c", OLD, 10)}
     made = plan.gate(context("docs/page.md"), Record(jobs=ran))
-    assert {"cover", "docs"}.isdisjoint(names(made.rotation)[:3])
+    assert {"alone", "docs"}.isdisjoint(names(made.rotation)[:3])
+
+
+def test_coverage_is_measured_in_a_full_run_only(context: Callable[..., Context]):
+    ran = {"cover": Run("c", OLD, 1)}
+    made = plan.gate(context("agl_core/ids.py"), Record(jobs=ran))
+    assert "cover" not in names((*made.required, *made.rotation, *made.later))
+    assert "lifecycle" in names(made.required)
+    assert "cover" in names(plan.everything(context(), Record(jobs=ran)))
 
 
 def test_everything_is_every_deep_suite_once(context: Callable[..., Context]):

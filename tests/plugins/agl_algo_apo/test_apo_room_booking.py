@@ -61,6 +61,7 @@ def test_the_train_file_trains_and_writes_the_curve(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_five_seeds_hold_what_the_readme_says(tmp_path: Path):
     found = json.loads(run(EXAMPLE / "measure.py", "apo", "--json", cwd=tmp_path))

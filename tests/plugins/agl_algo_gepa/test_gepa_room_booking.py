@@ -58,6 +58,7 @@ def test_one_seed_gains_a_quarter_in_400_rollouts(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_five_seeds_hold_what_the_readme_says(tmp_path: Path):
     found = json.loads(run(EXAMPLE / "measure.py", "gepa", "--json", cwd=tmp_path))

@@ -1,4 +1,7 @@
-"""Training improves the reward, on a CPU with real servers. Slow; run by `dev.py heavy`."""
+"""Training improves the reward, on a CPU with real servers. Slow; run by `dev.py heavy`.
+
+One of these is in a gate; the others, of minutes each, are marked ``full``.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ def command_of(page: Path) -> list[str]:
     return found[0].split()
 
 
+@pytest.mark.full
 def test_a_tiny_model_learns_to_use_a_tool(tmp_path: Path):
     """Run the command of the tutorial, which trains one seed."""
     name, *options = command_of(EXAMPLES.parent / "docs/tutorials/train-on-a-cpu.md")
@@ -68,6 +72,7 @@ def test_a_tiny_model_learns_from_rollouts_that_overlap_with_training(tmp_path: 
     assert outcome["last"] - outcome["first"] >= 0.2
 
 
+@pytest.mark.full
 def test_a_tiny_model_learns_from_a_late_reward_with_and_without_forks(tmp_path: Path):
     """Run one seed; `python examples/late_reward/main.py` runs three, and the other task."""
     options = ("--decisive", "last", "--seeds", "0", "--tokens", "18000", "--output", tmp_path)
@@ -81,6 +86,7 @@ def gain(rewards: Sequence[float]) -> float:
     return fmean(rewards[-3:]) - rewards[0]
 
 
+@pytest.mark.full
 def test_two_policies_learn_their_parts_together(tmp_path: Path):
     outcome = run_example("two_agents/main.py", "--steps", "10", "--output", tmp_path)
     for before, after in outcome["parts"].values():
@@ -89,6 +95,7 @@ def test_two_policies_learn_their_parts_together(tmp_path: Path):
     assert outcome["logprob_delta"] <= 1e-4
 
 
+@pytest.mark.full
 def test_two_policies_do_not_learn_if_the_rewards_of_one_are_shuffled(tmp_path: Path):
     options = ("--shuffle", "reader", "--steps", "8", "--output", tmp_path)
     outcome = run_example("two_agents/main.py", *options)

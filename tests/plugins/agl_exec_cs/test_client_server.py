@@ -212,7 +212,7 @@ def test_a_runner_that_ignores_everything_is_killed_and_leaves_no_attempt_open()
 
 
 def test_an_interrupt_that_hits_a_runner_while_it_exits_is_not_a_failure(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
         rollout = await store.enqueue_rollout("x")
@@ -227,6 +227,7 @@ def test_an_interrupt_that_hits_a_runner_while_it_exits_is_not_a_failure(
     with caplog.at_level("WARNING", logger="agl_exec_cs"):
         strategy(1, graceful_timeout=1.0).execute(algorithm, runner, store)
     assert "runner-0 did not end in time" in caplog.text
+    assert "KeyboardInterrupt" not in capfd.readouterr().err
     ((rollout, attempt),) = outcome(store)
     assert (rollout.status, attempt.status) == ("succeeded", "succeeded")
 

@@ -98,6 +98,9 @@ def child_main(job: Job, leftovers: Leftovers, events: EventSender) -> None:
         code = 1
     flush_listeners()
     events.close()
+    # The end is reported. The parent may interrupt what hangs in exit functions, and Python's own
+    # handler would print a traceback for it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     leftovers.exit_soon(code)
     sys.exit(code)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,7 +16,8 @@ from devtools.gate import changes, command, jobs, plan, runs
 from devtools.gate.changes import Changes
 from devtools.gate.plan import Job, Plan
 from devtools.gate.runs import Record, Run
-from devtools.process import ROOT, attempt
+from devtools.process import attempt
+from tests import conftest
 
 BEFORE = Record(gate=Run("base", command.date(2026, 1, 1), 10.0))
 REQUIRED = (Job("lint", seconds=5.0), Job("alone", ("agl_x",), label="of the change"))
@@ -104,21 +105,22 @@ def test_a_gate_leaves_out_the_tests_of_a_full_run(
     assert bool(os.environ[command.SHORT]) is short
 
 
-@pytest.mark.parametrize(("variable", "ran"), [("", "2 passed"), ("yes", "1 passed, 1 deselected")])
-def test_the_mark_of_a_full_run(tmp_path: Path, variable: str, ran: str):
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\n\n@pytest.mark.full\ndef test_at_length(): ...\n\ndef test_short(): ...\n"
-    )
-    options = ("-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, tmp_path],
-        cwd=ROOT,
-        env={**os.environ, command.SHORT: variable},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran in done.stdout
+@pytest.mark.parametrize(("variable", "kept"), [("", ["full", ""]), ("yes", [""])])
+def test_the_mark_of_a_full_run(monkeypatch: pytest.MonkeyPatch, variable: str, kept: list[str]):
+    class Item(NamedTuple):
+        mark: str
+
+        def get_closest_marker(self, name: str) -> bool:
+            return name == self.mark
+
+    deselected: list[Item] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
+    config: Any = SimpleNamespace(getoption=lambda name: "all", hook=hook)
+    items: Any = [Item("full"), Item("")]
+    monkeypatch.setenv(command.SHORT, variable)
+    conftest.pytest_collection_modifyitems(config, items)
+    assert [item.mark for item in items] == kept
+    assert len(deselected) == 2 - len(kept)
 
 
 def test_tests_that_a_second_try_rescued_are_named_at_the_end(

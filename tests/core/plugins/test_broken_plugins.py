@@ -235,7 +235,7 @@ def test_a_run_goes_on_whatever_is_installed(installed):
 
 def test_the_demo_runs_whatever_is_installed(installed):
     demo = Path(__file__).parents[3] / "examples" / "room_booking" / "main.py"
-    quick = ("--seed", "5", "--rollouts", "200", "--held-out", "24")
+    quick = ("--seed", "5", "--rollouts", "130", "--held-out", "12")
     done = installed.python(str(demo), "--json", *quick)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

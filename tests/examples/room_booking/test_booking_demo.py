@@ -20,7 +20,7 @@ from agl_store_sqlite import SqliteLightningStore
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "room_booking"
 MAIN = str(EXAMPLE / "main.py")
-QUICK = ("--rollouts", "200", "--held-out", "24")
+QUICK = ("--rollouts", "200", "--held-out", "6")
 
 
 def test_the_demo_ends_with_one_json_object_and_a_store_of_exact_calls(run, tmp_path: Path):

@@ -18,6 +18,9 @@ from agl_replay import read_suite
 from agl_testing import Reply, ScriptedModels
 from agl_testing.models import SeenRequest
 
+# One worker runs all these tests, because each further worker would record the suite again.
+pytestmark = pytest.mark.xdist_group("replay_suite")
+
 AGENT = """
 import agl_core as agl
 from openai import OpenAI

@@ -68,7 +68,7 @@ class Recorder:
     cut_after: int | None = None
     """Abort the connection after so many events of the next response."""
     hold_after: int | None = None
-    """Pass on no more than so many events of the next response until it is released."""
+    """Number of events of the next response after which the relay stops until :attr:`released`."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def relay(self, request: web.Request) -> web.StreamResponse:

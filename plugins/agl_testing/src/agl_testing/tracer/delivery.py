@@ -183,7 +183,7 @@ class DeliveryTests(TracerTests):
         async def work() -> None:
             for number in (1, 2, 3):
                 emit_message(str(number))
-                async with asyncio.timeout(3):
+                async with asyncio.timeout(self.arrival_seconds):
                     # The memory store has an event for it, but other stores have none.
                     while len(await arrived()) < number:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
@@ -204,7 +204,7 @@ class DeliveryTests(TracerTests):
 
         async def work() -> None:
             emit_message("lost")
-            await asyncio.to_thread(store.called.wait, 1)
+            await asyncio.to_thread(store.called.wait, self.arrival_seconds)
 
         with tracer.lifespan(store):
             with pytest.raises((ConnectionError, RuntimeError)):

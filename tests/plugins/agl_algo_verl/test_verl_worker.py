@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def found(tiny_model: Path) -> dict[str, Any]:
+    """What one run of a worker printed: a second try of a test looks at the same run."""
     program = Path(__file__).with_name("one_worker.py")
     done = subprocess.run(
         [sys.executable, str(program), str(tiny_model)], capture_output=True, text=True, check=False

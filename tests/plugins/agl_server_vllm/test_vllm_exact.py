@@ -59,6 +59,7 @@ def server(policy: VLLMServer) -> VLLMServer:
 
 @pytest.fixture(scope="module")
 def rows(transformers: Transformers, server: VLLMServer, tiny: Path) -> Rows:
+    """All calls, made once: a second try of a test looks at the same ones."""
     rows = asyncio.run(make_calls(server))
     computed = transformers.logprobs(tiny, [row.span[:2] for row in rows.values()])
     for row, logprobs in zip(rows.values(), computed, strict=True):

@@ -134,7 +134,7 @@ pytestmark = pytest.mark.xdist_group("wrong_fakes")
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """Outcome and output of each test, by class and name."""
+    """Outcome and output of each test, by class and name. A second try looks at the same ones."""
     folder = tmp_path_factory.mktemp("wrong")
     right = [(suite, kind.module.Base) for suite, kind in KINDS.items()]  # pyright: ignore[reportAttributeAccessIssue]
     module = folder / "test_all.py"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl_core.agent._base import LitAgent
 from agl_core.errors import ConfigError
-from agl_core.plugins import get_registry, import_extension, known_names
+from agl_core.plugins import get_registry, known_names
 
 if TYPE_CHECKING:
     from agl_core.types import Dataset
@@ -56,5 +56,5 @@ def load_environment(
     record = registry.find("environment", plugin)
     if not name:
         raise ConfigError(f"{reference!r} lacks the name of an environment", path=path)
-    load = import_extension(record, registry.load(record))
+    load = registry.load(record).resolve(record)
     return load(name, dict(options or {}), path=path)

@@ -12,8 +12,9 @@ code  meaning
 ====  ==========================================================================================
 
 Authors of commands use the helpers of the commands here: :func:`store_options` and
-:func:`open_store` for the store that a command reads or writes, :func:`print_json` and
-:func:`print_table` for its output. They import click, so they are imported on first use.
+:func:`open_store` for the store that a command reads or writes, :func:`kind_option` for a kind of
+plugins, :func:`print_json` and :func:`print_table` for its output. They import click, so they are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from agl_core.cli._kinds import kind_option
     from agl_core.cli._output import in_terminal, print_json, print_table
     from agl_core.cli._stores import open_store, store_options
 
 __all__ = [
     "in_terminal",
+    "kind_option",
     "main",
     "open_store",
     "print_json",
@@ -41,6 +44,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "in_terminal": "agl_core.cli._output",
+        "kind_option": "agl_core.cli._kinds",
         "open_store": "agl_core.cli._stores",
         "print_json": "agl_core.cli._output",
         "print_table": "agl_core.cli._output",

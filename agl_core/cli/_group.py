@@ -12,7 +12,6 @@ import click
 
 from agl_core.errors import PluginError, PluginNotFoundError
 from agl_core.plugins import PluginRecord, get_registry, reset_registry
-from agl_core.plugins._extensions import import_extension
 from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING
 
 
@@ -55,7 +54,7 @@ def load_command(record: PluginRecord) -> click.Command:
     Raises:
         PluginBrokenError: The command does not import, or is not a click command.
     """
-    return import_extension(record, get_registry().load(record))
+    return get_registry().load(record).resolve(record)
 
 
 def _first_command(args: list[str]) -> int:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl_core.cli._kinds import kind_option
 from agl_core.cli._output import print_json, print_table
 from agl_core.errors import ConfigError, MissingDependencyError, PluginNotFoundError
 from agl_core.plugins import (
-    COMPONENT_KINDS,
     KINDS,
     ComponentSpec,
     PluginRecord,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_KIND = click.option("--kind", type=click.Choice(KINDS), help="Only plugins of this kind.")
 
 
 class _Plugins(click.Group):
@@ -56,7 +55,7 @@ def plugins() -> None:
 
 @plugins.command("list", epilog="Example: agl plugins list --kind algorithm --all")
 @_JSON
-@_KIND
+@kind_option
 @click.option("--all", "with_known", is_flag=True, help="Also list plugins that can be installed.")
 def list_(as_json: bool, kind: str | None, with_known: bool) -> None:
     """List the installed plugins and what is known to be wrong with them.
@@ -89,7 +88,7 @@ def _known(registry: Registry, kind: str | None) -> list[dict[str, Any]]:
             "dist": package_of(of_kind, name),
             "error": f"pip install {package_of(of_kind, name)}",
         }
-        for of_kind in KINDS
+        for of_kind in registry.kinds
         for name in known_names(of_kind)
         if kind in (None, of_kind) and f"{of_kind}.{name}" not in installed
     ]
@@ -98,7 +97,7 @@ def _known(registry: Registry, kind: str | None) -> list[dict[str, Any]]:
 @plugins.command(epilog="Example: agl plugins show store.memory --json")
 @click.argument("name")
 @_JSON
-@_KIND
+@kind_option
 def show(name: str, as_json: bool, kind: str | None) -> None:
     """Describe the plugin NAME (`memory`, `store.memory` or `distribution:name`) and its options.
 
@@ -131,10 +130,11 @@ def _find(registry: Registry, name: str, kind: str | None) -> PluginRecord:
     if kind is not None:
         return registry.find(kind, name)
     bare = name.rpartition(":")[2]
-    kinds = [k for k in KINDS if any(record.name == bare for record in registry.of_kind(k))]
-    kinds = kinds or [k for k in KINDS if bare in known_names(k)]
+    all_ = registry.kinds
+    kinds = [k for k in all_ if any(record.name == bare for record in registry.of_kind(k))]
+    kinds = kinds or [k for k in all_ if bare in known_names(k)]
     # A component and its doctor check often share a name; the component is meant.
-    kinds = [k for k in kinds if k in COMPONENT_KINDS] or kinds
+    kinds = [k for k in kinds if registry.kind(k).contract] or kinds
     if len(kinds) > 1:
         which = ", ".join(f"{k}.{bare}" for k in kinds)
         raise ConfigError(f"{bare!r} could be {which}: say which, or give --kind")
@@ -192,7 +192,12 @@ def type_name(annotation: Any) -> str:
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", inspect.formatannotation(annotation))
 
 
-@plugins.command(epilog="Example: agl plugins new store json-file")
+@plugins.command(
+    epilog="Example: agl plugins new store json-file",
+    help="Write a package with a working plugin of KIND called NAME, and the tests it has to pass."
+    f"\n\nKinds: {', '.join(KINDS)}.\n\nIn the folder `plugins` of a clone of agl it becomes one of "
+    "the packages of that repository.",
+)
 @click.argument("kind")
 @click.argument("name")
 @click.option(
@@ -202,13 +207,6 @@ def type_name(annotation: Any) -> str:
     help="Folder to make the package's folder in; the current one by default.",
 )
 def new(kind: str, name: str, path: Path) -> None:
-    """Write a package with a working plugin of KIND called NAME, and the tests it has to pass.
-
-    Kinds: store, tracer, adapter, algorithm, proxy, execution, llm_server, metrics, command, app,
-    hook.
-
-    In the folder `plugins` of a clone of agl it becomes one of the packages of that repository.
-    """
     scaffold = _of_package("agl_testing.scaffold", "agl plugins new")
     folder = scaffold.create_plugin(scaffold.PluginName(kind, name), path)
     click.echo(f"{folder} is ready. Next:")

@@ -1,9 +1,8 @@
 """Plugins: specs, discovery, the registry, and building components.
 
-Plugin authors need the specs that a hook module returns, ``hookimpl``, and
-:class:`KindHooks` and
+Plugin authors need ``hookimpl``, the specs that a hook module returns, and :data:`KIND_SPECS` and
 :class:`LifecycleEvents`, which document every hook. The rest of the core uses
-:func:`build_component`, :func:`get_registry`, :func:`import_extensions` and :func:`notify`.
+:func:`build_component`, :func:`get_registry` and :func:`notify`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,20 @@ from agl_core.plugins._events import (
     remove_listener,
     reset_listeners,
 )
+from agl_core.plugins._extensions import (
+    AppSpec,
+    CheckSpec,
+    CommandSpec,
+    DialectSpec,
+    EnvironmentSpec,
+    HookSpec,
+    ProviderSpec,
+    ResourceSpec,
+)
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
 from agl_core.plugins._forwarding import EventPipe, EventSender
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
+from agl_core.plugins._kinds import COMPONENT_KINDS, KIND_SPECS, KINDS
 from agl_core.plugins._known import known_names, package_of
 from agl_core.plugins._records import (
     CORE_DISTRIBUTION,
@@ -32,37 +42,24 @@ from agl_core.plugins._records import (
     canonical_name,
     split_name,
 )
-from agl_core.plugins._registry import Registry, did_you_mean, get_registry, remedy, reset_registry
+from agl_core.plugins._registry import Registry, get_registry, remedy, reset_registry
 from agl_core.plugins._spec import (
-    COMPONENT_KINDS,
     ENTRY_POINT_GROUP,
-    KINDS,
     PLUGIN_API_VERSION,
-    AppSpec,
-    CheckSpec,
-    CommandSpec,
-    ComponentKind,
     ComponentSpec,
-    DialectSpec,
-    EnvironmentSpec,
-    HookSpec,
-    Kind,
-    ProviderSpec,
-    ResourceSpec,
+    KindSpec,
+    ModuleSpec,
     Spec,
     hookimpl,
     hookspec,
 )
+from agl_core.plugins._suggest import did_you_mean
 from agl_core.plugins._switches import Switches
 
 if TYPE_CHECKING:
     from agl_core.plugins._configured import ComponentConfig, configured_by
-    from agl_core.plugins._extensions import (
-        import_extension,
-        import_extensions,
-        load_resource_type,
-    )
-    from agl_core.plugins._hookspecs import KindHooks, LifecycleEvents
+    from agl_core.plugins._hookspecs import LifecycleEvents
+    from agl_core.plugins._resource_types import load_resource_type
 
 __all__ = [
     "COMPONENT_KINDS",
@@ -70,13 +67,13 @@ __all__ = [
     "CORE_DISTRIBUTION",
     "ENTRY_POINT_GROUP",
     "KINDS",
+    "KIND_SPECS",
     "PLUGIN_API_VERSION",
     "AppSpec",
     "Blueprint",
     "CheckSpec",
     "CommandSpec",
     "ComponentConfig",
-    "ComponentKind",
     "ComponentLike",
     "ComponentSpec",
     "DialectSpec",
@@ -84,9 +81,9 @@ __all__ = [
     "EventPipe",
     "EventSender",
     "HookSpec",
-    "Kind",
-    "KindHooks",
+    "KindSpec",
     "LifecycleEvents",
+    "ModuleSpec",
     "PluginRecord",
     "PluginStatus",
     "ProviderSpec",
@@ -104,8 +101,6 @@ __all__ = [
     "get_registry",
     "hookimpl",
     "hookspec",
-    "import_extension",
-    "import_extensions",
     "import_named",
     "import_object",
     "is_dotted_path",
@@ -128,12 +123,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "KindHooks": "agl_core.plugins._hookspecs",
         "LifecycleEvents": "agl_core.plugins._hookspecs",
         **dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
-        **dict.fromkeys(
-            ("import_extension", "import_extensions", "load_resource_type"),
-            "agl_core.plugins._extensions",
-        ),
+        "load_resource_type": "agl_core.plugins._resource_types",
     },
 )

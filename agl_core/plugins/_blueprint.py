@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.errors import AglError, ConfigError, InvalidArgumentError, UnknownOptionError
 from agl_core.plugins._config import check_config, config_model_of, validate_config
-from agl_core.plugins._imports import import_named, import_object
-from agl_core.plugins._registry import did_you_mean
+from agl_core.plugins._imports import broken, import_named, import_object
+from agl_core.plugins._suggest import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -82,8 +82,6 @@ class Blueprint:
             if self.record is None:
                 error.add_note(f"while building {self.path} with {_name_of(factory)}")
                 raise
-            from agl_core.plugins._loading import broken
-
             raise broken(self.record, error, doing="start") from error
 
     def _import(self) -> Callable[..., object]:

@@ -34,15 +34,15 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, Union, cast
+from typing import Any, TypeAlias, TypeGuard, TypeVar, Union, cast
 
 from agl_core.errors import ComponentTypeError, ConfigError
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._config import config_model_of
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
+from agl_core.plugins._kinds import KIND_SPECS
 from agl_core.plugins._registry import get_registry
-from agl_core.plugins._spec import COMPONENT_KINDS
 
 T = TypeVar("T")
 
@@ -50,18 +50,6 @@ ComponentLike: TypeAlias = Union[  # noqa: UP007 - a class is not an operand of 
     T, type[T], Callable[[], T], str, Path, Mapping[str, Any], None
 ]
 """Specification of a component of type ``T``; see the module's docstring."""
-
-CONTRACTS: Final[Mapping[str, str]] = {
-    "store": "agl_core.store:LightningStore",
-    "tracer": "agl_core.tracer:Tracer",
-    "adapter": "agl_core.adapter:Adapter",
-    "algorithm": "agl_core.algorithm:Algorithm",
-    "proxy": "agl_core.proxy:LLMProxy",
-    "execution": "agl_core.execution:ExecutionStrategy",
-    "llm_server": "agl_core.llm_server:LLMServer",
-    "metrics": "agl_core.metrics:Metrics",
-}
-"""The class that a component of each kind has to be an instance of."""
 
 
 def build_component(
@@ -76,8 +64,7 @@ def build_component(
     """Return the component that ``spec`` describes.
 
     Args:
-        kind: Kind of the component; names are looked up only for
-            :data:`~agl_core.plugins._spec.COMPONENT_KINDS`.
+        kind: Kind of the component, of the core or of a plugin; names are looked up only for kinds.
         spec: See the module's docstring.
         inject: Values of the running program, by parameter name.
         expected: The class that the result must be an instance of; the kind's contract by default.
@@ -152,7 +139,7 @@ def _take_type(kind: str, options: dict[str, Any], default: object, path: str) -
             return options.pop(key)
     if default is None or isinstance(default, Mapping):
         installed = "none"
-        if kind in COMPONENT_KINDS:
+        if kind in get_registry().kinds:
             names = [record.name for record in get_registry().usable(kind)]
             installed = ", ".join(names) or installed
         raise ConfigError(
@@ -200,8 +187,10 @@ def _is_factory(target: object) -> TypeGuard[Callable[..., object]]:
 
 def contract_of(kind: str) -> type | None:
     """Return the class that a component of this kind must be an instance of, or None."""
-    dotted = CONTRACTS.get(kind)
-    return import_object(dotted) if dotted else None
+    spec = KIND_SPECS.get(kind)
+    if spec is None and kind in get_registry().kinds:
+        spec = get_registry().kind(kind)
+    return import_object(spec.contract) if spec is not None and spec.contract else None
 
 
 def _article(noun: str) -> str:

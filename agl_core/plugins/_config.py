@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from agl_core.errors import ConfigError, UnknownOptionError
-from agl_core.plugins._registry import did_you_mean
+from agl_core.plugins._suggest import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

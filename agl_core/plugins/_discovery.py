@@ -8,12 +8,13 @@ loads the plugins that were found (:mod:`agl_core.plugins._loading`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import Distribution, EntryPoint, distributions
 from itertools import groupby
 from typing import Final
 
+from agl_core.plugins._kinds import KINDS
 from agl_core.plugins._records import (
     CORE_DISTRIBUTION,
     PluginRecord,
@@ -42,7 +43,10 @@ def discover(switches: Switches) -> tuple[PluginRecord, ...]:
             found.setdefault(records[0].dist, records)
     judged = [_judge(record, switches) for records in found.values() for record in records]
     judged.sort(key=lambda record: (record.kind, record.name, record.dist))
-    return tuple(_settle_conflicts(judged))
+    settled = list(_settle_conflicts(judged))
+    kinds = {record.name: record for record in settled if record.kind == "kind"}
+    kinds.update((r.name, r) for r in settled if r.kind == "kind" and r.status == "ok")
+    return tuple(_judge_kind(record, kinds) for record in settled)
 
 
 def _records_of(distribution: Distribution) -> Iterator[PluginRecord]:
@@ -95,6 +99,30 @@ def _judge(record: PluginRecord, switches: Switches) -> PluginRecord:
     if not record.builtin and (problem := _wrong_core(record)):
         return replace(record, status="incompatible", error=problem)
     return record
+
+
+def _judge_kind(record: PluginRecord, added: Mapping[str, PluginRecord]) -> PluginRecord:
+    """Return the record with a status that respects that of its kind.
+
+    Args:
+        record: The record.
+        added: The plugins that add kinds, by the name of the kind.
+    """
+    if record.kind == "kind" and record.status == "ok":
+        if record.name not in KINDS:
+            return record
+        return replace(record, status="broken", error=f"the kind {record.name!r} is the core's")
+    if record.kind in KINDS or record.status not in ("ok", "conflict"):
+        return record
+    kind = added.get(record.kind)
+    if kind is None:
+        known = ", ".join((*KINDS, *added))
+        problem = f"entry point {record.key!r} names no kind (kinds: {known})"
+        return replace(record, status="broken", error=problem)
+    kind = _judge_kind(kind, added)
+    if kind.status == "ok":
+        return record
+    return replace(record, status=kind.status, error=f"{kind.key} of {kind.origin}: {kind.error}")
 
 
 def _bad_value(record: PluginRecord) -> str:

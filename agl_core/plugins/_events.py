@@ -315,13 +315,11 @@ def _load_installed() -> _Listeners:
 
 
 def _manager_of(record: PluginRecord) -> pluggy.PluginManager | None:
-    from agl_core.plugins._extensions import import_extension
-
     loaded = False
     try:
         spec = get_registry().load(record)
         loaded = True
-        return import_extension(record, spec)
+        return spec.resolve(record)
     except PluginError as error:
         # A spec that does not load is not the fault of the listener's code.
         logger.error("a listener is left out: %s", error, exc_info=loaded)

@@ -1,4 +1,4 @@
-"""Imports objects by dotted path.
+"""Imports objects by dotted path, and the errors of plugins whose objects do not fit.
 
 The forms are ``pkg.mod:Class``, ``pkg.mod:Outer.Inner`` and ``pkg.mod.Class``.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from agl_core.errors import ConfigError
-from agl_core.plugins._registry import did_you_mean
+from agl_core.errors import ConfigError, PluginBrokenError
+from agl_core.plugins._suggest import did_you_mean
 
 if TYPE_CHECKING:
     from agl_core.plugins._records import PluginRecord
@@ -59,10 +59,40 @@ def import_named(record: PluginRecord, dotted: str) -> Any:
     try:
         return import_object(dotted)
     except ConfigError as error:
-        from agl_core.plugins._loading import broken
-
         cause = error.__cause__ or error
         raise broken(record, cause) from cause
+
+
+def broken(record: PluginRecord, error: BaseException, *, doing: str = "load") -> PluginBrokenError:
+    """Return an error with the distribution, its version, and the command that may repair it."""
+    return PluginBrokenError(
+        f"{record.key} of {record.origin} does not {doing}: {one_line(error)}; {mend(record)}"
+    )
+
+
+def unusable(record: PluginRecord, problem: str) -> PluginBrokenError:
+    """Return an error for a plugin that imports and is not what it has to be."""
+    return PluginBrokenError(f"{record.key} of {record.origin} is broken: {problem}")
+
+
+def wrong_type(
+    record: PluginRecord, dotted: str, found: object, expected: str
+) -> PluginBrokenError:
+    """Return an error for an object that is not what a spec promises."""
+    return unusable(record, f"{dotted} is a {type(found).__name__}, not {expected}")
+
+
+def mend(record: PluginRecord) -> str:
+    """Return what may repair a plugin."""
+    return f"try: pip install --upgrade {record.dist}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return type and message of an error on one line of at most about 300 characters."""
+    text = " ".join(str(error).split())
+    if len(text) > 300:
+        text = text[:297] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _import_module(name: str, path: str) -> Any:

@@ -1,92 +1,174 @@
-"""Loads a plugin's spec; the only module that uses stevedore and pluggy.
+"""Loads the plugins of a registry; the only module that uses stevedore and pluggy to do so.
 
-stevedore imports the hook module that an entry point names; pluggy checks its hooks against the
-hookspecs and calls the hook of the entry point's kind.
+stevedore imports the hook module that an entry point names. pluggy checks its functions against
+the hookspecs and calls them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pluggy
-from stevedore import ExtensionManager
+from stevedore import DriverManager
 
-from agl_core.errors import PluginBrokenError, PluginError, PluginIncompatibleError
-from agl_core.plugins._hookspecs import KindHooks, LifecycleEvents
+from agl_core.errors import PluginError, PluginIncompatibleError
+from agl_core.plugins._imports import broken, import_object, mend, unusable
+from agl_core.plugins._kinds import KIND_SPECS
 from agl_core.plugins._records import CORE_DISTRIBUTION, PluginRecord
 from agl_core.plugins._spec import (
-    COMPONENT_KINDS,
     ENTRY_POINT_GROUP,
     PLUGIN_API_VERSION,
-    AppSpec,
-    CheckSpec,
-    CommandSpec,
     ComponentSpec,
-    DialectSpec,
-    EnvironmentSpec,
-    HookSpec,
-    ProviderSpec,
-    ResourceSpec,
+    KindSpec,
+    ModuleSpec,
     Spec,
+    hook_of,
 )
 
-_SPEC_TYPES: dict[str, type[Spec]] = {
-    **dict.fromkeys(COMPONENT_KINDS, ComponentSpec),
-    "command": CommandSpec,
-    "app": AppSpec,
-    "hook": HookSpec,
-    "dialect": DialectSpec,
-    "provider": ProviderSpec,
-    "check": CheckSpec,
-    "resource": ResourceSpec,
-    "environment": EnvironmentSpec,
-}
 
+class _HookModule(DriverManager[ModuleType]):
+    """stevedore's manager of the one plugin that a record describes."""
 
-class _Found(ExtensionManager[ModuleType]):
-    """A stevedore manager that loads the given entry points instead of looking them up."""
-
-    def __init__(self, entry_points: Iterable[EntryPoint]) -> None:
-        self._found = list(entry_points)
-        super().__init__(ENTRY_POINT_GROUP, on_load_failure_callback=_raise)
+    def __init__(self, record: PluginRecord) -> None:
+        self._entry_point = EntryPoint(record.key, record.value, ENTRY_POINT_GROUP)
+        super().__init__(ENTRY_POINT_GROUP, record.key, on_load_failure_callback=_raise)
 
     def list_entry_points(self) -> list[EntryPoint]:
-        # stevedore's own lookup drops the distribution. It also caches on disk by modification
-        # times in single precision, so it may miss plugins installed in the last two minutes.
-        return self._found
+        # stevedore loads, but does not find: its lookup drops the distribution, which a pin and
+        # every message need, and its cache on disk compares times in single precision, so it may
+        # miss what was installed in the last two minutes.
+        return [self._entry_point]
 
 
-def load_spec(record: PluginRecord) -> Spec:
-    """Import the plugin's hook module and return what its hook returns.
+class Loader:
+    """Loads plugins, with one pluggy manager for the hooks of all kinds. Thread-safe.
 
-    Raises:
-        PluginBrokenError: The module does not import or does not have the hook, or the hook raised
-            or did not return a spec of the record's kind and name.
-        PluginIncompatibleError: The spec requires a newer plugin API.
+    pluggy alone would call every module that is registered, and end at the first that raises. But
+    a module may hold hooks of a plugin that is switched off, and one broken plugin must not break
+    another. So each call is made on a subset: one module to describe a plugin, and the usable
+    modules of a kind for the kind's own hooks. Listeners to life-cycle events have a manager of
+    their own (:mod:`agl_core.plugins._events`).
+
+    Args:
+        kinds: The plugins that add kinds, by the name of the kind.
     """
-    try:
-        spec = _call_hook(record, _import_hooks(record))
-    except (KeyboardInterrupt, PluginError):
-        raise
-    except BaseException as error:  # a plugin that calls sys.exit() must not end the program
-        raise broken(record, error) from error
-    api = getattr(spec, "api", None)
-    if isinstance(api, int) and api > PLUGIN_API_VERSION:
-        raise PluginIncompatibleError(
-            f"{record.key} of {record.origin} is written for plugin API {api}, this core has "
-            f"{PLUGIN_API_VERSION}: pip install --upgrade {CORE_DISTRIBUTION}"
-        )
-    _check_spec(record, spec)
-    return spec
+
+    def __init__(self, kinds: Mapping[str, PluginRecord]) -> None:
+        self._added = kinds
+        self._kinds: dict[str, KindSpec] = {}
+        self._spec_types: dict[str, type[Spec]] = {}
+        self._manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
+        self._lock = threading.RLock()
+        for spec in KIND_SPECS.values():
+            self._add_kind(spec, import_object(spec.spec))
+
+    def load(self, record: PluginRecord) -> Spec:
+        """Import the plugin's hook module and return what its hook returns.
+
+        Raises:
+            PluginBrokenError: The module does not import or does not have the hook, or the hook
+                raised or did not return a spec of the record's kind and name.
+            PluginIncompatibleError: The spec requires a newer plugin API.
+        """
+        try:
+            module = _import_hooks(record)  # without the lock, since an import may take long
+            with self._lock:
+                self.kind(record.kind)
+                self._register(module)
+            spec = self._call(record, module)
+        except (KeyboardInterrupt, PluginError):
+            raise
+        except BaseException as error:  # a plugin that calls sys.exit() must not end the program
+            raise broken(record, error) from error
+        _check_api(record, spec)
+        self._check_spec(record, spec)
+        return spec
+
+    def kind(self, name: str) -> KindSpec:
+        """Return the description of a kind, loading the plugin that adds it.
+
+        Raises:
+            PluginError: The plugin does not load, or its hookspecs are not usable.
+        """
+        with self._lock:
+            if name not in self._kinds:
+                record = self._added[name]
+                spec = self.load(record)
+                assert isinstance(spec, KindSpec)
+                try:
+                    self._add_kind(spec, spec.resolve(record))
+                except (PluginError, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    raise broken(record, error) from error
+            return self._kinds[name]
+
+    def hook(self, name: str, modules: Iterable[object]) -> pluggy.HookCaller:
+        """Return a hook that calls only the implementations of these modules."""
+        wanted = set(modules)
+        with self._lock:
+            for module in wanted:
+                self._register(module)
+            others = self._manager.get_plugins() - wanted
+            return self._manager.subset_hook_caller(name, others)
+
+    def _add_kind(self, spec: KindSpec, spec_type: type[Spec]) -> None:
+        self._manager.add_hookspecs(spec.hookspecs())
+        if issubclass(spec_type, ModuleSpec):
+            self._manager.add_hookspecs(import_object(spec_type.hooks))
+        self._kinds[spec.name] = spec
+        self._spec_types[spec.name] = spec_type
+
+    def _register(self, module: object) -> None:
+        if self._manager.is_registered(module):
+            return
+        try:
+            self._manager.register(module)
+            self._check_known(module)
+        except BaseException:
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
+            raise
+
+    def _check_known(self, module: object) -> None:
+        """Refuse a module that implements unknown hooks; pluggy's own check is of all modules."""
+        added = {hook_of(kind): kind for kind in self._added}
+        for hook in self._manager.get_hookcallers(module) or ():
+            kind = added.get(hook.name)
+            if kind is not None and not hook.has_spec():
+                try:
+                    self.kind(kind)
+                except PluginError:
+                    continue  # reported with the plugins of that kind
+            mine = [each for each in hook.get_hookimpls() if each.plugin is module]
+            if not hook.has_spec() and not all(each.optionalhook for each in mine):
+                raise pluggy.PluginValidationError(module, f"unknown hook {hook.name!r}")
+
+    def _call(self, record: PluginRecord, module: ModuleType) -> Any:
+        hook = self.hook(hook_of(record.kind), [module])
+        if not hook.get_hookimpls():
+            raise unusable(record, f"{record.value} has no @hookimpl function {hook.name}")
+        return _choose(record, hook())
+
+    def _check_spec(self, record: PluginRecord, spec: object) -> None:
+        wanted = self._spec_types[record.kind]
+        if not isinstance(spec, wanted):
+            said = f"{type(spec).__name__} and not {wanted.__name__}"
+        elif isinstance(spec, ComponentSpec) and spec.kind != record.kind:
+            said = f"a spec of kind {spec.kind!r} and not {record.kind!r}"
+        elif spec.name != record.name:
+            said = f"a spec of name {spec.name!r} and not {record.name!r}"
+        else:
+            return
+        raise unusable(record, f"its hook returned {said}; {mend(record)}")
 
 
 def hook_manager(specs: type, plugin: object, name: str) -> pluggy.PluginManager:
     """Return a pluggy manager with one plugin, whose hooks are checked against ``specs``.
-
-    Each plugin has its own manager, because pluggy ends a call at the first plugin that raises.
 
     Raises:
         pluggy.PluginValidationError: A hook is unknown, or has a parameter that its hookspec lacks.
@@ -98,48 +180,15 @@ def hook_manager(specs: type, plugin: object, name: str) -> pluggy.PluginManager
     return manager
 
 
-def broken(record: PluginRecord, error: BaseException, *, doing: str = "load") -> PluginBrokenError:
-    """Return an error with the distribution, its version, and the command that may repair it."""
-    return PluginBrokenError(
-        f"{record.key} of {record.origin} does not {doing}: {one_line(error)}; {_mend(record)}"
-    )
-
-
-def one_line(error: BaseException) -> str:
-    """Return type and message of an error on one line of at most about 300 characters."""
-    text = " ".join(str(error).split())
-    if len(text) > 300:
-        text = text[:297] + "..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _mend(record: PluginRecord) -> str:
-    return f"try: pip install --upgrade {record.dist}"
-
-
-def _raise(_manager: Any, _entry_point: EntryPoint, error: BaseException) -> None:
+def _raise(_manager: Any, _entry_point: EntryPoint, error: BaseException) -> NoReturn:
     raise error
 
 
 def _import_hooks(record: PluginRecord) -> ModuleType:
-    entry_point = EntryPoint(record.key, record.value, ENTRY_POINT_GROUP)
-    (extension,) = _Found([entry_point]).extensions
-    plugin: object = extension.plugin
+    plugin: object = _HookModule(record).driver
     if not isinstance(plugin, ModuleType):
         raise TypeError(f"{record.value} is not a module")
     return plugin
-
-
-def _call_hook(record: PluginRecord, module: ModuleType) -> Any:
-    manager = hook_manager(_BothFamilies, module, record.key)
-    hook_name = f"agl_{record.kind}"
-    hook = getattr(manager.hook, hook_name)
-    if not hook.get_hookimpls():
-        raise PluginBrokenError(
-            f"{record.key} of {record.origin} is broken: {record.value} has no @hookimpl function "
-            f"{hook_name}"
-        )
-    return _choose(record, hook())
 
 
 def _choose(record: PluginRecord, returned: object) -> Any:
@@ -151,25 +200,13 @@ def _choose(record: PluginRecord, returned: object) -> Any:
         if getattr(spec, "name", None) == record.name:
             return spec
     names = ", ".join(repr(getattr(spec, "name", spec)) for spec in specs) or "nothing"
-    raise PluginBrokenError(
-        f"{record.key} of {record.origin} is broken: its hook describes {names}; {_mend(record)}"
-    )
+    raise unusable(record, f"its hook describes {names}; {mend(record)}")
 
 
-def _check_spec(record: PluginRecord, spec: object) -> None:
-    wanted = _SPEC_TYPES[record.kind]
-    if not isinstance(spec, wanted):
-        said = f"{type(spec).__name__} and not {wanted.__name__}"
-    elif isinstance(spec, ComponentSpec) and spec.kind != record.kind:
-        said = f"a spec of kind {spec.kind!r} and not {record.kind!r}"
-    elif spec.name != record.name:
-        said = f"a spec of name {spec.name!r} and not {record.name!r}"
-    else:
-        return
-    raise PluginBrokenError(
-        f"{record.key} of {record.origin} is broken: its hook returned {said}; {_mend(record)}"
-    )
-
-
-class _BothFamilies(KindHooks, LifecycleEvents):
-    """The hooks that a hook module may implement."""
+def _check_api(record: PluginRecord, spec: object) -> None:
+    api = getattr(spec, "api", None)
+    if isinstance(api, int) and api > PLUGIN_API_VERSION:
+        raise PluginIncompatibleError(
+            f"{record.key} of {record.origin} is written for plugin API {api}, this core has "
+            f"{PLUGIN_API_VERSION}: pip install --upgrade {CORE_DISTRIBUTION}"
+        )

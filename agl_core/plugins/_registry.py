@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from agl_core.errors import (
     PluginBrokenError,
@@ -19,10 +21,17 @@ from agl_core.errors import (
     PluginIncompatibleError,
     PluginNotFoundError,
 )
+from agl_core.plugins._kinds import KIND_SPECS, KINDS
 from agl_core.plugins._known import known_names, package_of
 from agl_core.plugins._records import PluginRecord, PluginStatus, canonical_name
-from agl_core.plugins._spec import KINDS, ComponentSpec, Spec
+from agl_core.plugins._spec import ComponentSpec, KindSpec, Spec
+from agl_core.plugins._suggest import did_you_mean
 from agl_core.plugins._switches import Switches
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from agl_core.plugins._loading import Loader
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +58,8 @@ class Registry:
         self.records = tuple(records)
         self.warnings = tuple(warnings)
         self._specs: dict[PluginRecord, Spec] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._loading: Loader | None = None
 
     @classmethod
     def discover(cls, switches: Switches | None = None) -> Registry:
@@ -63,6 +73,24 @@ class Registry:
         switches = Switches.read() if switches is None else switches
         records = discover(switches)
         return cls(records, (*switches.problems, *switches.unknown(records)))
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the core's kinds, and of those that usable plugins add."""
+        return (*KINDS, *(record.name for record in self.usable("kind")))
+
+    def kind(self, name: str) -> KindSpec:
+        """Return the description of a kind.
+
+        Raises:
+            PluginNotFoundError: There is no such kind.
+            PluginError: The plugin that adds the kind cannot be used.
+        """
+        if name in KIND_SPECS:
+            return KIND_SPECS[name]
+        if name not in self.kinds:
+            raise PluginNotFoundError(self._no_kind(name))
+        return self._loader().kind(name)
 
     def of_kind(self, kind: str) -> tuple[PluginRecord, ...]:
         """Return the records of one kind, with any status."""
@@ -80,18 +108,19 @@ class Registry:
         """Return the plugin that a name refers to.
 
         Args:
-            kind: One of :data:`~agl_core.plugins._spec.KINDS`.
+            kind: One of :attr:`kinds`.
             name: A name, or a pin: ``distribution:name``.
 
         Raises:
-            PluginNotFoundError: No plugin of this name is installed.
+            PluginNotFoundError: No plugin of this name is installed, or there is no such kind.
             PluginConflictError: Several are installed, and the name is not a pin.
             PluginDisabledError: The plugin is disabled.
             PluginIncompatibleError: The plugin needs another version of the core.
             PluginBrokenError: The entry point is malformed.
         """
-        if kind not in KINDS:
-            raise PluginNotFoundError(f"there is no kind {kind!r} (kinds: {', '.join(KINDS)})")
+        # A kind that is known but cannot be used has plugins, whose records say why.
+        if kind not in self.kinds and not self.of_kind(kind):
+            raise PluginNotFoundError(self._no_kind(kind))
         dist, colon, bare = name.rpartition(":")
         candidates = [r for r in self.of_kind(kind) if r.name == bare]
         if colon:
@@ -115,13 +144,18 @@ class Registry:
             PluginBrokenError: The plugin fails or does not return a valid spec.
             PluginIncompatibleError: The spec requires a newer plugin API.
         """
-        with self._lock:
-            spec = self._specs.get(record)
-            if spec is None:
-                from agl_core.plugins._loading import load_spec
+        spec = self._specs.get(record)
+        if spec is None:
+            spec = self._specs.setdefault(record, self._loader().load(record))
+        return spec
 
-                spec = self._specs[record] = load_spec(record)
-            return spec
+    def _loader(self) -> Loader:
+        with self._lock:
+            if self._loading is None:
+                from agl_core.plugins._loading import Loader
+
+                self._loading = Loader({r.name: r for r in self.usable("kind")})
+            return self._loading
 
     def extensions(self, kind: str) -> list[tuple[PluginRecord, Spec]]:
         """Call the hook of every usable plugin of a kind; return records and specs in order.
@@ -137,6 +171,32 @@ class Registry:
                 logger.error("a plugin is left out: %s", error)
         return found
 
+    def resolved(self, kind: str) -> Iterator[tuple[PluginRecord, Any]]:
+        """Yield each usable plugin of a kind, and what its spec names, in order.
+
+        A plugin that fails is logged and left out.
+        """
+        for record, spec in self.extensions(kind):
+            try:
+                yield record, spec.resolve(record)
+            except PluginError as error:
+                logger.error("a plugin is left out: %s", error)
+
+    def hook(self, kind: str, name: str) -> pluggy.HookCaller:
+        """Return a hook of a kind whose plugins are modules of hook implementations.
+
+        Calling it with the hook's parameters calls the implementations of all usable plugins of the
+        kind, in pluggy's order: ``tryfirst``, then by name, then ``trylast``.
+
+        Args:
+            kind: A kind whose specs are :class:`~agl_core.plugins.ModuleSpec`.
+            name: Name of the hook.
+        """
+        modules: list[object] = []
+        for _, manager in self.resolved(kind):
+            modules += manager.get_plugins()
+        return self._loader().hook(name, modules)
+
     def component(self, kind: str, name: str) -> tuple[PluginRecord, ComponentSpec]:
         """Return record and spec of a component by name; raises the errors of find and load."""
         record = self.find(kind, name)
@@ -144,6 +204,10 @@ class Registry:
         if not isinstance(spec, ComponentSpec):
             raise PluginNotFoundError(f"{record.key} is a {record.kind}, not a component")
         return record, spec
+
+    def _no_kind(self, name: str) -> str:
+        guess = did_you_mean(name, self.kinds)
+        return f"there is no kind {name!r}{guess} (kinds: {', '.join(self.kinds)})"
 
     def _not_found(self, kind: str, name: str, dist: str) -> str:
         package = package_of(kind, name)
@@ -167,13 +231,6 @@ def remedy(kind: str, name: str) -> str:
     """Return what keeps a plugin of this project from use: its status, or that it is missing."""
     states = [record.status for record in get_registry().of_kind(kind) if record.name == name]
     return f"{kind}.{name} is {states[0]}" if states else f"pip install {package_of(kind, name)}"
-
-
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the choice nearest to ``word``, or an empty string."""
-    for close in difflib.get_close_matches(word, list(choices), n=1):
-        return f"; did you mean {close!r}?"
-    return ""
 
 
 _registry: Registry | None = None

@@ -1,50 +1,36 @@
-"""Specs: the values with which plugins describe themselves.
+"""Specs: the frozen dataclasses that hook modules return.
 
-A hook returns a spec. Specs hold strings instead of objects, so that listing plugins imports only
-their hook modules::
+A spec names things by strings, so the registry can describe a plugin without importing its
+implementation. The spec's class imports what it names and checks it (:meth:`Spec.resolve`).
 
-    from agl_core.plugins import ComponentSpec, hookimpl
-
-    @hookimpl
-    def agl_store() -> ComponentSpec:
-        return ComponentSpec(
-            kind="store",
-            name="sqlite",
-            factory="agl_store_sqlite.store:SqliteStore",
-            config="agl_store_sqlite.config:SqliteConfig",
-            summary="One file, durable, for one machine",
-        )
+The specs of the extension kinds are in :mod:`agl_core.plugins._extensions`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import pluggy
+
+from agl_core.plugins._imports import broken, import_named, import_object, unusable, wrong_type
+
+if TYPE_CHECKING:
+    from agl_core.plugins._records import PluginRecord
 
 ENTRY_POINT_GROUP: Final = "agl"
 PLUGIN_API_VERSION: Final = 1
 """Increased by changes that break plugins for older cores; see :class:`Spec`."""
 
-ComponentKind = Literal[
-    "store", "tracer", "adapter", "algorithm", "proxy", "execution", "llm_server", "metrics"
-]
-ExtensionKind = Literal[
-    "command", "app", "hook", "dialect", "provider", "check", "resource", "environment"
-]
-Kind = Literal[ComponentKind, ExtensionKind]
-COMPONENT_KINDS: Final[tuple[str, ...]] = get_args(ComponentKind)
-KINDS: Final[tuple[str, ...]] = (*COMPONENT_KINDS, *get_args(ExtensionKind))
-
 hookspec = pluggy.HookspecMarker("agl")
+"""Marks a function as the specification of the hook of its name."""
 hookimpl = pluggy.HookimplMarker("agl")
 """Marks a function of a hook module as the implementation of the hook of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The fields that specs of every kind have; base of the specs below.
+    """The fields that specs of every kind have; base of all specs.
 
     Attributes:
         name: The entry point's name after the dot: the name of a component in configurations, the
@@ -56,6 +42,20 @@ class Spec:
     name: str
     summary: str = field(default="", kw_only=True)
     api: int = field(default=PLUGIN_API_VERSION, kw_only=True)
+
+    def resolve(self, record: PluginRecord) -> Any:
+        """Import what the spec names and check it; called when the plugin is used.
+
+        A spec that is complete in itself returns itself.
+
+        Args:
+            record: The plugin, for messages.
+
+        Raises:
+            PluginBrokenError: Something does not import, or is not what it has to be.
+        """
+        del record
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,124 +71,102 @@ class ComponentSpec(Spec):
         capabilities: Optional abilities of the component, by their names in the conformance suites.
     """
 
-    kind: ComponentKind
+    kind: str
     factory: str
     config: str = ""
     capabilities: frozenset[str] = field(default_factory=frozenset[str])
 
+    def resolve(self, record: PluginRecord) -> Any:
+        """Import the factory and the config model, check both, and return the factory."""
+        from pydantic import BaseModel
 
-@dataclass(frozen=True, slots=True)
-class CommandSpec(Spec):
-    """A subcommand of ``agl``.
+        from agl_core.plugins._build import contract_of
 
-    Attributes:
-        target: ``"package.module:command"``, a :class:`click.Command`; imported to run the command.
-    """
-
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
-class AppSpec(Spec):
-    """An ASGI application mounted on the store server.
-
-    Attributes:
-        path: Path of the mount, e.g. ``/dashboard`` (absolute, no trailing slash; ``/`` serves
-            every GET that no route of the API matches).
-        factory: ``"package.module:function"``, called with the server's store; returns the app.
-        scope: Token scope that a caller needs: ``read``, ``admin``, or ``public`` for no token.
-    """
-
-    path: str
-    factory: str
-    scope: Literal["public", "read", "admin"] = "read"
+        if self.config:
+            model = import_named(record, self.config)
+            if not (isinstance(model, type) and issubclass(model, BaseModel)):
+                raise unusable(record, f"{self.config} is not a pydantic model")
+            if model.model_config.get("extra") != "forbid":
+                raise unusable(
+                    record,
+                    f'{self.config} lets unknown options pass: set extra="forbid" in its '
+                    "model_config",
+                )
+        factory = import_named(record, self.factory)
+        if not callable(factory):
+            raise wrong_type(record, self.factory, factory, "a class")
+        contract = contract_of(self.kind)
+        if isinstance(factory, type) and contract and not issubclass(factory, contract):
+            raise unusable(record, f"{self.factory} is not a {contract.__name__}")
+        return factory
 
 
 @dataclass(frozen=True, slots=True)
-class HookSpec(Spec):
-    """A listener to life-cycle events: a module of ``@hookimpl`` functions.
+class ModuleSpec(Spec):
+    """A module of ``@hookimpl`` functions; base of the specs of kinds whose plugins are such.
 
     Attributes:
-        module: ``"package.module"`` whose hook implementations are registered when a run starts.
+        module: ``"package.module"`` with the implementations; it holds no other hooks.
     """
+
+    hooks: ClassVar[str]
+    """``"package.module:Class"`` with the hookspecs of the kind; each subclass sets it."""
 
     module: str
 
+    def resolve(self, record: PluginRecord) -> pluggy.PluginManager:
+        """Import the module; return a manager of its hooks alone, checked against the hookspecs."""
+        from importlib import import_module
 
-@dataclass(frozen=True, slots=True)
-class DialectSpec(Spec):
-    """A span vocabulary: the attributes in which a tracer or proxy writes model calls and agents.
+        from agl_core.plugins._loading import hook_manager
 
-    Attributes:
-        dialect: ``"package.module:NAME"``, a :class:`agl_core.adapter.Dialect` or a sequence of
-            them; imported when an adapter first reads a span.
-    """
-
-    dialect: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderSpec(Spec):
-    """A kind of LLM backend that a proxy can call: ``name/model`` in a model list.
-
-    Attributes:
-        protocols: Protocols of the backend (:data:`agl_core.genai.Protocol`), best first. A
-            request in another protocol is translated to the first of them that can express it.
-        api_base: Base URL if a model list does not give one; empty if there is no default.
-        auth: How the key is sent: ``"bearer"`` is ``Authorization: Bearer KEY``, ``"x-api-key"`` is
-            Anthropic's header.
-        headers: Headers sent with every call, unless the agent's request has them.
-        token_ids: Whether the backend returns token ids on ``return_token_ids``.
-        logprobs: Whether the proxy may request log-probabilities in every call.
-        stream_usage: Whether the backend supports ``stream_options.include_usage``.
-    """
-
-    protocols: tuple[str, ...]
-    api_base: str = ""
-    auth: Literal["bearer", "x-api-key"] = "bearer"
-    headers: tuple[tuple[str, str], ...] = ()
-    token_ids: bool = False
-    logprobs: bool = False
-    stream_usage: bool = False
+        try:
+            return hook_manager(import_object(self.hooks), import_module(self.module), record.name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plugin that calls sys.exit() must not end the program
+            raise broken(record, error) from error
 
 
 @dataclass(frozen=True, slots=True)
-class CheckSpec(Spec):
-    """A check of ``agl doctor``.
+class KindSpec(Spec):
+    """A kind of plugins.
+
+    The kind's hook is ``agl_<name>``, with underscores for hyphens. It takes no arguments and
+    returns one spec, or a sequence of specs if the distribution provides several plugins.
 
     Attributes:
-        check: ``"package.module:function"``, called without arguments; returns an iterable of
-            :class:`agl_core.doctor.Finding` and repairs nothing.
-        reads_store: Whether the check reads a store. Then ``check`` is an async function; ``agl
-            doctor --store`` calls it as ``check(store, silent_seconds=…, max_traces=…)``, with the
-            options of the command.
+        spec: ``"package.module:Class"``, the subclass of :class:`Spec` that the kind's hook
+            returns. It imports what its plugins name and checks it.
+        contract: ``"package.module:Class"`` that a component of the kind is an instance of; empty
+            for a kind whose plugins are not components.
+        called: Who calls the kind's hook and when, in one sentence.
     """
 
-    check: str
-    reads_store: bool = False
+    spec: str = "agl_core.plugins:ComponentSpec"
+    contract: str = ""
+    called: str = "Called when a component of this kind is requested by name."
+
+    def resolve(self, record: PluginRecord) -> type[Spec]:
+        """Import the class of the kind's specs."""
+        found: object = import_named(record, self.spec)
+        if not (isinstance(found, type) and issubclass(found, Spec)):
+            raise wrong_type(record, self.spec, cast("object", found), "a subclass of Spec")
+        if issubclass(found, ComponentSpec) != bool(self.contract):
+            raise unusable(record, "a kind has a contract if its specs are ComponentSpecs")
+        return found
+
+    def hookspecs(self) -> type:
+        """Return a class with the hookspec of the kind's hook, for pluggy's ``add_hookspecs``."""
+
+        def describe() -> Any: ...
+
+        name = hook_of(self.name)
+        describe.__name__ = describe.__qualname__ = name
+        describe.__doc__ = f"Describe a plugin of the kind {self.name}: {self.summary}."
+        return type("KindHook", (), {name: staticmethod(hookspec(firstresult=True)(describe))})
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceSpec(Spec):
-    """A resource type that stores and agents can decode.
-
-    Attributes:
-        resource: ``"package.module:Class"``, a subclass of :class:`agl_core.types.Resource`;
-            imported when a process first decodes a resource of this type.
-    """
-
-    resource: str
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentSpec(Spec):
-    """The environments of a library: agents with their tasks, named ``plugin:environment``.
-
-    Attributes:
-        load: ``"package.module:function"``, called as ``load(name, options, path=…)`` with the name
-            of an environment, a dict of its options, and the key of the reference in a
-            configuration; returns an :class:`agl_core.agent.Environment`, and raises
-            :class:`~agl_core.errors.ConfigError` for a wrong name or option.
-    """
-
-    load: str
+def hook_of(kind: str) -> str:
+    """Return the name of the hook by which plugins of a kind describe themselves."""
+    return f"agl_{kind.replace('-', '_')}"

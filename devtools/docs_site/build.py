@@ -119,14 +119,14 @@ def _root_page(homes: dict[str, str]) -> str:
 
 
 def _hooks_page() -> str:
-    parts = [f"::: agl_core.plugins.{name}" for name in ("KindHooks", "LifecycleEvents")]
-    return "\n\n".join(("# Hooks", "How to write them: [hooks](../plugins/hooks.md).", *parts, ""))
+    how = "How to write them: [plugins](../plugins/index.md), [hooks](../plugins/hooks.md)."
+    return "\n\n".join(("# Hooks", how, "::: agl_core.plugins.LifecycleEvents", ""))
 
 
 def _module_page(module: public_names.Module) -> str:
     shown = "    options:\n      members: []\n      show_root_heading: false\n"
     head = f"# {module.name}\n\n::: {module.name}\n{shown}"
-    hooks = {"KindHooks", "LifecycleEvents"} if module.name == "agl_core.plugins" else set()
+    hooks = {"LifecycleEvents"} if module.name == "agl_core.plugins" else set()
     parts = [f"::: {module.name}.{name}\n" for name in module.names if name not in hooks]
     return "\n".join((head, *parts))
 

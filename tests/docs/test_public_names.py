@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 import agl_core
-from agl_core.plugins import KindHooks, LifecycleEvents
+from agl_core.plugins import LifecycleEvents
 from devtools import public_names
 
 MODULES = public_names.public_modules()
@@ -37,7 +37,7 @@ def test_every_public_class_and_function_has_a_docstring():
     assert not [name for name, there in described.items() if not there]
 
 
-@pytest.mark.parametrize("family", [KindHooks, LifecycleEvents], ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", [LifecycleEvents], ids=lambda family: family.__name__)
 def test_every_hook_and_each_of_its_parameters_is_described(family: type):
     hooks = {name: getattr(family, name) for name in vars(family) if not name.startswith("_")}
     assert len(hooks) >= 10

@@ -55,7 +55,7 @@ def test_every_help_has_an_example(capsys):
         (["plugin"], "no command 'plugin' exists; did you mean 'plugins'?"),
         (["plugins", "lst"], "No such command 'lst'"),
         (["plugins", "list", "--jsn"], "No such option '--jsn'"),
-        (["plugins", "list", "--kind", "shop"], "'shop' is not one of 'store'"),
+        (["plugins", "list", "--kind", "shop"], "there is no kind 'shop' (kinds: store,"),
         (["plugins", "show"], "Missing argument 'NAME'"),
         (["plugins", "show", "nothing"], "no plugin 'nothing' is installed"),
         (["plugins", "show", "verl"], "pip install agl-algo-verl"),

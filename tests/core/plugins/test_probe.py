@@ -63,7 +63,7 @@ def test_valid_plugins(plugin, kind, arguments, module):
             "from agl_core.plugins import hookimpl\n@hookimpl\ndef run_started(step): ...",
             "definition: run_started(step)",
         ),
-        ("store", {"factory": "probedstore_impl:S"}, "S = 3", "is a int and not a class"),
+        ("store", {"factory": "probedstore_impl:S"}, "S = 3", "is a int, not a class"),
         ("store", {"factory": "probedstore_impl:S"}, "class S: ...", "is not a LightningStore"),
         (
             "store",

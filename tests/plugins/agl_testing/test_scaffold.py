@@ -47,7 +47,10 @@ def test_a_package_is_whole(kind, tmp_path):
             compile(text, path, "exec")
     project = tomllib.loads(files["pyproject.toml"])["project"]
     assert project["name"] == name.distribution
-    assert project["entry-points"]["agl"] == {f"{kind}.two-words": f"{name.package}.hooks"}
+    declared = project["entry-points"]["agl"]
+    assert set(declared.values()) == {f"{name.package}.hooks"}
+    assert f"{kind}.two-words" in declared
+    assert kind == "kind" or len(declared) == 1
     assert project["dependencies"][0] == "agl-core>=0.1,<0.2"
 
 

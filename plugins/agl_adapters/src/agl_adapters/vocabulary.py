@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agl_adapters.dialects import DIALECTS
 from agl_core.adapter import AdapterReport, AgentName, Dialect, Reason
-from agl_core.plugins import Registry, get_registry, import_extensions, remedy
+from agl_core.plugins import Registry, get_registry, remedy
 
 if TYPE_CHECKING:
     from agl_core.types import Span
@@ -129,7 +129,7 @@ def vocabulary() -> Vocabulary:
 
 
 def _of_plugins() -> Iterator[Dialect]:
-    for _, dialects in import_extensions("dialect"):
+    for _, dialects in get_registry().resolved("dialect"):
         yield from dialects
 
 

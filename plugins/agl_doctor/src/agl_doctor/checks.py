@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl_core.doctor import Finding, Severity
 from agl_core.errors import MissingDependencyError, StoreUnavailableError
-from agl_core.plugins import CheckSpec, PluginRecord, get_registry, import_extension, package_of
+from agl_core.plugins import CheckSpec, PluginRecord, get_registry, package_of
 from agl_doctor.examine import examine
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run_plugin_checks() -> list[Finding]:
     findings: list[Finding] = []
     for record, spec in _checks(reads_store=False):
         try:
-            findings += import_extension(record, spec)()
+            findings += spec.resolve(record)()
         except Exception as error:
             findings.append(_failed(record, error))
     return findings
@@ -72,7 +72,7 @@ async def run_store_checks(store: LightningStore, **options: Any) -> list[Findin
     findings: list[Finding] = []
     for record, spec in checks:
         try:
-            findings += await import_extension(record, spec)(store, **options)
+            findings += await spec.resolve(record)(store, **options)
         except StoreUnavailableError:
             raise
         except Exception as error:

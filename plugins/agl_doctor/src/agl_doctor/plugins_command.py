@@ -6,13 +6,13 @@ from dataclasses import asdict
 
 import click
 
-from agl_core.cli import print_json, print_table
-from agl_core.plugins import KINDS, canonical_name, get_registry
+from agl_core.cli import kind_option, print_json, print_table
+from agl_core.plugins import canonical_name, get_registry
 
 
 @click.command("doctor", epilog="Example: agl plugins doctor --strict")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--kind", type=click.Choice(KINDS), help="Only plugins of this kind.")
+@kind_option
 @click.option("--dist", metavar="NAME", help="Only plugins of this distribution.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for conflicts and old plugins, too.")
 @click.option(

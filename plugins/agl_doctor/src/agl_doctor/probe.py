@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from agl_core.errors import (
     AglError,
@@ -24,10 +23,9 @@ from agl_core.plugins import (
     Blueprint,
     ComponentSpec,
     PluginRecord,
-    ProviderSpec,
     Registry,
     contract_of,
-    import_extension,
+    get_registry,
     import_named,
 )
 
@@ -45,33 +43,16 @@ def probe(record: PluginRecord, *, build: bool) -> str:
     Raises:
         AglError: The plugin is unusable.
     """
-    spec = Registry([record]).load(record)
-    if isinstance(spec, ComponentSpec):
-        return _probe_component(record, spec, build)
-    if not isinstance(spec, ProviderSpec):  # the spec of a provider names no object
-        import_extension(record, spec)
-    return ""
+    kinds = [each for each in get_registry().of_kind("kind") if each != record]
+    registry = Registry([*kinds, record])
+    spec = registry.load(record)
+    spec.resolve(record)
+    return _build(record, spec) if build and isinstance(spec, ComponentSpec) else ""
 
 
-def _probe_component(record: PluginRecord, spec: ComponentSpec, build: bool) -> str:
-    from pydantic import BaseModel
-
+def _build(record: PluginRecord, spec: ComponentSpec) -> str:
     contract = contract_of(spec.kind)
-    model: Any = import_named(record, spec.config) if spec.config else None
-    if model is not None:
-        if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            raise PluginBrokenError(f"{spec.config} is not a pydantic model")
-        if model.model_config.get("extra") != "forbid":
-            raise PluginBrokenError(
-                f'{spec.config} lets unknown options pass: set extra="forbid" in its model_config'
-            )
-    factory = import_named(record, spec.factory)
-    if not callable(factory):
-        raise PluginBrokenError(f"{spec.factory} is a {type(factory).__name__} and not a class")
-    if isinstance(factory, type) and contract and not issubclass(factory, contract):
-        raise PluginBrokenError(f"{spec.factory} is not a {contract.__name__}")
-    if not build:
-        return ""
+    model = import_named(record, spec.config) if spec.config else None
     blueprint = Blueprint(spec.factory, record.key, model=model, record=record)
     try:
         blueprint.check()

@@ -20,6 +20,7 @@ from agl_core.plugins import (
     PluginRecord,
     Registry,
     add_listener,
+    get_registry,
     reset_listeners,
     reset_registry,
     split_name,
@@ -51,6 +52,8 @@ class Plugins:
             ValueError: The entry point's name is malformed.
         """
         record = self._record(name, module, dist, "0", builtin=False)
+        if record.kind not in (kinds := get_registry().kinds):
+            raise ValueError(f"entry point {name!r} names no kind (kinds: {', '.join(kinds)})")
         self.records.append(record)
         reset_registry(Registry(self.records))
         reset_listeners()

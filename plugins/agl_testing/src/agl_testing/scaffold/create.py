@@ -140,8 +140,14 @@ def _values(name: PluginName, agl: str, requires: tuple[str, ...]) -> dict[str, 
         "NAME": name.snake.upper(),
         "version": agl,
         "range": bounds,
+        "also": "".join(f'"{key}" = "{name.package}.hooks"\n' for key in _also(name)),
         "more": "".join(f', "{dist}{bounds}"' for dist in requires),
     }
+
+
+def _also(name: PluginName) -> list[str]:
+    """Return further entry points: a kind comes with a first plugin of the kind."""
+    return [f"{name.name}.always"] if name.kind == "kind" else []
 
 
 def _templates(*folders: str) -> Iterator[tuple[str, str]]:

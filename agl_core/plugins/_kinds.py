@@ -1,0 +1,119 @@
+"""The kinds of the core, each described once; plugins of the kind ``kind`` add others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agl_core.plugins._spec import KindSpec
+
+KIND_SPECS: Final = {
+    spec.name: spec
+    for spec in (
+        KindSpec(
+            "store",
+            contract="agl_core.store:LightningStore",
+            summary="keeps tasks, spans and resources",
+        ),
+        KindSpec(
+            "tracer",
+            contract="agl_core.tracer:Tracer",
+            summary="turns an agent's calls into spans",
+        ),
+        KindSpec(
+            "adapter",
+            contract="agl_core.adapter:Adapter",
+            summary="turns spans into an algorithm's data",
+        ),
+        KindSpec(
+            "algorithm",
+            contract="agl_core.algorithm:Algorithm",
+            summary="improves a resource",
+        ),
+        KindSpec(
+            "proxy",
+            contract="agl_core.proxy:LLMProxy",
+            summary="records calls between agents and LLM servers",
+        ),
+        KindSpec(
+            "execution",
+            contract="agl_core.execution:ExecutionStrategy",
+            summary="runs algorithm and runners",
+        ),
+        KindSpec(
+            "llm_server",
+            contract="agl_core.llm_server:LLMServer",
+            summary="serves a model and loads new weights",
+        ),
+        KindSpec(
+            "metrics",
+            contract="agl_core.metrics:Metrics",
+            summary="receives counters, gauges and histograms",
+        ),
+        KindSpec(
+            "command",
+            spec="agl_core.plugins:CommandSpec",
+            summary="a subcommand of agl",
+            called="Called by agl for its help text and to run the command. The command's module "
+            "is imported only to run it.",
+        ),
+        KindSpec(
+            "app",
+            spec="agl_core.plugins:AppSpec",
+            summary="an ASGI app on the store server",
+            called="Called by the store server when it starts.",
+        ),
+        KindSpec(
+            "hook",
+            spec="agl_core.plugins:HookSpec",
+            summary="a listener to life-cycle events",
+            called="Called in each process before its first event.",
+        ),
+        KindSpec(
+            "dialect",
+            spec="agl_core.plugins:DialectSpec",
+            summary="a span vocabulary",
+            called="Called by the adapters before they read the first span in a process. The "
+            "core's own vocabularies are tried first, then those of plugins in order of their "
+            "names.",
+        ),
+        KindSpec(
+            "provider",
+            spec="agl_core.plugins:ProviderSpec",
+            summary="a kind of LLM backend",
+            called="Called by a proxy when it reads a model list.",
+        ),
+        KindSpec(
+            "check",
+            spec="agl_core.plugins:CheckSpec",
+            summary="a check of agl doctor",
+            called="Called by agl doctor: a check of the environment always, a check of a store "
+            "with --store.",
+        ),
+        KindSpec(
+            "resource",
+            spec="agl_core.plugins:ResourceSpec",
+            summary="a resource type",
+            called="Called when a process decodes a resource of an unknown type, and when a "
+            "schema of all known types is generated.",
+        ),
+        KindSpec(
+            "environment",
+            spec="agl_core.plugins:EnvironmentSpec",
+            summary="the environments of a library",
+            called="Called when the agent of a run is given as a reference that starts with the "
+            "plugin's name.",
+        ),
+        KindSpec(
+            "kind",
+            spec="agl_core.plugins:KindSpec",
+            summary="a kind of plugins",
+            called="Called when a plugin of the kind is first used.",
+        ),
+    )
+}
+"""The kinds of the core by name."""
+
+KINDS: Final[tuple[str, ...]] = tuple(KIND_SPECS)
+COMPONENT_KINDS: Final[tuple[str, ...]] = tuple(
+    name for name, spec in KIND_SPECS.items() if spec.contract
+)

@@ -14,6 +14,7 @@ def agl_algorithm() -> list[ComponentSpec]:
             factory="agl_core.algorithm._baseline:Baseline",
             config="agl_core.algorithm._config:BaselineConfig",
             summary="Runs the datasets through the agent and reports; learns nothing",
+            api=1,
         ),
     ]
 
@@ -25,11 +26,13 @@ def agl_command() -> list[CommandSpec]:
             name="plugins",
             target="agl_core.cli._plugins:plugins",
             summary="List, describe and check plugins",
+            api=1,
         ),
         CommandSpec(
             name="version",
             target="agl_core.cli._version:version",
             summary="Versions of the core, Python and the installed plugins",
+            api=1,
         ),
     ]
 
@@ -43,6 +46,7 @@ def agl_execution() -> list[ComponentSpec]:
             factory="agl_core.execution._shared_memory:SharedMemoryExecutionStrategy",
             config="agl_core.execution._config:SharedMemoryConfig",
             summary="Algorithm and runners as threads of one process",
+            api=1,
         ),
     ]
 
@@ -57,6 +61,7 @@ def agl_store() -> list[ComponentSpec]:
             config="agl_core.store._memory.config:MemoryStoreConfig",
             capabilities=frozenset({"thread_safe", "async_safe", "events"}),
             summary="In this process's memory; nothing survives it",
+            api=1,
         ),
     ]
 
@@ -70,6 +75,7 @@ def agl_tracer() -> list[ComponentSpec]:
             factory="agl_core.tracer._dummy:DummyTracer",
             config="agl_core.tracer._config:DummyTracerConfig",
             summary="Records nothing: only what an agent returns is stored",
+            api=1,
         ),
         ComponentSpec(
             kind="tracer",
@@ -77,5 +83,6 @@ def agl_tracer() -> list[ComponentSpec]:
             factory="agl_core.tracer._otel:OtelTracer",
             config="agl_core.tracer._config:OtelTracerConfig",
             summary="Everything OpenTelemetry sees, with any instrumentation library",
+            api=1,
         ),
     ]

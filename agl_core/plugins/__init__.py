@@ -10,6 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agl_core.lazy import lazy_names
+from agl_core.plugins._api import (
+    OLDEST_PLUGIN_API_VERSION,
+    PLUGIN_API_VERSION,
+    PluginApiWarning,
+    api_remark,
+)
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import ComponentLike, build_component, contract_of, resolve_component
 from agl_core.plugins._config import validate_config
@@ -45,7 +51,6 @@ from agl_core.plugins._records import (
 from agl_core.plugins._registry import Registry, get_registry, remedy, reset_registry
 from agl_core.plugins._spec import (
     ENTRY_POINT_GROUP,
-    PLUGIN_API_VERSION,
     ComponentSpec,
     KindSpec,
     ModuleSpec,
@@ -68,6 +73,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "KINDS",
     "KIND_SPECS",
+    "OLDEST_PLUGIN_API_VERSION",
     "PLUGIN_API_VERSION",
     "AppSpec",
     "Blueprint",
@@ -84,6 +90,7 @@ __all__ = [
     "KindSpec",
     "LifecycleEvents",
     "ModuleSpec",
+    "PluginApiWarning",
     "PluginRecord",
     "PluginStatus",
     "ProviderSpec",
@@ -92,6 +99,7 @@ __all__ = [
     "Spec",
     "Switches",
     "add_listener",
+    "api_remark",
     "build_component",
     "canonical_name",
     "configured_by",

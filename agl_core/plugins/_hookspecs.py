@@ -6,7 +6,9 @@ one after the other in a thread of its own, so it may take its time. The error o
 logged and has no other effect (:mod:`agl_core.plugins._events`).
 
 Hooks are called with keyword arguments only. A parameter may be added to an event at any time;
-removing or renaming one increases :data:`~agl_core.plugins._spec.PLUGIN_API_VERSION`.
+removing or renaming one increases :data:`~agl_core.plugins.PLUGIN_API_VERSION`. A renamed parameter
+stays for one version beside the new one, with a :class:`~agl_core.plugins.PluginApiWarning` in
+``@hookspec(warn_on_impl_args=…)``.
 """
 
 from __future__ import annotations

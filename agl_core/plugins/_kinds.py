@@ -107,6 +107,7 @@ KIND_SPECS: Final = {
             "kind",
             spec="agl_core.plugins:KindSpec",
             summary="a kind of plugins",
+            experimental=True,
             called="Called when a plugin of the kind is first used.",
         ),
     )

@@ -7,7 +7,7 @@ the hookspecs and calls them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, NoReturn, cast
@@ -15,13 +15,13 @@ from typing import Any, NoReturn, cast
 import pluggy
 from stevedore import DriverManager
 
-from agl_core.errors import PluginError, PluginIncompatibleError
+from agl_core.errors import PluginError
+from agl_core.plugins._api import check_api
 from agl_core.plugins._imports import broken, import_object, mend, unusable
 from agl_core.plugins._kinds import KIND_SPECS
-from agl_core.plugins._records import CORE_DISTRIBUTION, PluginRecord
+from agl_core.plugins._records import PluginRecord
 from agl_core.plugins._spec import (
     ENTRY_POINT_GROUP,
-    PLUGIN_API_VERSION,
     ComponentSpec,
     KindSpec,
     ModuleSpec,
@@ -72,7 +72,8 @@ class Loader:
         Raises:
             PluginBrokenError: The module does not import or does not have the hook, or the hook
                 raised or did not return a spec of the record's kind and name.
-            PluginIncompatibleError: The spec requires a newer plugin API.
+            PluginIncompatibleError: The plugin is written for a newer plugin API, or for one that
+                is too old.
         """
         try:
             module = _import_hooks(record)  # without the lock, since an import may take long
@@ -84,7 +85,8 @@ class Loader:
             raise
         except BaseException as error:  # a plugin that calls sys.exit() must not end the program
             raise broken(record, error) from error
-        _check_api(record, spec)
+        if isinstance(spec, Spec):
+            check_api(record, spec.api)
         self._check_spec(record, spec)
         return spec
 
@@ -100,20 +102,21 @@ class Loader:
                 spec = self.load(record)
                 assert isinstance(spec, KindSpec)
                 try:
-                    self._add_kind(spec, spec.resolve(record))
+                    # A module that also has plugins of the kind added it when it was loaded.
+                    if name not in self._kinds:
+                        self._add_kind(spec, spec.resolve(record))
                 except (PluginError, KeyboardInterrupt):
                     raise
                 except BaseException as error:
                     raise broken(record, error) from error
             return self._kinds[name]
 
-    def hook(self, name: str, modules: Iterable[object]) -> pluggy.HookCaller:
-        """Return a hook that calls only the implementations of these modules."""
-        wanted = set(modules)
+    def hook(self, name: str, modules: Sequence[object]) -> pluggy.HookCaller:
+        """Return a hook that calls only the implementations of these modules, in their order."""
         with self._lock:
-            for module in wanted:
+            for module in reversed(modules):  # pluggy calls first what was registered last
                 self._register(module)
-            others = self._manager.get_plugins() - wanted
+            others = self._manager.get_plugins().difference(modules)
             return self._manager.subset_hook_caller(name, others)
 
     def _add_kind(self, spec: KindSpec, spec_type: type[Spec]) -> None:
@@ -201,12 +204,3 @@ def _choose(record: PluginRecord, returned: object) -> Any:
             return spec
     names = ", ".join(repr(getattr(spec, "name", spec)) for spec in specs) or "nothing"
     raise unusable(record, f"its hook describes {names}; {mend(record)}")
-
-
-def _check_api(record: PluginRecord, spec: object) -> None:
-    api = getattr(spec, "api", None)
-    if isinstance(api, int) and api > PLUGIN_API_VERSION:
-        raise PluginIncompatibleError(
-            f"{record.key} of {record.origin} is written for plugin API {api}, this core has "
-            f"{PLUGIN_API_VERSION}: pip install --upgrade {CORE_DISTRIBUTION}"
-        )

@@ -58,6 +58,7 @@ class Registry:
         self.records = tuple(records)
         self.warnings = tuple(warnings)
         self._specs: dict[PluginRecord, Spec] = {}
+        self._modules: dict[str, list[object]] = {}
         self._lock = threading.Lock()
         self._loading: Loader | None = None
 
@@ -142,7 +143,7 @@ class Registry:
 
         Raises:
             PluginBrokenError: The plugin fails or does not return a valid spec.
-            PluginIncompatibleError: The spec requires a newer plugin API.
+            PluginIncompatibleError: The plugin is written for another plugin API.
         """
         spec = self._specs.get(record)
         if spec is None:
@@ -185,6 +186,8 @@ class Registry:
     def hook(self, kind: str, name: str) -> pluggy.HookCaller:
         """Return a hook of a kind whose plugins are modules of hook implementations.
 
+        Experimental: a release may change it.
+
         Calling it with the hook's parameters calls the implementations of all usable plugins of the
         kind, in pluggy's order: ``tryfirst``, then by name, then ``trylast``.
 
@@ -192,9 +195,10 @@ class Registry:
             kind: A kind whose specs are :class:`~agl_core.plugins.ModuleSpec`.
             name: Name of the hook.
         """
-        modules: list[object] = []
-        for _, manager in self.resolved(kind):
-            modules += manager.get_plugins()
+        modules = self._modules.get(kind)
+        if modules is None:
+            modules = [each for _, one in self.resolved(kind) for each in one.get_plugins()]
+            self._modules[kind] = modules
         return self._loader().hook(name, modules)
 
     def component(self, kind: str, name: str) -> tuple[PluginRecord, ComponentSpec]:

@@ -8,6 +8,7 @@ The specs of the extension kinds are in :mod:`agl_core.plugins._extensions`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from agl_core.plugins._records import PluginRecord
 
 ENTRY_POINT_GROUP: Final = "agl"
-PLUGIN_API_VERSION: Final = 1
-"""Increased by changes that break plugins for older cores; see :class:`Spec`."""
 
 hookspec = pluggy.HookspecMarker("agl")
 """Marks a function as the specification of the hook of its name."""
@@ -36,12 +35,24 @@ class Spec:
         name: The entry point's name after the dot: the name of a component in configurations, the
             word after ``agl``, the prefix of a model, the ``resource_type``.
         summary: One line for ``agl plugins list`` and ``agl --help``.
-        api: The plugin API version that the plugin was written for.
+        api: The plugin API version that the plugin was written for, written here as a number by
+            its author. None counts as 1, and ``agl plugins doctor`` asks for the number.
     """
 
     name: str
     summary: str = field(default="", kw_only=True)
-    api: int = field(default=PLUGIN_API_VERSION, kw_only=True)
+    api: int | None = field(default=None, kw_only=True)
+
+    def remarks(self, record: PluginRecord) -> Iterable[str]:
+        """Return what the author should mend, although the plugin can be used.
+
+        ``agl plugins doctor`` shows it. The default has none.
+
+        Args:
+            record: The plugin, for messages.
+        """
+        del record
+        return ()
 
     def resolve(self, record: PluginRecord) -> Any:
         """Import what the spec names and check it; called when the plugin is used.
@@ -105,6 +116,8 @@ class ComponentSpec(Spec):
 class ModuleSpec(Spec):
     """A module of ``@hookimpl`` functions; base of the specs of kinds whose plugins are such.
 
+    Experimental: a release may change it.
+
     Attributes:
         module: ``"package.module"`` with the implementations; it holds no other hooks.
     """
@@ -132,6 +145,8 @@ class ModuleSpec(Spec):
 class KindSpec(Spec):
     """A kind of plugins.
 
+    Experimental: a release may change it.
+
     The kind's hook is ``agl_<name>``, with underscores for hyphens. It takes no arguments and
     returns one spec, or a sequence of specs if the distribution provides several plugins.
 
@@ -140,12 +155,14 @@ class KindSpec(Spec):
             returns. It imports what its plugins name and checks it.
         contract: ``"package.module:Class"`` that a component of the kind is an instance of; empty
             for a kind whose plugins are not components.
-        called: Who calls the kind's hook and when, in one sentence.
+        called: When the kind's hook is called, and by whom.
+        experimental: Whether any release may change the kind.
     """
 
     spec: str = "agl_core.plugins:ComponentSpec"
     contract: str = ""
     called: str = "Called when a component of this kind is requested by name."
+    experimental: bool = False
 
     def resolve(self, record: PluginRecord) -> type[Spec]:
         """Import the class of the kind's specs."""

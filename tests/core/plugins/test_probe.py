@@ -7,7 +7,7 @@ import pytest
 from agl_core.errors import PluginBrokenError
 from agl_core.plugins import get_registry
 from agl_doctor.examine import examine
-from agl_doctor.probe import main, probe
+from agl_doctor.probe import Report, main, probe
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def plugin(here, spec_source):
     ],
 )
 def test_valid_plugins(plugin, kind, arguments, module):
-    assert probe(plugin(kind, module, **arguments), build=True) == ""
+    assert probe(plugin(kind, module, api=1, **arguments), build=True) == Report()
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ class S(InMemoryLightningStore):
 
 def test_what_needs_options_is_not_built(plugin):
     record = plugin("store", NEEDY, factory="probedstore_impl:S", config="probedstore_impl:C")
-    note = probe(record, build=True)
+    note = probe(record, build=True).note
     assert note == "not built, as it needs options (store.probedstore.path: is missing)"
-    assert probe(record, build=False) == ""
+    assert probe(record, build=False).note == ""
 
 
 @pytest.mark.parametrize(

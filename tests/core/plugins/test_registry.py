@@ -147,16 +147,6 @@ def test_ctrl_c_while_a_plugin_loads_is_ctrl_c(here):
         get_registry().component("store", "x")
 
 
-def test_a_newer_plugin_api_is_incompatible(here, spec_source):
-    source = spec_source("store", name="x", factory="a:B", api=2)
-    here.install(
-        "agl-store-x", entry_points={"store.x": "api_hooks"}, modules={"api_hooks.py": source}
-    )
-    with pytest.raises(PluginIncompatibleError, match="plugin API 2, this core has 1") as caught:
-        get_registry().component("store", "x")
-    assert "pip install --upgrade agl-core" in str(caught.value)
-
-
 def test_loading_imports_the_hook_module_once_and_the_implementation_not_at_all(here, spec_source):
     source = spec_source("store", name="x", factory="lazy_impl:Store", config="lazy_conf:Config")
     here.install(

@@ -20,9 +20,9 @@ KINDS = {
     @hookimpl
     def agl_kind():
         return [
-            KindSpec("judge", contract="acme_kinds.judge:Judge", summary="scores an answer"),
-            KindSpec("mascot", spec="acme_kinds.mascot:MascotSpec", summary="a picture"),
-            KindSpec("filter", spec="acme_kinds.filters:FilterSpec", summary="changes a text"),
+            KindSpec("judge", contract="acme_kinds.judge:Judge", summary="scores an answer", api=1),
+            KindSpec("mascot", spec="acme_kinds.mascot:MascotSpec", summary="a picture", api=1),
+            KindSpec("filter", spec="acme_kinds.filters:FilterSpec", summary="text", api=1),
         ]
     """,
     "acme_kinds/judge.py": """
@@ -72,15 +72,16 @@ PARTS = {
             factory="acme_parts.strict:Strict",
             config="acme_parts.strict:StrictConfig",
             summary="Scores with 0 or 1",
+            api=1,
         )
 
     @hookimpl
     def agl_mascot():
-        return MascotSpec("owl", picture="acme_parts.strict:OWL")
+        return MascotSpec("owl", picture="acme_parts.strict:OWL", api=1)
 
     @hookimpl
     def agl_filter():
-        return [FilterSpec(name, module=f"acme_parts.{name}") for name in ("lower", "upper")]
+        return [FilterSpec(name, module=f"acme_parts.{name}", api=1) for name in ("lower", "upper")]
     """,
     "acme_parts/strict.py": """
     from acme_kinds.judge import Judge

@@ -11,4 +11,5 @@ def agl_adapter() -> ComponentSpec:
         factory="agl_adapter_trajectory.adapter:TraceToTrajectory",
         config="agl_adapter_trajectory.config:TrajectoryConfig",
         summary="Calls that continue each other token by token, as one row each",
+        api=1,
     )

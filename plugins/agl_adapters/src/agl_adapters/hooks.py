@@ -12,6 +12,7 @@ def agl_adapter() -> list[ComponentSpec]:
             factory="agl_adapters.messages:TraceToMessages",
             config="agl_adapters.config:MessagesConfig",
             summary="Conversations in OpenAI's chat format",
+            api=1,
         ),
         ComponentSpec(
             kind="adapter",
@@ -19,6 +20,7 @@ def agl_adapter() -> list[ComponentSpec]:
             factory="agl_adapters.proxy_triplet:LlmProxyTraceToTriplet",
             config="agl_adapters.config:ProxyTripletConfig",
             summary="One triplet per call that went through an LLM proxy",
+            api=1,
         ),
         ComponentSpec(
             kind="adapter",
@@ -26,5 +28,6 @@ def agl_adapter() -> list[ComponentSpec]:
             factory="agl_adapters.triplet:TracerTraceToTriplet",
             config="agl_adapters.config:TripletConfig",
             summary="One triplet per model call that a tracer recorded",
+            api=1,
         ),
     ]

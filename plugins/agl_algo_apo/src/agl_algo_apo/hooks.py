@@ -13,4 +13,5 @@ def agl_algorithm() -> ComponentSpec:
         factory="agl_algo_apo.algorithm:APO",
         config="agl_algo_apo.config:APOConfig",
         summary="improves a prompt: a model criticises and edits it, beam search chooses",
+        api=1,
     )

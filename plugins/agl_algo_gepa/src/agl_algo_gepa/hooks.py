@@ -13,4 +13,5 @@ def agl_algorithm() -> ComponentSpec:
         factory="agl_algo_gepa.algorithm:GEPA",
         config="agl_algo_gepa.config:GEPAConfig",
         summary="evolves an agent's prompts: a model reflects on runs, a Pareto front chooses",
+        api=1,
     )

@@ -13,4 +13,5 @@ def agl_algorithm() -> ComponentSpec:
         factory="agl_algo_grpo.algorithm:GRPO",
         config="agl_algo_grpo.config:GRPOConfig",
         summary="trains a language model by GRPO, on one GPU or a CPU",
+        api=1,
     )

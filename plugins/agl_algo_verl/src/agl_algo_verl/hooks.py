@@ -13,6 +13,7 @@ def agl_algorithm() -> ComponentSpec:
         factory="agl_algo_verl.algorithm:VERL",
         config="agl_algo_verl.config:VERLConfig",
         summary="trains a language model by reinforcement learning, on verl's trainer",
+        api=1,
     )
 
 
@@ -22,4 +23,5 @@ def agl_check() -> CheckSpec:
         name="verl",
         check="agl_algo_verl.check:check_versions",
         summary="Versions that do not work with verl",
+        api=1,
     )

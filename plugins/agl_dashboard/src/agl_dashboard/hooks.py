@@ -12,6 +12,7 @@ def agl_app() -> AppSpec:
         # The files hold no data. The page asks for a token and sends it with each API request.
         scope="public",
         summary="Web page: live rollouts, traces, rewards, training, workers, resources",
+        api=1,
     )
 
 
@@ -21,4 +22,5 @@ def agl_command() -> CommandSpec:
         name="dashboard",
         target="agl_dashboard.cli:dashboard",
         summary="Show a store, from a file or a server, as a web page",
+        api=1,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agl_core.doctor import Finding, Severity
 from agl_core.errors import MissingDependencyError, StoreUnavailableError
 from agl_core.plugins import CheckSpec, PluginRecord, get_registry, package_of
-from agl_doctor.examine import examine
+from agl_doctor.examine import Examined, examine
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -23,22 +23,26 @@ def check_plugins(timeout: float = 60.0) -> list[Finding]:
     """
     registry = get_registry()
     examined = examine(registry.records, timeout=timeout)
-    good = [plugin.key for plugin in examined if plugin.status == "ok"]
+    good = [plugin.key for plugin in examined if plugin.status in ("ok", "warning")]
     return [
         Finding("ok", "plugins", f"{len(good)} plugins load", ids=tuple(good)),
         *(Finding("warning", "switches", warning) for warning in registry.warnings),
-        *(
-            Finding(
-                _SEVERITIES.get(plugin.status, "error"),
-                "plugin",
-                f"{plugin.key} of {plugin.dist} {plugin.version} is {plugin.status}: {plugin.note}",
-                f"pip install --upgrade {plugin.dist}, or AGL_DISABLE_PLUGINS={plugin.key}",
-                (plugin.key,),
-            )
-            for plugin in examined
-            if plugin.status != "ok"
-        ),
+        *(_finding(plugin) for plugin in examined if plugin.status != "ok"),
     ]
+
+
+def _finding(plugin: Examined) -> Finding:
+    who = f"{plugin.key} of {plugin.dist} {plugin.version}"
+    if plugin.status == "warning":
+        todo = f"tell the author of {plugin.dist}"
+        return Finding("warning", "plugin", f"{who}: {plugin.note}", todo, (plugin.key,))
+    return Finding(
+        _SEVERITIES.get(plugin.status, "error"),
+        "plugin",
+        f"{who} is {plugin.status}: {plugin.note}",
+        f"pip install --upgrade {plugin.dist}, or AGL_DISABLE_PLUGINS={plugin.key}",
+        (plugin.key,),
+    )
 
 
 def run_plugin_checks() -> list[Finding]:

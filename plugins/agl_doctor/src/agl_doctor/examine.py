@@ -29,7 +29,8 @@ class Examined:
         key: Name of the plugin's entry point.
         dist: Distribution that provides it.
         version: Version of that distribution.
-        status: Status of the record after loading.
+        status: Status of the record after loading, or ``warning``: the plugin can be used, and its
+            author should mend something.
         note: Description of the problem, or a remark; may be empty.
         seconds: Time to import (and build) the plugin; 0 if it was not loaded.
     """
@@ -78,7 +79,7 @@ def _examine(record: PluginRecord, timeout: float, build: bool) -> Examined:
             return _finding(record, "broken", note, seconds)
         found = json.loads(report.read_text(encoding="utf-8"))
     status, note = found["status"], found["note"]
-    if status == "ok" and record.status == "conflict":
+    if status in ("ok", "warning") and record.status == "conflict":
         status, note = "conflict", record.error
     return _finding(record, status, note, found["seconds"])
 

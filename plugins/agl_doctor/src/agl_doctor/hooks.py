@@ -9,4 +9,5 @@ def agl_command() -> CommandSpec:
         name="doctor",
         target="agl_doctor.doctor_command:doctor",
         summary="Check the environment, the plugins and a store",
+        api=1,
     )

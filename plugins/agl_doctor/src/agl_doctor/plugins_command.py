@@ -14,7 +14,9 @@ from agl_core.plugins import canonical_name, get_registry
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @kind_option
 @click.option("--dist", metavar="NAME", help="Only plugins of this distribution.")
-@click.option("--strict", is_flag=True, help="Exit with 1 for conflicts and old plugins, too.")
+@click.option(
+    "--strict", is_flag=True, help="Exit with 1 for warnings, conflicts and old plugins, too."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.1),
@@ -48,5 +50,7 @@ def plugins_doctor(
     else:
         rows = [[f.key, f.status, f.dist, f.version, f"{f.seconds:.2f}", f.note] for f in examined]
         print_table(["plugin", "status", "distribution", "version", "seconds", "note"], rows)
-    harmless = ("ok", "disabled") if strict else ("ok", "disabled", "conflict", "incompatible")
+    harmless = ["ok", "disabled"]
+    if not strict:
+        harmless += ["warning", "conflict", "incompatible"]
     return int(any(one.status not in harmless for one in examined))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 from agl_core.errors import (
@@ -22,32 +24,51 @@ from agl_core.errors import (
 from agl_core.plugins import (
     Blueprint,
     ComponentSpec,
+    PluginApiWarning,
     PluginRecord,
     Registry,
+    api_remark,
     contract_of,
     get_registry,
     import_named,
 )
 
 
-def probe(record: PluginRecord, *, build: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is to be said about a plugin that can be used.
+
+    Attributes:
+        warnings: What its author should mend.
+        note: A remark; usually empty.
+    """
+
+    warnings: tuple[str, ...] = ()
+    note: str = ""
+
+
+def probe(record: PluginRecord, *, build: bool) -> Report:
     """Load a plugin: its spec, and the objects that the spec names.
 
     Args:
         record: The plugin.
         build: Whether to also build the component, if it needs no options.
 
-    Returns:
-        A remark about the plugin; usually empty.
-
     Raises:
         AglError: The plugin is unusable.
     """
     kinds = [each for each in get_registry().of_kind("kind") if each != record]
     registry = Registry([*kinds, record])
-    spec = registry.load(record)
-    spec.resolve(record)
-    return _build(record, spec) if build and isinstance(spec, ComponentSpec) else ""
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always", PluginApiWarning)
+        spec = registry.load(record)
+        spec.resolve(record)
+        note = _build(record, spec) if build and isinstance(spec, ComponentSpec) else ""
+    found = [str(each.message) for each in raised if issubclass(each.category, PluginApiWarning)]
+    found += filter(None, [api_remark(spec.api), *spec.remarks(record)])
+    if not note and registry.kind(record.kind).experimental:
+        note = f"the kind {record.kind!r} is experimental"
+    return Report(tuple(dict.fromkeys(found)), note)
 
 
 def _build(record: PluginRecord, spec: ComponentSpec) -> str:
@@ -72,7 +93,9 @@ def main(report: str, plugin: str, build: str) -> None:
     start = time.perf_counter()
     status, note = "ok", ""
     try:
-        note = probe(record, build=build == "build")
+        said = probe(record, build=build == "build")
+        status = "warning" if said.warnings else "ok"
+        note = "; ".join(filter(None, (*said.warnings, said.note)))
     except PluginIncompatibleError as error:
         status, note = "incompatible", str(error)
     except AglError as error:

@@ -9,4 +9,5 @@ def agl_environment() -> EnvironmentSpec:
         name="gymnasium",
         load="agl_env_gymnasium.environment:load",
         summary="Environments of Gymnasium in text form",
+        api=1,
     )

@@ -9,4 +9,5 @@ def agl_environment() -> EnvironmentSpec:
         name="openenv",
         load="agl_env_openenv.environment:load",
         summary="Environment servers of OpenEnv",
+        api=1,
     )

@@ -9,4 +9,5 @@ def agl_environment() -> EnvironmentSpec:
         name="verifiers",
         load="agl_env_verifiers.environment:load",
         summary="Environments of the verifiers library",
+        api=1,
     )

@@ -11,6 +11,7 @@ def agl_execution() -> ComponentSpec:
         factory="agl_exec_cs:ClientServerExecutionStrategy",
         config="agl_exec_cs.config:ClientServerConfig",
         summary="Runners as processes, here and on other machines, around a store server",
+        api=1,
     )
 
 
@@ -21,10 +22,12 @@ def agl_command() -> list[CommandSpec]:
             name="algorithm",
             target="agl_exec_cs.cli:algorithm",
             summary="Run the algorithm of a train file for runners elsewhere",
+            api=1,
         ),
         CommandSpec(
             name="runner",
             target="agl_exec_cs.cli:runner",
             summary="Run the agent of a train file for an algorithm elsewhere",
+            api=1,
         ),
     ]

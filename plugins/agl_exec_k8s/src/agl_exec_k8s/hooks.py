@@ -11,4 +11,5 @@ def agl_execution() -> ComponentSpec:
         factory="agl_exec_k8s:KubernetesExecutionStrategy",
         config="agl_exec_k8s.config:KubernetesConfig",
         summary="Runners as pods of a Kubernetes cluster, around a store server",
+        api=1,
     )

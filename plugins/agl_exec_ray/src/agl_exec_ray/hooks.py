@@ -11,4 +11,5 @@ def agl_execution() -> ComponentSpec:
         factory="agl_exec_ray:RayExecutionStrategy",
         config="agl_exec_ray.config:RayConfig",
         summary="Runners as actors of a Ray cluster, around a store server",
+        api=1,
     )

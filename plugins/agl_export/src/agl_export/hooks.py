@@ -9,4 +9,5 @@ def agl_command() -> CommandSpec:
         name="export",
         target="agl_export.cli:export",
         summary="Write recorded rollouts as datasets for fine-tuning",
+        api=1,
     )

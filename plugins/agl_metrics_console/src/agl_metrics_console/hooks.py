@@ -12,6 +12,7 @@ def agl_metrics() -> list[ComponentSpec]:
             factory="agl_metrics_console:ConsoleMetrics",
             config="agl_metrics_console:ConsoleConfig",
             summary="Rates and percentiles as lines of the log",
+            api=1,
         ),
         ComponentSpec(
             kind="metrics",
@@ -19,5 +20,6 @@ def agl_metrics() -> list[ComponentSpec]:
             factory="agl_metrics_console:MultiMetrics",
             config="agl_metrics_console:MultiConfig",
             summary="Several backends as one",
+            api=1,
         ),
     ]

@@ -11,4 +11,5 @@ def agl_metrics() -> ComponentSpec:
         factory="agl_metrics_mlflow:MlflowTracker",
         config="agl_metrics_mlflow:MlflowConfig",
         summary="Runs of agl in MLflow",
+        api=1,
     )

@@ -11,4 +11,5 @@ def agl_metrics() -> ComponentSpec:
         factory="agl_metrics_otel:OtelMetrics",
         config="agl_metrics_otel:OtelMetricsConfig",
         summary="Metrics over OTLP to an OpenTelemetry collector",
+        api=1,
     )

@@ -11,6 +11,7 @@ def agl_metrics() -> ComponentSpec:
         factory="agl_metrics_prometheus:PrometheusMetrics",
         config="agl_metrics_prometheus:PrometheusConfig",
         summary="Metrics that Prometheus scrapes, merged from all processes",
+        api=1,
     )
 
 
@@ -21,6 +22,7 @@ def agl_app() -> AppSpec:
         path="/v1/prometheus",
         factory="agl_metrics_prometheus.page:metrics_page",
         summary="Metrics for Prometheus",
+        api=1,
     )
 
 
@@ -30,4 +32,5 @@ def agl_command() -> CommandSpec:
         name="prometheus",
         target="agl_metrics_prometheus.cli:prometheus",
         summary="Serve the metrics of other processes for Prometheus",
+        api=1,
     )

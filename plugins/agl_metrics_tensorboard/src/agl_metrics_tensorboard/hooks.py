@@ -11,4 +11,5 @@ def agl_metrics() -> ComponentSpec:
         factory="agl_metrics_tensorboard:TensorBoardTracker",
         config="agl_metrics_tensorboard:TensorBoardConfig",
         summary="Runs of agl as event files of TensorBoard",
+        api=1,
     )

@@ -11,4 +11,5 @@ def agl_metrics() -> ComponentSpec:
         factory="agl_metrics_wandb:WandbTracker",
         config="agl_metrics_wandb:WandbConfig",
         summary="Runs of agl in Weights & Biases, also offline",
+        api=1,
     )

@@ -12,6 +12,7 @@ def agl_proxy() -> ComponentSpec:
         config="agl_proxy_direct:DirectProxyConfig",
         capabilities=frozenset({"streaming", "token_ids", "translation"}),
         summary="LLM proxy for servers of OpenAI's and Anthropic's protocols, with exact capture",
+        api=1,
     )
 
 
@@ -21,6 +22,7 @@ def agl_command() -> CommandSpec:
         name="proxy",
         target="agl_proxy_direct.cli:proxy",
         summary="Serve an LLM proxy that records model calls",
+        api=1,
     )
 
 
@@ -37,6 +39,7 @@ def agl_provider() -> list[ProviderSpec]:
             logprobs=True,
             stream_usage=True,
             summary="vLLM, or another server that returns token ids as vLLM does",
+            api=1,
         ),
         ProviderSpec(
             name="openai",
@@ -44,6 +47,7 @@ def agl_provider() -> list[ProviderSpec]:
             api_base="https://api.openai.com/v1",
             stream_usage=True,
             summary="OpenAI's API",
+            api=1,
         ),
         ProviderSpec(
             name="anthropic",
@@ -52,5 +56,6 @@ def agl_provider() -> list[ProviderSpec]:
             auth="x-api-key",
             headers=(("anthropic-version", "2023-06-01"),),
             summary="Anthropic's API",
+            api=1,
         ),
     ]

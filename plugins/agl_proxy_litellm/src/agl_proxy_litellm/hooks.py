@@ -12,6 +12,7 @@ def agl_proxy() -> ComponentSpec:
         config="agl_proxy_direct:DirectProxyConfig",
         capabilities=frozenset({"streaming", "token_ids", "translation"}),
         summary="LLM proxy for LiteLLM's providers, with exact capture",
+        api=1,
     )
 
 
@@ -21,4 +22,5 @@ def agl_dialect() -> DialectSpec:
         name="litellm",
         dialect="agl_proxy_litellm.dialect:LITELLM",
         summary="Spans of LiteLLM's OpenTelemetry callback",
+        api=1,
     )

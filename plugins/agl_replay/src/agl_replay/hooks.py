@@ -9,4 +9,5 @@ def agl_command() -> CommandSpec:
         name="replay",
         target="agl_replay.cli:replay",
         summary="Run an agent again on a recorded rollout",
+        api=1,
     )

@@ -13,4 +13,5 @@ def agl_llm_server() -> ComponentSpec:
         factory="agl_server_hf.server:HFServer",
         config="agl_server_hf.config:HFServerConfig",
         summary="serves a Hugging Face model from PyTorch; for small models and for CPUs",
+        api=1,
     )

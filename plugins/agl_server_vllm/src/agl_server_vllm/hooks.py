@@ -14,6 +14,7 @@ def agl_llm_server() -> ComponentSpec:
         config="agl_server_vllm.config:VLLMConfig",
         capabilities=frozenset({"weights", "token_ids"}),
         summary="vLLM, in this environment or another",
+        api=1,
     )
 
 
@@ -23,6 +24,7 @@ def agl_check() -> CheckSpec:
         name="vllm",
         check="agl_server_vllm.check:check_versions",
         summary="Releases of vLLM that do not return token ids",
+        api=1,
     )
 
 
@@ -32,4 +34,5 @@ def agl_command() -> CommandSpec:
         name="vllm",
         target="agl_server_vllm.command:vllm",
         summary="Serve a model with vLLM until Ctrl+C.",
+        api=1,
     )

@@ -9,4 +9,5 @@ def agl_command() -> CommandSpec:
         name="simulate",
         target="agl_simulate.cli:simulate",
         summary="Predict the throughput of a cluster from recorded rollouts",
+        api=1,
     )

@@ -12,6 +12,7 @@ def agl_store() -> ComponentSpec:
         config="agl_store_http.client.config:ClientConfig",
         capabilities=frozenset({"thread_safe", "async_safe", "zero_copy", "events"}),
         summary="A store server, wherever it runs",
+        api=1,
     )
 
 
@@ -21,6 +22,7 @@ def agl_command() -> CommandSpec:
         name="store",
         target="agl_store_http.cli.store:store",
         summary="Serve a store over HTTP, and make access tokens for it",
+        api=1,
     )
 
 
@@ -30,4 +32,5 @@ def agl_check() -> CheckSpec:
         name="port",
         check="agl_store_http.check:check_port",
         summary="Whether the default port of a store server is free",
+        api=1,
     )

@@ -12,4 +12,5 @@ def agl_store() -> ComponentSpec:
         config="agl_store_mongo.config:MongoConfig",
         capabilities=frozenset({"thread_safe", "durable", "processes", "events"}),
         summary="MongoDB; any number of machines share it, everything survives a crash",
+        api=1,
     )

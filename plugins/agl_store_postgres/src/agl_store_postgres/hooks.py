@@ -12,6 +12,7 @@ def agl_store() -> ComponentSpec:
         config="agl_store_postgres.config:PostgresConfig",
         capabilities=frozenset({"thread_safe", "durable", "processes", "events"}),
         summary="PostgreSQL; any number of machines share it, everything survives a crash",
+        api=1,
     )
 
 
@@ -22,4 +23,5 @@ def agl_check() -> CheckSpec:
         check="agl_store_postgres.check:check_server",
         summary="Whether the PostgreSQL server of a store is recent enough and set up well",
         reads_store=True,
+        api=1,
     )

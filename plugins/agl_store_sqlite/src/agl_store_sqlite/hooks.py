@@ -12,4 +12,5 @@ def agl_store() -> ComponentSpec:
         config="agl_store_sqlite.config:SqliteConfig",
         capabilities=frozenset({"thread_safe", "durable", "processes", "events"}),
         summary="one file on this machine; everything survives a crash",
+        api=1,
     )

@@ -9,6 +9,7 @@ def agl_command() -> CommandSpec:
         name="trace",
         target="agl_trace.cli:trace",
         summary="Show a rollout as a tree of its spans",
+        api=1,
     )
 
 
@@ -19,4 +20,5 @@ def agl_check() -> CheckSpec:
         check="agl_trace.check:check_store",
         reads_store=True,
         summary="Why rollouts do not progress, and what traces lack",
+        api=1,
     )

@@ -11,6 +11,7 @@ def agl_tracer() -> ComponentSpec:
         factory="agl_tracer_agentops:AgentOpsTracer",
         config="agl_tracer_agentops:AgentOpsTracerConfig",
         summary="the AgentOps SDK's instrumentation, kept local, with token ids",
+        api=1,
     )
 
 
@@ -20,4 +21,5 @@ def agl_dialect() -> DialectSpec:
         name="agentops",
         dialect="agl_tracer_agentops.dialect:AGENTOPS",
         summary="Agents in spans of AgentOps' instrumentation",
+        api=1,
     )

@@ -11,6 +11,7 @@ def agl_tracer() -> ComponentSpec:
         factory="agl_tracer_weave:WeaveTracer",
         config="agl_tracer_weave:WeaveTracerConfig",
         summary="the Weave SDK, whose calls are kept local and stored as spans",
+        api=1,
     )
 
 
@@ -20,4 +21,5 @@ def agl_dialect() -> DialectSpec:
         name="weave",
         dialect="agl_tracer_weave.dialect:WEAVE",
         summary="Agents in spans of Weave's integrations",
+        api=1,
     )

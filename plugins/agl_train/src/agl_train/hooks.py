@@ -10,10 +10,12 @@ def agl_command() -> list[CommandSpec]:
             name="eval",
             target="agl_train.eval_command:evaluate",
             summary="Score the agent that a file describes, changing nothing",
+            api=1,
         ),
         CommandSpec(
             name="train",
             target="agl_train.train_command:train",
             summary="Train the agent that a file describes",
+            api=1,
         ),
     ]

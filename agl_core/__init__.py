@@ -17,20 +17,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from agl_core import lazy
 from agl_core._exports import HOMES, PLUGIN_HOMES
 
 __version__ = "0.1.0"
 
 __all__ = sorted(HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
-
-lazy.provide("spans of the OpenTelemetry SDK", "agl_core.otel._convert:to_span")
-lazy.provide("resource types", "agl_core.plugins:load_resource_type")
-lazy.provide("replay", "agl_replay:replay")
-lazy.provide("replayed agent", "agl_replay.attempt:replayed_agent")
-lazy.provide("recording of suites", "agl_replay.evaluation:record_evaluation")
-lazy.provide("recordings of a suite", "agl_replay.suites:named_recordings")
-lazy.provide("replay of suites", "agl_replay.evaluation:replay_evaluation")
 
 
 def __getattr__(name: str) -> Any:

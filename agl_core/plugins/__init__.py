@@ -34,6 +34,7 @@ from agl_core.plugins._extensions import (
     EnvironmentSpec,
     HookSpec,
     ProviderSpec,
+    ReplayerSpec,
     ResourceSpec,
 )
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
@@ -95,6 +96,7 @@ __all__ = [
     "PluginStatus",
     "ProviderSpec",
     "Registry",
+    "ReplayerSpec",
     "ResourceSpec",
     "Spec",
     "Switches",

@@ -67,6 +67,20 @@ class HookSpec(ModuleSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayerSpec(ModuleSpec):
+    """A replayer: repeats recorded rollouts, and keeps suites of them.
+
+    Experimental: a release may change it.
+
+    Attributes:
+        module: ``"package.module"`` with implementations of :class:`agl_core.runner.ReplayHooks`;
+            imported when a rollout or a suite is replayed.
+    """
+
+    hooks: ClassVar[str] = "agl_core.runner:ReplayHooks"
+
+
+@dataclass(frozen=True, slots=True)
 class DialectSpec(Spec):
     """A span vocabulary: the attributes in which a tracer or proxy writes model calls and agents.
 

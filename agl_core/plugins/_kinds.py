@@ -104,6 +104,13 @@ KIND_SPECS: Final = {
             "plugin's name.",
         ),
         KindSpec(
+            "replayer",
+            spec="agl_core.plugins:ReplayerSpec",
+            summary="repeats recorded rollouts",
+            called="Called when a rollout or a suite of rollouts is replayed or recorded.",
+            experimental=True,
+        ),
+        KindSpec(
             "kind",
             spec="agl_core.plugins:KindSpec",
             summary="a kind of plugins",

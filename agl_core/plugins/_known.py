@@ -35,7 +35,7 @@ PACKAGES: Final[dict[str, str]] = {
         "proxy.direct provider.anthropic provider.hosted_vllm provider.openai command.proxy"
     ),
     "agl-proxy-litellm": "proxy.litellm dialect.litellm",
-    "agl-replay": "command.replay",
+    "agl-replay": "command.replay replayer.recorded",
     "agl-server-hf": "llm_server.hf",
     "agl-server-vllm": "llm_server.vllm check.vllm command.vllm",
     "agl-simulate": "command.simulate",

@@ -61,6 +61,7 @@ class Loader:
         self._added = kinds
         self._kinds: dict[str, KindSpec] = {}
         self._spec_types: dict[str, type[Spec]] = {}
+        self._with_hooks: set[str] = set()
         self._manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
         self._lock = threading.RLock()
         for spec in KIND_SPECS.values():
@@ -111,8 +112,14 @@ class Loader:
                     raise broken(record, error) from error
             return self._kinds[name]
 
-    def hook(self, name: str, modules: Sequence[object]) -> pluggy.HookCaller:
-        """Return a hook that calls only the implementations of these modules, in their order."""
+    def hook_of_kind(self, kind: str, name: str, modules: Sequence[object]) -> pluggy.HookCaller:
+        """Return a hook of a kind of modules that calls only these modules, in their order."""
+        with self._lock:
+            self.kind(kind)
+            self._add_hooks_of(kind)
+        return self._hook(name, modules)
+
+    def _hook(self, name: str, modules: Sequence[object]) -> pluggy.HookCaller:
         with self._lock:
             for module in reversed(modules):  # pluggy calls first what was registered last
                 self._register(module)
@@ -121,10 +128,15 @@ class Loader:
 
     def _add_kind(self, spec: KindSpec, spec_type: type[Spec]) -> None:
         self._manager.add_hookspecs(spec.hookspecs())
-        if issubclass(spec_type, ModuleSpec):
-            self._manager.add_hookspecs(import_object(spec_type.hooks))
         self._kinds[spec.name] = spec
         self._spec_types[spec.name] = spec_type
+
+    def _add_hooks_of(self, kind: str) -> None:
+        """Add the hookspecs of a kind of modules, which may import much, when they are used."""
+        spec_type = self._spec_types[kind]
+        if issubclass(spec_type, ModuleSpec) and kind not in self._with_hooks:
+            self._manager.add_hookspecs(import_object(spec_type.hooks))
+            self._with_hooks.add(kind)
 
     def _register(self, module: object) -> None:
         if self._manager.is_registered(module):
@@ -141,18 +153,19 @@ class Loader:
         """Refuse a module that implements unknown hooks; pluggy's own check is of all modules."""
         added = {hook_of(kind): kind for kind in self._added}
         for hook in self._manager.get_hookcallers(module) or ():
-            kind = added.get(hook.name)
-            if kind is not None and not hook.has_spec():
+            if hook.name in added:
                 try:
-                    self.kind(kind)
+                    self.kind(added[hook.name])
                 except PluginError:
                     continue  # reported with the plugins of that kind
+            for kind in () if hook.has_spec() else tuple(self._kinds):
+                self._add_hooks_of(kind)
             mine = [each for each in hook.get_hookimpls() if each.plugin is module]
             if not hook.has_spec() and not all(each.optionalhook for each in mine):
                 raise pluggy.PluginValidationError(module, f"unknown hook {hook.name!r}")
 
     def _call(self, record: PluginRecord, module: ModuleType) -> Any:
-        hook = self.hook(hook_of(record.kind), [module])
+        hook = self._hook(hook_of(record.kind), [module])
         if not hook.get_hookimpls():
             raise unusable(record, f"{record.value} has no @hookimpl function {hook.name}")
         return _choose(record, hook())

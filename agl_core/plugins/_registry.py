@@ -199,7 +199,7 @@ class Registry:
         if modules is None:
             modules = [each for _, one in self.resolved(kind) for each in one.get_plugins()]
             self._modules[kind] = modules
-        return self._loader().hook(name, modules)
+        return self._loader().hook_of_kind(kind, name, modules)
 
     def component(self, kind: str, name: str) -> tuple[PluginRecord, ComponentSpec]:
         """Return record and spec of a component by name; raises the errors of find and load."""

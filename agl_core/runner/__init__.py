@@ -4,6 +4,7 @@ from agl_core._known_errors import ERROR_TABLE, KnownErrors
 from agl_core.runner._agent_runner import LitAgentRunner
 from agl_core.runner._base import Runner, worker_name
 from agl_core.runner._hooks import Hook
+from agl_core.runner._replay import ReplayHooks, call_replayer, find_replayer
 from agl_core.runner._snapshot import system_snapshot
 from agl_core.runner._sync_calls import SyncCalls
 
@@ -12,8 +13,11 @@ __all__ = [
     "Hook",
     "KnownErrors",
     "LitAgentRunner",
+    "ReplayHooks",
     "Runner",
     "SyncCalls",
+    "call_replayer",
+    "find_replayer",
     "system_snapshot",
     "worker_name",
 ]

@@ -11,7 +11,6 @@ import anyio
 
 from agl_core._known_errors import KnownErrors
 from agl_core.errors import AgentCancelledError, InvalidArgumentError
-from agl_core.lazy import service
 from agl_core.runner._attempt import AttemptRun, Workplace
 from agl_core.runner._base import Runner, worker_name
 from agl_core.runner._claims import Claims
@@ -19,6 +18,7 @@ from agl_core.runner._final_status import CANCELLED_TIMEOUT
 from agl_core.runner._heartbeat import Heartbeat, HeartbeatMode
 from agl_core.runner._hooks import Hooks
 from agl_core.runner._oversight import Oversight
+from agl_core.runner._replay import call_replayer
 from agl_core.runner._reporting import Progress, report_end, report_start
 from agl_core.runner._slots import LoopWatch, Slots, default_concurrency
 from agl_core.runner._snapshots import Snapshots
@@ -333,9 +333,22 @@ class LitAgentRunner(Runner[T]):
         return finished
 
     async def replay(self, rollout_id: str, **options: Any) -> Any:
-        """Run the agent on a recorded rollout of the store (``agl_replay.replay``)."""
-        replay = service("replay")
-        return await replay(self.get_agent(), rollout_id, self.get_store(), **options)
+        """Run the agent on a recorded rollout of the store, with the installed replayer.
+
+        Args:
+            rollout_id: The rollout.
+            **options: Options of the replayer, such as those of ``agl_replay.replay``.
+
+        Raises:
+            MissingDependencyError: No replayer is installed.
+        """
+        return await call_replayer(
+            "replay_rollout",
+            agent=self.get_agent(),
+            recorded=rollout_id,
+            store=self.get_store(),
+            options=options,
+        )
 
     def _worker(self) -> _WorkerParts:
         if self._parts is None:

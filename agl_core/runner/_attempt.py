@@ -29,9 +29,9 @@ from agl_core.errors import (
     AgentTimeoutError,
     ResourceMissingError,
 )
-from agl_core.lazy import service
 from agl_core.runner._final_status import write_final_status
 from agl_core.runner._keys import with_keys
+from agl_core.runner._replay import call_replayer
 from agl_core.runner._results import store_result
 from agl_core.runner._snapshots import Snapshots
 from agl_core.runner._sync_calls import Outcome, SyncCalls
@@ -150,7 +150,9 @@ class AttemptRun:
         agent = self.place.agent
         if self.rollout.config.replay is None:
             return nullcontext(agent)
-        return service("replayed agent")(agent, self.rollout, self.place.store)
+        return call_replayer(
+            "replay_attempt", agent=agent, rollout=self.rollout, store=self.place.store
+        )
 
     async def _resources(self) -> NamedResources:
         resources_id = self.rollout.resources_id

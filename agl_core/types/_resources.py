@@ -24,7 +24,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from agl_core import lazy
 from agl_core.errors import MissingDependencyError
 from agl_core.types._rollout import AttemptedRollout
 from agl_core.types._templates import fill_fields
@@ -80,8 +79,16 @@ def resource_types() -> dict[str, type[Resource]]:
 
     It includes the built-in classes, the registered ones, and those of installed plugins.
     """
-    lazy.service("resource types")(None)
+    _ask_plugins(None)
     return dict(_types)
+
+
+def _ask_plugins(name: str | None) -> None:
+    """Let the registry register a resource type that a plugin provides, or all of them."""
+    # Decoding knows the name first; the import upwards is one of two that the layers allow.
+    from agl_core.plugins import load_resource_type
+
+    load_resource_type(name)
 
 
 class OpaqueResource(Resource):
@@ -223,7 +230,7 @@ class _AnyResource:
                 "resource_type", "a resource needs a string under the key 'resource_type'"
             )
         if name not in _types:
-            lazy.service("resource types")(name)
+            _ask_plugins(name)
         return _types.get(name, OpaqueResource).model_validate(value)
 
     @classmethod

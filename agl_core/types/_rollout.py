@@ -28,7 +28,7 @@ FINISHED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"failed", "succe
 
 
 class ReplayConfig(BaseModel, frozen=True):
-    """A rollout whose model calls are answered from the recording of another; needs agl-replay."""
+    """A rollout that repeats the recording of another; needs a replayer, such as agl-replay."""
 
     rollout_id: str
     """The recorded rollout."""

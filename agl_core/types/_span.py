@@ -21,7 +21,7 @@ from pydantic import (
     StrictStr,
 )
 
-from agl_core import lazy, semconv
+from agl_core import semconv
 from agl_core.ids import new_span_id, new_trace_id
 
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ class Span(BaseModel):
         cls, src: ReadableSpan, rollout_id: str, attempt_id: str, sequence_id: int
     ) -> Span:
         """Convert a span of the OpenTelemetry SDK; see :func:`agl_core.otel._convert.to_span`."""
-        to_span = lazy.service("spans of the OpenTelemetry SDK")
+        # A method since version 0.3; the import upwards is one of two that the layers allow.
+        from agl_core.otel._convert import to_span
+
         return to_span(src, rollout_id, attempt_id, sequence_id)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""``agl eval --record`` and ``agl eval --replay``; agl-train calls these as services."""
+"""``agl eval --record`` and ``agl eval --replay``; agl-train calls these by hooks."""
 
 from __future__ import annotations
 

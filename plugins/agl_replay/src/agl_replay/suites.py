@@ -73,10 +73,7 @@ def task_name(recording: Recording) -> str:
 
 
 def named_recordings(path: Path) -> list[tuple[str, Recording]]:
-    """Return the recordings of a suite with the names of their tasks; errors as :func:`read_suite`.
-
-    The kit of conformance tests calls this as a service.
-    """
+    """Return the recordings of a suite by name of the task; raises as :func:`read_suite`."""
     return [(task_name(one), one) for one in read_suite(path).recordings]
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from agl_core.agent import LitAgent
-from agl_core.lazy import service
 
 if TYPE_CHECKING:
     from agl_replay import Recording, ReplayResult
@@ -53,7 +52,9 @@ def parametrize_recordings(metafunc: pytest.Metafunc) -> None:
     if mark is None or len(mark.args) != 1:
         raise pytest.UsageError(f'{where} needs @pytest.mark.agl_suite("suite.jsonl")')
     try:
-        named = service("recordings of a suite")(metafunc.definition.path.parent / mark.args[0])
+        from agl_core.runner import call_replayer
+
+        named = call_replayer("read_suite", path=metafunc.definition.path.parent / mark.args[0])
     except Exception as error:
         raise pytest.UsageError(f"{where}: {error}") from error
     names, recordings = zip(*named, strict=True)
@@ -69,10 +70,15 @@ def agl_recording(request: pytest.FixtureRequest) -> Recording:
 @pytest.fixture
 def agl_replay(agl_recording: Recording) -> Replay:
     """A function that runs an agent on the recorded rollout of this test (:class:`Replay`)."""
-    replay = service("replay")
+    from agl_core.runner import call_replayer
+
+    async def replay(agent: LitAgent[Any], options: dict[str, Any]) -> ReplayResult:
+        return await call_replayer(
+            "replay_rollout", agent=agent, recorded=agl_recording, store=None, options=options
+        )
 
     def run(agent: LitAgent[Any], *, strict: bool = True, **options: Any) -> ReplayResult:
-        result = asyncio.run(replay(agent, agl_recording, **options))
+        result = asyncio.run(replay(agent, options))
         if strict and not result.same:
             pytest.fail(str(result), pytrace=False)
         return result

@@ -10,7 +10,7 @@ import click
 
 from agl_core.cli import print_json, print_table
 from agl_core.errors import ConfigError, RunFailedError
-from agl_core.lazy import service
+from agl_core.runner import call_replayer, find_replayer
 from agl_train.failures import Failures
 from agl_train.runs import (
     RunRecord,
@@ -25,7 +25,11 @@ from agl_train.runs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from agl_core.algorithm import BatchOutcome
+    from agl_core.store import LightningStore
+    from agl_core.types import Resource
 
 CONFIDENCE = 0.95
 
@@ -107,14 +111,23 @@ def evaluate(
         raise click.UsageError(f"--replay excludes {others}: the suite has the tasks")
     if live and not live_from_divergence:
         raise click.UsageError("--live needs --live-from-divergence")
-    return service("replay of suites")(
-        file,
-        overrides,
-        replayed,
+    return call_replayer(
+        "replay_suite",
+        file=file,
+        overrides=overrides,
+        path=replayed,
         live_from_divergence=live_from_divergence,
         live=live,
         api_key=api_key,
         as_json=as_json,
+    )
+
+
+async def _record(
+    store: LightningStore, rollout_ids: Sequence[str], path: Path, given: Mapping[str, Resource]
+) -> list[str]:
+    return await call_replayer(
+        "record_suite", store=store, rollout_ids=rollout_ids, path=path, file_resources=given
     )
 
 
@@ -132,7 +145,8 @@ def _score(
     from agl_train.file import read_train_file
 
     # A missing package is reported before the run, not after it.
-    record_suite = None if suite is None else service("recording of suites")
+    if suite is not None:
+        find_replayer("record_suite")
     record = RunRecord(str(file))
     with report_failure(record, as_json):
         with blame(file):
@@ -159,10 +173,10 @@ def _score(
                     outcome: BatchOutcome = error.outcome  # printed below, with the causes
             failed = [one.rollout for one in outcome if one.rollout.status == "failed"]
             failures = asyncio.run(Failures.read(trainer.store, outcome.statuses(), failed))
-            if record_suite is not None:
+            if suite is not None:
                 ids = [one.rollout.rollout_id for one in outcome]
                 given = plan.resources or {}
-                left_out = asyncio.run(record_suite(trainer.store, ids, suite, given))
+                left_out = asyncio.run(_record(trainer.store, ids, suite, given))
                 for line in left_out:
                     click.echo(f"left out of {suite}: {line}", err=True)
                 count = f"{len(ids) - len(left_out)} of {len(ids)} rollouts"

@@ -41,6 +41,8 @@ class LightningEnvVar(StrEnum):
     """Comma-separated plugins to use; all others are disabled."""
     AGL_DISABLE_PLUGINS = "AGL_DISABLE_PLUGINS"
     """Comma-separated plugins to disable."""
+    AGL_TRACE_HOOKS = "AGL_TRACE_HOOKS"
+    """File to which each process appends its calls of plugins' hooks, as lines of JSON."""
 
 
 @overload

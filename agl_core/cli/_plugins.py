@@ -1,4 +1,4 @@
-"""The commands ``agl plugins list``, ``show``, ``doctor`` and ``new``."""
+"""The commands ``agl plugins list``, ``show``, ``doctor``, ``trace`` and ``new``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import click
 
 from agl_core.cli._kinds import kind_option
 from agl_core.cli._output import print_json, print_table
+from agl_core.cli._trace import trace
 from agl_core.errors import ConfigError, MissingDependencyError, PluginNotFoundError
 from agl_core.plugins import (
     KINDS,
@@ -51,6 +52,9 @@ class _Plugins(click.Group):
 @click.group(cls=_Plugins, epilog="Example: agl plugins list --kind store")
 def plugins() -> None:
     """List, describe and check plugins."""
+
+
+plugins.add_command(trace)
 
 
 @plugins.command("list", epilog="Example: agl plugins list --kind algorithm --all")

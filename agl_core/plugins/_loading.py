@@ -28,6 +28,7 @@ from agl_core.plugins._spec import (
     Spec,
     hook_of,
 )
+from agl_core.plugins._trace import watch
 
 
 class _HookModule(DriverManager[ModuleType]):
@@ -63,6 +64,7 @@ class Loader:
         self._spec_types: dict[str, type[Spec]] = {}
         self._with_hooks: set[str] = set()
         self._manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
+        watch(self._manager)
         self._lock = threading.RLock()
         for spec in KIND_SPECS.values():
             self._add_kind(spec, import_object(spec.spec))
@@ -190,6 +192,7 @@ def hook_manager(specs: type, plugin: object, name: str) -> pluggy.PluginManager
         pluggy.PluginValidationError: A hook is unknown, or has a parameter that its hookspec lacks.
     """
     manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
+    watch(manager)
     manager.add_hookspecs(specs)
     manager.register(plugin, name)
     manager.check_pending()

@@ -12,7 +12,7 @@ from agl_core.adapter._base import (
     TraceToTripletBase,
     read_reward,
 )
-from agl_core.adapter._dialects import AgentName, Dialect, MessageShape
+from agl_core.adapter._dialects import AgentName, Dialect, MessageShape, dialect_mistakes
 from agl_core.adapter._report import AdapterReport, Reason, Repair
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Repair",
     "TraceAdapter",
     "TraceToTripletBase",
+    "dialect_mistakes",
     "read_reward",
 ]
 

@@ -10,8 +10,9 @@ attributes below it in dotted keys. The later parts are keys or list positions i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Final, cast
 
 Paths = tuple[str, ...]
 
@@ -106,3 +107,52 @@ class Dialect:
     """Keys to leave out of the request's metadata, because another field holds them."""
     response: Paths = ()
     response_without: Paths = ()
+
+
+def dialect_mistakes(dialect: Dialect) -> list[str]:
+    """Return what is wrong with the values of a dialect, one line for each field.
+
+    A dialect is data of another author, who may not check types. Values that pass can be used to
+    read any span.
+    """
+    return list(_mistakes(dialect, ""))
+
+
+def _mistakes(record: Any, prefix: str) -> Iterator[str]:
+    for field in fields(record):
+        value: object = getattr(record, field.name)
+        where = f"{prefix}{field.name}"
+        if field.name == "agents":
+            yield from _agent_mistakes(value)
+        elif isinstance(field.default, MessageShape):
+            if isinstance(value, MessageShape):
+                yield from _mistakes(value, f"{where}.")
+            else:
+                yield f"{where} is a {type(value).__name__}, not a MessageShape"
+        elif isinstance(field.default, tuple):
+            if not _is_paths(value):
+                yield f"{where} is {value!r}, not a tuple of texts that are not empty"
+        elif not isinstance(value, str) or (field.default is MISSING and not value):
+            yield f"{where} is {value!r}, not a text"
+
+
+def _agent_mistakes(agents: object) -> Iterator[str]:
+    if not isinstance(agents, tuple):
+        yield f"agents is {agents!r}, not a tuple of AgentNames"
+        return
+    for agent in cast("tuple[object, ...]", agents):
+        if not isinstance(agent, AgentName):
+            yield f"agents has {agent!r}, which is not an AgentName"
+            continue
+        texts: list[object] = [agent.key, agent.span_name]
+        where = cast("object", agent.where)
+        pair = where is None or (isinstance(where, tuple) and len(cast("Paths", where)) == 2)
+        texts += cast("Paths", where) if pair and where is not None else ()
+        if not pair or not all(isinstance(text, str) for text in texts):
+            yield f"agents has {agent!r}, whose values are not texts"
+
+
+def _is_paths(value: object) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    return all(isinstance(path, str) and path for path in cast("tuple[object, ...]", value))

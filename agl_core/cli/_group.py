@@ -7,12 +7,19 @@ plugin affects only its own line in the help.
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from agl_core.errors import PluginError, PluginNotFoundError
 from agl_core.plugins import PluginRecord, get_registry, reset_registry
 from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING
+
+_PATIENCE: Final = 0.5
+"""Longest wait for one hook module in the help, in seconds; most import in a few milliseconds."""
 
 
 class PluginGroup(click.Group):
@@ -28,15 +35,7 @@ class PluginGroup(click.Group):
             raise click.UsageError(str(error).replace("is installed", "exists"), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        registry = get_registry()
-        rows: list[tuple[str, str]] = []
-        for name in self.list_commands(ctx):
-            try:
-                spec = registry.load(registry.find("command", name))
-            except PluginError:
-                rows.append((name, "(not usable, see `agl plugins doctor`)"))
-            else:
-                rows.append((name, spec.summary))
+        rows = list(_summaries(self.list_commands(ctx)).items())
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -55,6 +54,50 @@ def load_command(record: PluginRecord) -> click.Command:
         PluginBrokenError: The command does not import, or is not a click command.
     """
     return get_registry().load(record).resolve(record)
+
+
+def _summaries(names: Sequence[str]) -> dict[str, str]:
+    """Return the summaries of commands, without waiting for hook modules that import slowly.
+
+    A thread loads them in order. If one takes longer than :data:`_PATIENCE`, another thread goes on
+    with the next.
+    """
+    found: dict[str, str] = {}
+    late: set[str] = set()
+    waiting = deque(names)
+    changed = threading.Condition()
+
+    def load() -> None:
+        while True:
+            with changed:
+                if not waiting:
+                    return
+                name = waiting.popleft()
+            summary = _summary(name)
+            with changed:
+                found[name] = summary
+                changed.notify()
+                if name in late:
+                    return  # another thread has taken over
+
+    while waiting:
+        # A daemon: the help does not wait at its end for a module that still imports.
+        threading.Thread(target=load, daemon=True).start()
+        with changed:
+            while len(found.keys() | late) < len(names):
+                if not changed.wait(_PATIENCE):
+                    late.update(set(names).difference(found, waiting))
+                    break
+    slow = "(imports slowly, see `agl plugins doctor`)"
+    return {name: found.get(name, slow) for name in names}
+
+
+def _summary(name: str) -> str:
+    registry = get_registry()
+    try:
+        return registry.load(registry.find("command", name)).summary
+    except (PluginError, KeyboardInterrupt):
+        return "(not usable, see `agl plugins doctor`)"
 
 
 def _first_command(args: list[str]) -> int:

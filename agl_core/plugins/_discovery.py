@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Final
 
 from agl_core.plugins._kinds import KINDS
+from agl_core.plugins._known import package_of
 from agl_core.plugins._records import (
     CORE_DISTRIBUTION,
     PluginRecord,
@@ -167,20 +168,26 @@ def _settle_conflicts(records: list[PluginRecord]) -> Iterator[PluginRecord]:
     for _, group in groupby(records, key=lambda record: (record.kind, record.name)):
         rivals = list(group)
         usable = [record for record in rivals if record.status == "ok"]
-        owned = any(record.builtin for record in rivals)
+        builtin = any(record.builtin for record in rivals)
+        owner = CORE_DISTRIBUTION if builtin else package_of(rivals[0].kind, rivals[0].name)
         for record in rivals:
-            if record.status != "ok" or record.builtin or (len(usable) == 1 and not owned):
+            if record.status != "ok":
                 yield record
-            elif owned:
+            elif owner and record.dist != owner:
+                whose = "a built-in" if builtin else owner
                 yield replace(
                     record,
                     status="conflict",
-                    error=f"the name belongs to a built-in; ask for {record.pin!r} to use this one",
+                    error=f"the name belongs to {whose}; ask for {record.pin!r} to use this one",
                 )
+            elif record.builtin or len(usable) == 1:
+                yield record
             elif sum(other.dist == record.dist for other in usable) > 1:
                 yield replace(
                     record, status="broken", error=f"{record.dist} declares {record.key} twice"
                 )
+            elif owner:
+                yield record
             else:
                 others = ", ".join(o.origin for o in usable if o.dist != record.dist)
                 yield replace(

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
 
 from agl_core.plugins._imports import import_named, import_object, unusable, wrong_type
 from agl_core.plugins._spec import ModuleSpec, Spec
+from agl_core.plugins._suggest import did_you_mean
 
 if TYPE_CHECKING:
     from agl_core.plugins._records import PluginRecord
     from agl_core.types import Resource
+
+_Scope = Literal["public", "read", "admin"]
+_Auth = Literal["bearer", "x-api-key"]
+_MOUNT: Final = re.compile(r"/|(?:/[^/\s?#]+)+")
+_URL: Final = re.compile(r"https?://[^/\s]+")
+# RFC 9110, 5.1 and 5.5: a token, and visible characters with blanks between them.
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE: Final = re.compile(r"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +58,14 @@ class AppSpec(Spec):
 
     path: str
     factory: str
-    scope: Literal["public", "read", "admin"] = "read"
+    scope: _Scope = "read"
 
     def resolve(self, record: PluginRecord) -> Callable[..., Any]:
-        """Import the factory."""
+        """Import the factory, and check path and scope."""
+        if not _MOUNT.fullmatch(str(self.path)):
+            raise unusable(record, f"its path {self.path!r} is not like '/name' or '/'")
+        if self.scope not in (scopes := get_args(_Scope)):
+            raise unusable(record, f"its scope {self.scope!r} is not one of {', '.join(scopes)}")
         return _function(record, self.factory)
 
 
@@ -92,14 +106,26 @@ class DialectSpec(Spec):
     dialect: str
 
     def resolve(self, record: PluginRecord) -> Sequence[Any]:
-        """Import the dialects."""
+        """Import the dialects and check their values, so that no span trips over them."""
         found = import_named(record, self.dialect)
         dialects = cast("Sequence[Any]", found if isinstance(found, (list, tuple)) else (found,))
         expected = import_object("agl_core.adapter:Dialect")
+        mistakes_in = import_object("agl_core.adapter:dialect_mistakes")
         for dialect in dialects:
             if not isinstance(dialect, expected):
                 raise wrong_type(record, self.dialect, dialect, "a Dialect")
+            if mistakes := mistakes_in(dialect):
+                raise unusable(record, f"{self.dialect}: {'; '.join(mistakes)}")
         return dialects
+
+    def remarks(self, record: PluginRecord) -> Iterator[str]:
+        """Yield the marks that match no span."""
+        for dialect in self.resolve(record):
+            for mark in dialect.marks:
+                if "/" in mark:
+                    yield f"the mark {mark!r} is a path; a mark is the name of an attribute"
+            if not (dialect.marks or dialect.agents or dialect.proxy_span):
+                yield f"the dialect {dialect.name!r} has no marks, so it reads no span"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +146,45 @@ class ProviderSpec(Spec):
 
     protocols: tuple[str, ...]
     api_base: str = ""
-    auth: Literal["bearer", "x-api-key"] = "bearer"
+    auth: _Auth = "bearer"
     headers: tuple[tuple[str, str], ...] = ()
     token_ids: bool = False
     logprobs: bool = False
     stream_usage: bool = False
+
+    def resolve(self, record: PluginRecord) -> ProviderSpec:
+        """Check the values, which a proxy uses as they are."""
+        if mistakes := tuple(self._mistakes()):
+            raise unusable(record, "; ".join(mistakes))
+        return self
+
+    def _mistakes(self) -> Iterator[str]:
+        from agl_core.genai import PROTOCOLS
+
+        # The values come from another author's code, which may not be type-checked.
+        protocols = cast("object", self.protocols)
+        if not isinstance(protocols, (list, tuple)) or not protocols:
+            yield f"protocols is {protocols!r}, not a tuple of names"
+        else:
+            for name in cast("Sequence[object]", protocols):
+                if name not in PROTOCOLS:
+                    guess = did_you_mean(str(name), PROTOCOLS)
+                    yield f"there is no protocol {name!r}{guess} (known: {', '.join(PROTOCOLS)})"
+        base = cast("object", self.api_base)
+        if not (isinstance(base, str) and (not base or _URL.match(base))):
+            yield f"api_base {base!r} is not a URL"
+        if self.auth not in get_args(_Auth):
+            yield f"auth {self.auth!r} is not one of {', '.join(get_args(_Auth))}"
+        headers = cast("object", self.headers)
+        if not isinstance(headers, (list, tuple)):
+            yield f"headers is a {type(headers).__name__}, not a tuple of pairs (name, value)"
+            return
+        for header in cast("Sequence[object]", headers):
+            if not _is_header(header):
+                yield f"{header!r} is not a header: a pair of a name and a value, both text"
+        for name in ("token_ids", "logprobs", "stream_usage"):
+            if not isinstance(getattr(self, name), bool):
+                yield f"{name} is {getattr(self, name)!r}, not True or False"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +203,12 @@ class CheckSpec(Spec):
     reads_store: bool = False
 
     def resolve(self, record: PluginRecord) -> Callable[..., Any]:
-        """Import the function."""
-        return _function(record, self.check)
+        """Import the function; one that reads a store is async, and no other is."""
+        found = _function(record, self.check)
+        if inspect.iscoroutinefunction(found) != self.reads_store:
+            what = "reads a store and is not" if self.reads_store else "reads no store, but is"
+            raise unusable(record, f"{self.check} {what} an async function")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +252,15 @@ class EnvironmentSpec(Spec):
     def resolve(self, record: PluginRecord) -> Callable[..., Any]:
         """Import the function."""
         return _function(record, self.load)
+
+
+def _is_header(header: object) -> bool:
+    if not (isinstance(header, tuple) and len(cast("tuple[object, ...]", header)) == 2):
+        return False
+    name, value = cast("tuple[object, object]", header)
+    if not (isinstance(name, str) and isinstance(value, str)):
+        return False
+    return bool(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
 
 
 def _function(record: PluginRecord, dotted: str) -> Callable[..., Any]:

@@ -12,41 +12,53 @@ KIND_SPECS: Final = {
         KindSpec(
             "store",
             contract="agl_core.store:LightningStore",
+            capabilities=frozenset(
+                {"async_safe", "durable", "events", "evicts", "otlp_traces", "processes", "scans"}
+            ).union({"thread_safe", "zero_copy"}),
             summary="keeps tasks, spans and resources",
         ),
         KindSpec(
             "tracer",
             contract="agl_core.tracer:Tracer",
+            capabilities=frozenset({"concurrent", "nested", "opentelemetry", "threads"}),
             summary="turns an agent's calls into spans",
         ),
         KindSpec(
             "adapter",
             contract="agl_core.adapter:Adapter",
+            capabilities=frozenset({"empty", "logprobs", "messages", "rows", "triplets"}),
             summary="turns spans into an algorithm's data",
         ),
         KindSpec(
             "algorithm",
             contract="agl_core.algorithm:Algorithm",
+            capabilities=frozenset({"no_data", "resources", "resumes"}),
             summary="improves a resource",
         ),
         KindSpec(
             "proxy",
             contract="agl_core.proxy:LLMProxy",
+            capabilities=frozenset(
+                {"balancing", "passthrough", "routes", "streaming", "token_ids", "translation"}
+            ),
             summary="records calls between agents and LLM servers",
         ),
         KindSpec(
             "execution",
             contract="agl_core.execution:ExecutionStrategy",
+            capabilities=frozenset({"fails_open_attempts", "watchdog"}),
             summary="runs algorithm and runners",
         ),
         KindSpec(
             "llm_server",
             contract="agl_core.llm_server:LLMServer",
+            capabilities=frozenset({"token_ids", "weights"}),
             summary="serves a model and loads new weights",
         ),
         KindSpec(
             "metrics",
             contract="agl_core.metrics:Metrics",
+            capabilities=frozenset({"buckets", "readable"}),
             summary="receives counters, gauges and histograms",
         ),
         KindSpec(

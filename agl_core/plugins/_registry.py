@@ -221,14 +221,16 @@ class Registry:
         if package:
             upgrade = "--upgrade " * any(record.dist == package for record in self.records)
             return f"{message}: pip install {upgrade}{package}"
-        installed = [record.name for record in self.usable(kind)]
-        if guess := did_you_mean(name, installed):
-            return f"{message}{guess} (installed: {', '.join(installed)})"
-        for close in difflib.get_close_matches(name, known_names(kind), n=1):
-            return f"{message}; did you mean {close!r}? pip install {package_of(kind, close)}"
-        if not installed:
-            return f"{message}, nor any other {kind}; see `agl plugins list --all`"
-        return f"{message} (installed: {', '.join(installed)})"
+        usable = self.usable(kind)
+        # This project's names come first: anyone may publish a package with a name like theirs.
+        own = {r.name for r in usable if r.builtin or package_of(kind, r.name) == r.dist}
+        listed = f" (installed: {', '.join(record.name for record in usable)})" if usable else ""
+        for close in difflib.get_close_matches(name, own.union(known_names(kind)), n=1):
+            pip = "" if close in own else f" pip install {package_of(kind, close)}"
+            return f"{message}; did you mean {close!r}?{pip}{listed}"
+        if guess := did_you_mean(name, [record.name for record in usable]):
+            return f"{message}{guess}{listed}"
+        return f"{message}{listed or f', nor any other {kind}; see `agl plugins list --all`'}"
 
 
 def remedy(kind: str, name: str) -> str:

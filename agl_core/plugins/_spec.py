@@ -8,13 +8,14 @@ The specs of the extension kinds are in :mod:`agl_core.plugins._extensions`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import pluggy
 
 from agl_core.plugins._imports import broken, import_named, import_object, unusable, wrong_type
+from agl_core.plugins._suggest import did_you_mean
 
 if TYPE_CHECKING:
     from agl_core.plugins._records import PluginRecord
@@ -87,6 +88,18 @@ class ComponentSpec(Spec):
     config: str = ""
     capabilities: frozenset[str] = field(default_factory=frozenset[str])
 
+    def remarks(self, record: PluginRecord) -> Iterator[str]:
+        """Yield the capabilities that the kind does not know."""
+        from agl_core.plugins._registry import get_registry
+
+        known = get_registry().kind(self.kind).capabilities
+        if known is None:
+            return
+        listed = ", ".join(sorted(known))
+        for name in sorted(map(str, self.capabilities - known)):
+            guess = did_you_mean(name, known)
+            yield f"a {self.kind} has no capability {name!r}{guess} (known: {listed})"
+
     def resolve(self, record: PluginRecord) -> Any:
         """Import the factory and the config model, check both, and return the factory."""
         from pydantic import BaseModel
@@ -127,6 +140,19 @@ class ModuleSpec(Spec):
 
     module: str
 
+    def remarks(self, record: PluginRecord) -> Iterator[str]:
+        """Yield the functions that look like implementations and are none."""
+        manager = self.resolve(record)
+        (module,) = manager.get_plugins()
+        if not manager.get_hookcallers(module):
+            yield f"{self.module} implements no hook"
+        for name in dir(import_object(self.hooks)):
+            function = getattr(module, name, None)
+            if not callable(function) or name.startswith("_"):
+                continue
+            if manager.parse_hookimpl_opts(module, name) is None:
+                yield f"{self.module}.{name} has the name of a hook but no @hookimpl"
+
     def resolve(self, record: PluginRecord) -> pluggy.PluginManager:
         """Import the module; return a manager of its hooks alone, checked against the hookspecs."""
         from importlib import import_module
@@ -155,12 +181,14 @@ class KindSpec(Spec):
             returns. It imports what its plugins name and checks it.
         contract: ``"package.module:Class"`` that a component of the kind is an instance of; empty
             for a kind whose plugins are not components.
+        capabilities: Names of the optional abilities of a component; None if any may be claimed.
         called: When the kind's hook is called, and by whom.
         experimental: Whether any release may change the kind.
     """
 
     spec: str = "agl_core.plugins:ComponentSpec"
     contract: str = ""
+    capabilities: frozenset[str] | None = None
     called: str = "Called when a component of this kind is requested by name."
     experimental: bool = False
 

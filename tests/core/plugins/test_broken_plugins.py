@@ -96,7 +96,7 @@ def source_of(name: str) -> str:
     return (
         "from agl_core.plugins import ComponentSpec, hookimpl\n@hookimpl\ndef agl_store():\n"
         f"    return ComponentSpec(kind='store', name='{name}', factory='agl_{name}.store:Store', "
-        f"config='agl_{name}.store:Config')\n"
+        f"config='agl_{name}.store:Config', api=1)\n"
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, get_args
 
 from agl_core.doctor import Finding, Severity
-from agl_core.errors import MissingDependencyError, StoreUnavailableError
+from agl_core.errors import MissingDependencyError, StoreUnavailableError, error_text
 from agl_core.plugins import CheckSpec, PluginRecord, get_registry, package_of
 from agl_doctor.examine import Examined, examine
 
@@ -45,25 +48,47 @@ def _finding(plugin: Examined) -> Finding:
     )
 
 
-def run_plugin_checks() -> list[Finding]:
+def run_plugin_checks(timeout: float = 60.0) -> list[Finding]:
     """Run the environment checks of all installed plugins, in order of their names.
 
-    A check that raises becomes a finding; the remaining checks still run.
+    A check that raises, or that does not end in time, becomes a finding that names the plugin; the
+    remaining checks still run.
+
+    Args:
+        timeout: Time limit of each check, in seconds.
     """
-    findings: list[Finding] = []
-    for record, spec in _checks(reads_store=False):
+    return [
+        finding
+        for record, spec in _checks(reads_store=False)
+        for finding in _run_check(record, spec, timeout)
+    ]
+
+
+def _run_check(record: PluginRecord, spec: CheckSpec, timeout: float) -> list[Finding]:
+    """Run a check in a thread of its own, which is left behind if it does not end in time."""
+    result: list[Finding] = []
+
+    def run() -> None:
         try:
-            findings += spec.resolve(record)()
-        except Exception as error:
-            findings.append(_failed(record, error))
-    return findings
+            result.extend(_findings(spec.resolve(record)()))
+        except BaseException as error:  # a check that calls sys.exit() must not end the doctor
+            result.append(_failed(record, error))
+
+    thread = threading.Thread(target=run, name=record.key, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return [_late(record, timeout)] if thread.is_alive() else result
 
 
-async def run_store_checks(store: LightningStore, **options: Any) -> list[Finding]:
+async def run_store_checks(
+    store: LightningStore, timeout: float = 600.0, **options: Any
+) -> list[Finding]:
     """Run the store checks of all installed plugins, in order of their names.
 
     Args:
         store: The store.
+        timeout: Time limit of each check, in seconds. A check that blocks the event loop is not
+            interrupted.
         options: What each check gets besides; see :class:`~agl_core.plugins.CheckSpec`.
 
     Raises:
@@ -75,12 +100,24 @@ async def run_store_checks(store: LightningStore, **options: Any) -> list[Findin
         raise MissingDependencyError("a check of a store", pip=package_of("check", "store"))
     findings: list[Finding] = []
     for record, spec in checks:
+        limit = asyncio.timeout(timeout)
         try:
-            findings += await spec.resolve(record)(store, **options)
-        except StoreUnavailableError:
+            async with limit:
+                findings += _findings(await spec.resolve(record)(store, **options))
+        except (StoreUnavailableError, KeyboardInterrupt, asyncio.CancelledError):
             raise
-        except Exception as error:
-            findings.append(_failed(record, error))
+        except BaseException as error:
+            findings.append(_late(record, timeout) if limit.expired() else _failed(record, error))
+    return findings
+
+
+def _findings(returned: Iterable[object]) -> list[Finding]:
+    """Return what a check returned, if it is findings."""
+    findings: list[Finding] = []
+    for each in returned:
+        if not isinstance(each, Finding) or each.severity not in get_args(Severity):
+            raise TypeError(f"the check returned {each!r}, which is not a Finding with a severity")
+        findings.append(each)
     return findings
 
 
@@ -92,11 +129,19 @@ def _checks(*, reads_store: bool) -> list[tuple[PluginRecord, CheckSpec]]:
     ]
 
 
-def _failed(record: PluginRecord, error: Exception) -> Finding:
+def _failed(record: PluginRecord, error: BaseException) -> Finding:
+    return _problem(record, f"failed: {error_text(error)}")
+
+
+def _late(record: PluginRecord, timeout: float) -> Finding:
+    return _problem(record, f"did not finish in {timeout:g} s")
+
+
+def _problem(record: PluginRecord, what: str) -> Finding:
     return Finding(
         "error",
         "check",
-        f"{record.key} of {record.origin} failed: {type(error).__name__}: {error}",
+        f"{record.key} of {record.origin} {what}",
         f"pip install --upgrade {record.dist}, or AGL_DISABLE_PLUGINS={record.key}",
         (record.key,),
     )

@@ -54,8 +54,8 @@ def providers() -> dict[str, ProviderSpec]:
     """Return the providers of this package and of all installed plugins, by name."""
     # This package's own providers do not pass through the registry, so the proxy also works with
     # an allow-list that names `proxy.direct` and not its providers.
-    found = [*agl_provider(), *(spec for _, spec in get_registry().extensions("provider"))]
-    return {spec.name: spec for spec in found if isinstance(spec, ProviderSpec)}
+    installed: list[ProviderSpec] = [spec for _, spec in get_registry().resolved("provider")]
+    return {spec.name: spec for spec in (*agl_provider(), *installed)}
 
 
 # Parameters of LiteLLM's router; they are not sent to a model.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, NoReturn, cast
@@ -15,7 +16,7 @@ from typing import Any, NoReturn, cast
 import pluggy
 from stevedore import DriverManager
 
-from agl_core.errors import PluginError
+from agl_core.errors import ConfigError, PluginBrokenError, PluginError
 from agl_core.plugins._api import check_api
 from agl_core.plugins._imports import broken, import_object, mend, unusable
 from agl_core.plugins._kinds import KIND_SPECS
@@ -136,9 +137,18 @@ class Loader:
     def _add_hooks_of(self, kind: str) -> None:
         """Add the hookspecs of a kind of modules, which may import much, when they are used."""
         spec_type = self._spec_types[kind]
-        if issubclass(spec_type, ModuleSpec) and kind not in self._with_hooks:
+        if not issubclass(spec_type, ModuleSpec) or kind in self._with_hooks:
+            return
+        try:
             self._manager.add_hookspecs(import_object(spec_type.hooks))
-            self._with_hooks.add(kind)
+        except (
+            ConfigError,
+            ValueError,
+        ) as error:  # it does not import, or another kind has the hook
+            raise PluginBrokenError(
+                f"the hooks of the kind {kind!r} are broken: {error}"
+            ) from error
+        self._with_hooks.add(kind)
 
     def _register(self, module: object) -> None:
         if self._manager.is_registered(module):
@@ -161,7 +171,8 @@ class Loader:
                 except PluginError:
                     continue  # reported with the plugins of that kind
             for kind in () if hook.has_spec() else tuple(self._kinds):
-                self._add_hooks_of(kind)
+                with suppress(PluginError):  # reported by the first call of the kind's hooks
+                    self._add_hooks_of(kind)
             mine = [each for each in hook.get_hookimpls() if each.plugin is module]
             if not hook.has_spec() and not all(each.optionalhook for each in mine):
                 raise pluggy.PluginValidationError(module, f"unknown hook {hook.name!r}")

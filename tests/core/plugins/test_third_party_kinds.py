@@ -202,7 +202,6 @@ def test_plugins_of_a_kind_that_is_off_are_off(here, monkeypatch):
         ("judge", "KindSpec('judge', spec='json:dumps')", "json:dumps is a function, not a sub"),
         ("judge", "KindSpec('judge')", "a kind has a contract if its specs are ComponentSpecs"),
         ("judge", "KindSpec('judge', spec='json:gone')", "has no attribute 'gone'"),
-        ("judge", "KindSpec('judge', spec='odd_kind:Twice')", "already registered"),
     ],
 )
 def test_kinds_that_cannot_be_used(here, name, source, message):
@@ -211,15 +210,7 @@ def test_kinds_that_cannot_be_used(here, name, source, message):
         entry_points={f"kind.{name}": "odd_kind"},
         modules={
             "odd_kind.py": f"""
-            from agl_core.plugins import KindSpec, ModuleSpec, hookimpl, hookspec
-
-            class Events:
-                @staticmethod
-                @hookspec
-                def run_started(mode): ...
-
-            class Twice(ModuleSpec):
-                hooks = "odd_kind:Events"
+            from agl_core.plugins import KindSpec, hookimpl
 
             @hookimpl
             def agl_kind():
@@ -236,6 +227,34 @@ def test_kinds_that_cannot_be_used(here, name, source, message):
     record = next(each for each in get_registry().records if each.dist == "odd-kind")
     assert message in f"{caught.value} {record.error}"
     assert "odd-kind 1.0" in str(caught.value) or name == "store"
+
+
+def test_two_kinds_cannot_have_hooks_of_one_name(here):
+    install(here)
+    here.install(
+        "rival-kinds",
+        entry_points={"kind.rival": "rival_kinds"},
+        modules={
+            "rival_kinds.py": """
+            from acme_kinds.filters import FilterHooks
+            from agl_core.plugins import KindSpec, ModuleSpec, hookimpl
+
+            class Hooks(FilterHooks): ...
+
+            class RivalSpec(ModuleSpec):
+                hooks = "rival_kinds:Hooks"
+
+            @hookimpl
+            def agl_kind():
+                return KindSpec("rival", spec="rival_kinds:RivalSpec", summary="clashes", api=1)
+            """
+        },
+    )
+    assert get_registry().hook("filter", "change")(text="Ab", loud=False) == ["ab"]
+    with pytest.raises(
+        PluginBrokenError, match=r"hooks of the kind 'rival' are broken: Hook 'chan"
+    ):
+        get_registry().hook("rival", "change")
 
 
 def test_two_distributions_with_one_kind_are_a_conflict_until_one_is_off(here, monkeypatch):

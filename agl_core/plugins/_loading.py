@@ -144,7 +144,7 @@ class Loader:
         except (
             ConfigError,
             ValueError,
-        ) as error:  # it does not import, or another kind has the hook
+        ) as error:
             raise PluginBrokenError(
                 f"the hooks of the kind {kind!r} are broken: {error}"
             ) from error

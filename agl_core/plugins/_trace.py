@@ -7,13 +7,14 @@ of parameters are not written, since they may hold keys.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agl_core.plugins._imports import one_line
 
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     import pluggy
 
 TRACE_VARIABLE: Final = "AGL_TRACE_HOOKS"
-
-
-def tracing() -> bool:
-    """Return whether this process traces its hook calls."""
-    return bool(os.environ.get(TRACE_VARIABLE))
 
 
 def watch(manager: pluggy.PluginManager) -> None:
@@ -58,19 +54,48 @@ class _Calls:
     ) -> None:
         del parameters
         began, start = self._open.starts.pop()
-        seconds = time.perf_counter() - start
         if not implementations:
             return
-        error = outcome.exception
         call = {
             "time": began,
-            "seconds": seconds,
             "process": os.getpid(),
             "hook": name,
             # pluggy calls the last one first.
             "plugins": [each.plugin_name for each in reversed(implementations)],
-            "error": None if error is None else one_line(error),
         }
+        if outcome.exception is not None:
+            self._write(call, start, outcome.exception)
+            return
+        result = outcome.get_result()
+        results = cast("list[Any]", result) if isinstance(result, list) else [result]
+        if not any(map(inspect.iscoroutine, results)):
+            self._write(call, start)
+            return
+        timed = [
+            self._awaited(each, call, start) if inspect.iscoroutine(each) else each
+            for each in results
+        ]
+        outcome.force_result(timed if isinstance(result, list) else timed[0])
+
+    async def _awaited(
+        self, coroutine: Coroutine[Any, Any, Any], call: Mapping[str, Any], start: float
+    ) -> Any:
+        """Await what an async implementation returned, and write the call when it has ended."""
+        error: BaseException | None = None
+        try:
+            return await coroutine
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._write(call, start, error)
+
+    def _write(
+        self, call: Mapping[str, Any], start: float, error: BaseException | None = None
+    ) -> None:
+        seconds = time.perf_counter() - start
+        said = None if error is None else one_line(error)
+        line = json.dumps({**call, "seconds": seconds, "error": said}).encode() + b"\n"
         # One write in append mode: lines of threads and processes do not mix.
         with self._path.open("ab", buffering=0) as file:
-            file.write(json.dumps(call).encode() + b"\n")
+            file.write(line)

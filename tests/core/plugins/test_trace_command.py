@@ -34,12 +34,12 @@ def acme(code, child):
     return code
 """
 LISTENER = """
-import time
+import asyncio
 from agl_core.plugins import hookimpl
 
 @hookimpl
-def algorithm_step(step):
-    time.sleep(0.02)
+async def algorithm_step(step):
+    await asyncio.sleep(0.02)
     if step == 3:
         raise RuntimeError("three is too many")
 """

@@ -19,13 +19,6 @@ from agl_core.plugins._api import (
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import ComponentLike, build_component, contract_of, resolve_component
 from agl_core.plugins._config import validate_config
-from agl_core.plugins._events import (
-    add_listener,
-    flush_listeners,
-    notify,
-    remove_listener,
-    reset_listeners,
-)
 from agl_core.plugins._extensions import (
     AppSpec,
     CheckSpec,
@@ -38,7 +31,6 @@ from agl_core.plugins._extensions import (
     ResourceSpec,
 )
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
-from agl_core.plugins._forwarding import EventPipe, EventSender
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
 from agl_core.plugins._kinds import COMPONENT_KINDS, KIND_SPECS, KINDS
 from agl_core.plugins._known import known_names, package_of
@@ -64,6 +56,14 @@ from agl_core.plugins._switches import Switches
 
 if TYPE_CHECKING:
     from agl_core.plugins._configured import ComponentConfig, configured_by
+    from agl_core.plugins._events import (
+        add_listener,
+        flush_listeners,
+        notify,
+        remove_listener,
+        reset_listeners,
+    )
+    from agl_core.plugins._forwarding import EventPipe, EventSender
     from agl_core.plugins._hookspecs import LifecycleEvents
     from agl_core.plugins._resource_types import load_resource_type
 
@@ -128,12 +128,17 @@ __all__ = [
     "validate_config",
 ]
 
-# Imported on first use: they import pydantic, which commands such as `agl plugins list` do not
-# need.
+# Imported on first use: they import pydantic or asyncio, which commands such as `agl plugins list`
+# do not need.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "LifecycleEvents": "agl_core.plugins._hookspecs",
+        **dict.fromkeys(
+            ("add_listener", "flush_listeners", "notify", "remove_listener", "reset_listeners"),
+            "agl_core.plugins._events",
+        ),
+        **dict.fromkeys(("EventPipe", "EventSender"), "agl_core.plugins._forwarding"),
         **dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
         "load_resource_type": "agl_core.plugins._resource_types",
     },

@@ -8,6 +8,7 @@ loads the plugins that were found (:mod:`agl_core.plugins._loading`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import Distribution, EntryPoint, distributions
@@ -26,6 +27,8 @@ from agl_core.plugins._spec import ENTRY_POINT_GROUP
 from agl_core.plugins._switches import Switches
 
 _HEADER: Final = f"[{ENTRY_POINT_GROUP}]"
+_OF_EXTRA: Final = re.compile(r"^[^;]*;\s*extra == (['\"])[\w.-]+\1$")
+_REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:[\[(<>=!~;@]|$))")
 
 
 def discover(switches: Switches) -> tuple[PluginRecord, ...]:
@@ -138,13 +141,16 @@ def _bad_value(record: PluginRecord) -> str:
 
 def _wrong_core(record: PluginRecord) -> str:
     """Return a message about an unmet requirement on the core; empty if all are met."""
+    from agl_core import __version__
+
+    # What nearly every plugin requires; packaging, which reads the rest, takes 20 ms to import.
+    major, minor = __version__.split(".")[:2]
+    usual = f"{CORE_DISTRIBUTION}<{major}.{int(minor) + 1},>={major}.{minor}"
     concerning = [text for text in record.requires if text.lower().startswith("agl")]
+    concerning = [text for text in concerning if text != usual and not _is_other(text)]
     if not concerning:
         return ""
-    # Imported here because it takes 20 ms and an installation without plugins does not need it.
     from packaging.requirements import InvalidRequirement, Requirement
-
-    from agl_core import __version__
 
     for text in concerning:
         try:
@@ -161,6 +167,13 @@ def _wrong_core(record: PluginRecord) -> str:
                 f"running: pip install --upgrade {record.dist} {CORE_DISTRIBUTION}"
             )
     return ""
+
+
+def _is_other(requirement: str) -> bool:
+    """Return whether a requirement is, for certain, of another distribution or of an extra."""
+    name = _REQUIRED.match(requirement)
+    other = name is not None and canonical_name(name[0]) != CORE_DISTRIBUTION
+    return other or _OF_EXTRA.search(requirement) is not None
 
 
 def _settle_conflicts(records: list[PluginRecord]) -> Iterator[PluginRecord]:

@@ -173,3 +173,34 @@ def test_the_first_copy_on_the_path_counts(here, tmp_path, monkeypatch):
 
 def test_canonical_name():
     assert canonical_name("Agl_Store--x.Y") == "agl-store-x-y"
+
+
+def test_discovery_imports_nothing_that_a_usual_installation_does_not_need(site):
+    usual = "agl-core<0.2,>=0.1"  # as build backends write what the scaffold requires
+    extra = "agl-core[demo]<0.2,>=0.1; extra == 'test'"
+    site.install("usual", entry_points={"store.usual": "x"}, requires=[usual, extra, "agl-x>=1"])
+    source = (
+        "import sys; from agl_core.plugins import get_registry\n"
+        "get_registry().find('store', 'usual')\n"
+        "print([name for name in ('asyncio', 'packaging', 'pydantic') if name in sys.modules])"
+    )
+    assert site.python("-c", source).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        "agl-core<0.2,>=9",
+        "agl-core <0.1",
+        "AGL_Core>=9",
+        "agl-core[demo]>=9",
+        "agl-core>=9; python_version >= '3'",
+        "agl-core (>=9)",
+        "agl-core>=9; extra == 'x' or python_version >= '3'",
+        "agl-core!",
+    ],
+)
+def test_every_other_requirement_of_the_core_is_read(here, requires):
+    here.install("needs", entry_points={"store.needs": "x"}, requires=[requires])
+    (record,) = (record for record in Registry.discover().records if record.dist == "needs")
+    assert record.status == "incompatible", record.error

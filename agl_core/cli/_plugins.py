@@ -199,8 +199,9 @@ def type_name(annotation: Any) -> str:
 @plugins.command(
     epilog="Example: agl plugins new store json-file",
     help="Write a package with a working plugin of KIND called NAME, and the tests it has to pass."
-    f"\n\nKinds: {', '.join(KINDS)}.\n\nIn the folder `plugins` of a clone of agl it becomes one of "
-    "the packages of that repository.",
+    f"\n\nKinds: {', '.join(KINDS)}."
+    "\n\nIn the folder `plugins` of a clone of agl it becomes one of the packages of that "
+    "repository.",
 )
 @click.argument("kind")
 @click.argument("name")

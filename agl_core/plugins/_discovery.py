@@ -144,8 +144,9 @@ def _wrong_core(record: PluginRecord) -> str:
     from agl_core import __version__
 
     # What nearly every plugin requires; packaging, which reads the rest, takes 20 ms to import.
-    major, minor = __version__.split(".")[:2]
-    usual = f"{CORE_DISTRIBUTION}<{major}.{int(minor) + 1},>={major}.{minor}"
+    # A pre-release such as 0.2.0rc1 is below 0.2.
+    major, minor, patch = __version__.split(".", 2)
+    usual = f"{CORE_DISTRIBUTION}<{major}.{int(minor) + 1},>={major}.{minor}" * patch.isdigit()
     concerning = [text for text in record.requires if text.lower().startswith("agl")]
     concerning = [text for text in concerning if text != usual and not _is_other(text)]
     if not concerning:

@@ -13,8 +13,16 @@ KIND_SPECS: Final = {
             "store",
             contract="agl_core.store:LightningStore",
             capabilities=frozenset(
-                {"async_safe", "durable", "events", "evicts", "otlp_traces", "processes", "scans"}
-            ).union({"thread_safe", "zero_copy"}),
+                {
+                    "async_safe",
+                    "durable",
+                    "ends",
+                    "events",
+                    "evicts",
+                    "fails_commits",
+                    "otlp_traces",
+                }
+            ).union({"otlp_traces", "processes", "scans", "thread_safe", "zero_copy"}),
             summary="keeps tasks, spans and resources",
         ),
         KindSpec(

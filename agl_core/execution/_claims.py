@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
-from agl_core.store import LightningStore, LightningStoreThreaded
+from agl_core.store import Interceptor, LightningStore, Next, StoreCall
 from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout
 
 logger = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT = 5.0  # seconds to write the last statuses to a store that may be gone
+_CLOSE_TIMEOUT: Final = 5.0  # seconds to write the last statuses to a store that may be gone
 
 
 class _Claim(NamedTuple):
@@ -20,17 +20,17 @@ class _Claim(NamedTuple):
     worker_id: str | None
 
 
-class ClaimTracker(LightningStoreThreaded):
-    """Wraps a store and remembers each claimed attempt until its final status is written.
+class ClaimTracker(Interceptor):
+    """Remembers each attempt that is claimed from a store until its final status is written.
 
-    Thread-safe, even if the inner store is not.
-
-    Args:
-        store: The store that keeps everything.
+    Thread-safe. For the store of one run; it belongs next to the store
+    (``InterceptedStore(store, innermost=[claims])``), where it sees the claims that were made.
     """
 
-    def __init__(self, store: LightningStore) -> None:
-        super().__init__(store)
+    watches = ("dequeue_rollout", "dequeue_many_rollouts", "update_attempt")
+    travels: ClassVar[bool] = False  # another process makes its own claims
+
+    def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
 
     def has_claims(self, worker_id: str | None = None) -> bool:
@@ -40,29 +40,33 @@ class ClaimTracker(LightningStoreThreaded):
             for claim in list(self._claims.values())
         )
 
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait: float = 0.0
-    ) -> AttemptedRollout | None:
-        claimed = await super().dequeue_rollout(worker_id, wait=wait)
-        if claimed is not None:
-            self._remember(claimed, worker_id)
-        return claimed
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        result = await next(call)
+        if call.name == "update_attempt":
+            self.note_attempt(result)
+        elif call.name == "dequeue_many_rollouts":
+            self.note_claims(result, call.argument("worker_id"))
+        elif result is not None:
+            self.note_claims((result,), call.argument("worker_id"))
+        return result
 
-    async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
-    ) -> Sequence[AttemptedRollout]:
-        claimed = await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
+    def note_claims(self, claimed: Sequence[AttemptedRollout], worker_id: str | None) -> None:
+        """Remember what a worker has claimed."""
         for rollout in claimed:
-            self._remember(rollout, worker_id)
-        return claimed
+            self._claims[rollout.attempt.attempt_id] = _Claim(rollout.rollout_id, worker_id)
 
-    async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
-        attempt = await super().update_attempt(*args, **kwargs)
+    def note_attempt(self, attempt: Attempt) -> None:
+        """Forget the claim of an attempt that has ended."""
         if attempt.status not in RUNNING_STATUSES:
-            self._forget(attempt.attempt_id)
-        return attempt
+            self.forget(attempt.attempt_id)
 
-    def close_open_attempts(self, reason: str, worker_id: str | None = None) -> None:
+    def forget(self, attempt_id: str) -> None:
+        """Forget the claim of an attempt."""
+        self._claims.pop(attempt_id, None)
+
+    def close_open_attempts(
+        self, store: LightningStore, reason: str, worker_id: str | None = None
+    ) -> None:
         """Fail attempts whose workers are gone and will write no final status.
 
         The store decides whether a rollout is retried (its retry condition). Blocks for a few
@@ -70,7 +74,19 @@ class ClaimTracker(LightningStoreThreaded):
         with a running event loop.
 
         Args:
+            store: The store that they were claimed from.
             reason: Reason for the attempts' metadata (key ``error``).
+            worker_id: The worker that is gone; None for all of them.
+        """
+        if self.has_claims(worker_id):
+            asyncio.run(self.fail_open(lambda call: call.on(store), reason, worker_id))
+
+    async def fail_open(self, perform: Next, reason: str, worker_id: str | None) -> None:
+        """Fail attempts as :meth:`close_open_attempts` does, in an event loop.
+
+        Args:
+            perform: Passes a call to the store, like the ``next`` of an interceptor.
+            reason: Reason for the attempts' metadata.
             worker_id: The worker that is gone; None for all of them.
         """
         gone = {
@@ -78,26 +94,20 @@ class ClaimTracker(LightningStoreThreaded):
             for attempt_id, claim in list(self._claims.items())
             if worker_id is None or claim.worker_id == worker_id
         }
-        if not gone:
-            return
         try:
-            asyncio.run(asyncio.wait_for(self._fail(gone, reason), _CLOSE_TIMEOUT))
+            await asyncio.wait_for(self._fail(perform, gone, reason), _CLOSE_TIMEOUT)
         except Exception:
             logger.exception("Attempts of this run may be left open")
 
-    async def _fail(self, gone: dict[str, _Claim], reason: str) -> None:
+    async def _fail(self, perform: Next, gone: dict[str, _Claim], reason: str) -> None:
         for attempt_id, (rollout_id, _) in gone.items():
-            attempts = {a.attempt_id: a for a in await self.query_attempts(rollout_id)}
-            attempt = attempts.get(attempt_id)
-            if attempt is None or attempt.status not in RUNNING_STATUSES:
-                self._forget(attempt_id)  # the watchdog has already ended it
-                continue
-            metadata = {**(attempt.metadata or {}), "error": reason}
-            await self.update_attempt(rollout_id, attempt_id, status="failed", metadata=metadata)
-            logger.warning("Failed attempt %s of rollout %s: %s", attempt_id, rollout_id, reason)
-
-    def _remember(self, rollout: AttemptedRollout, worker_id: str | None) -> None:
-        self._claims[rollout.attempt.attempt_id] = _Claim(rollout.rollout_id, worker_id)
-
-    def _forget(self, attempt_id: str) -> None:
-        self._claims.pop(attempt_id, None)
+            attempts: Sequence[Attempt] = await perform(StoreCall.of("query_attempts", rollout_id))
+            attempt = {each.attempt_id: each for each in attempts}.get(attempt_id)
+            if attempt is not None and attempt.status in RUNNING_STATUSES:
+                metadata = {**(attempt.metadata or {}), "error": reason}
+                change = {"status": "failed", "metadata": metadata}
+                ids = rollout_id, attempt_id
+                attempt = await perform(StoreCall("update_attempt", ids, change))
+                logger.warning("Failed attempt %s of rollout %s: %s", *reversed(ids), reason)
+            # else the watchdog has ended it
+            self.forget(attempt_id)

@@ -29,7 +29,7 @@ from agl_core.execution._ctrl_c import CtrlC
 from agl_core.execution._events import ThreadingEvent
 from agl_core.execution._supervise import BundleThread, supervise
 from agl_core.plugins import configured_by
-from agl_core.store import LightningStore
+from agl_core.store import InterceptedStore, LightningStore, LightningStoreThreaded
 
 logger = logging.getLogger(__name__)
 
@@ -55,18 +55,19 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
         self.interrupted = False
-        tracker = ClaimTracker(store) if self.managed_store else None
+        claims = ClaimTracker()
+        if self.managed_store:
+            store = LightningStoreThreaded(InterceptedStore(store, innermost=(claims,)))
         stop, hurry = ThreadingEvent(), ThreadingEvent()
         with CtrlC() as ctrl_c:
-            main, threads = self._bundles(algorithm, runner, tracker or store, stop, hurry, ctrl_c)
+            main, threads = self._bundles(algorithm, runner, store, stop, hurry, ctrl_c)
             first_error = self._lead(main, threads, ctrl_c)
             stop.set()
             raised = isinstance(first_error, KeyboardInterrupt)  # maybe by user code
             if ctrl_c.presses == 1 or (raised and not ctrl_c.presses):
                 logger.warning("Stopping. Press Ctrl+C again to stop at once")
             self._join(threads, hurry, ctrl_c)
-            if tracker is not None:
-                tracker.close_open_attempts(RUN_ENDED)
+            claims.close_open_attempts(store, RUN_ENDED)  # none, if the store is not managed
             self._settle([first_error, *(thread.error for thread in threads)], ctrl_c)
 
     def _settle(self, ended: Sequence[BaseException | None], ctrl_c: CtrlC) -> None:

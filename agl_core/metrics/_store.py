@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from agl_core.metrics._active import Recorder, is_recording, record
 from agl_core.metrics._base import Metric
-from agl_core.store import DelegatingStore, LightningStore
+from agl_core.store import Interceptor, LightningStore, Method, Next
 
 logger = logging.getLogger(__name__)
 
@@ -25,56 +24,27 @@ CALL_SECONDS: Final = Metric(
 QUEUE: Final = Metric("gauge", "agl.queue.length", "Rollouts that wait for a runner.")
 WORKERS: Final = Metric("gauge", "agl.workers", "Workers that the store knows.", ("status",))
 SAMPLE_SECONDS: Final = 10.0
-_Method: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 
-class MeasuredStore(DelegatingStore):
-    """Records the number and the duration of calls of another store.
+class MeasureCalls(Interceptor):
+    """Records the number and the duration of the calls of a store. Thread-safe."""
 
-    Args:
-        store: The store that keeps everything.
-    """
+    def wrap(self, name: str, method: Method, next: Next) -> Method:
+        succeeded = Recorder(CALL_SECONDS, name, name, "OK")
 
-    def __init__(self, store: LightningStore) -> None:
-        self._store = store
-        for name in _CALLS:
-            # On the instance, not through `delegate`: that would be two more coroutines per call.
-            setattr(self, name, _measured(name, getattr(store, name)))
+        # Not `around`: every call is measured, also those that take 1 us.
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            started = perf_counter()
+            try:
+                result = await method(*args, **kwargs)
+            except BaseException as error:
+                record(CALL_SECONDS, perf_counter() - started, name, name, type(error).__name__)
+                raise
+            if (note := succeeded.record) is not None:
+                note(perf_counter() - started)
+            return result
 
-    def target(self) -> LightningStore:
-        return self._store
-
-    def __reduce__(self) -> tuple[type[MeasuredStore], tuple[LightningStore]]:
-        return MeasuredStore, (self._store,)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_store":  # not set yet, while it is unpickled
-            raise AttributeError(name)
-        return getattr(self._store, name)
-
-
-_CALLS: Final = tuple(
-    name
-    for name, method in vars(DelegatingStore).items()
-    if inspect.iscoroutinefunction(method) and name != "delegate"
-)
-
-
-def _measured(name: str, method: _Method) -> _Method:
-    succeeded = Recorder(CALL_SECONDS, name, name, "OK")
-
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        started = perf_counter()
-        try:
-            result = await method(*args, **kwargs)
-        except BaseException as error:
-            record(CALL_SECONDS, perf_counter() - started, name, name, type(error).__name__)
-            raise
-        if (note := succeeded.record) is not None:
-            note(perf_counter() - started)
-        return result
-
-    return call
+        return call
 
 
 @asynccontextmanager

@@ -5,7 +5,9 @@
   the contract once, a backend keeps the data. The other names are for backends.
 * :class:`OwnLoop`, :class:`NoticeFeed` - for backends of databases: their client's event loop, and
   notices between processes.
-* :class:`DelegatingStore`, :class:`BatchingStore` - bases of stores that keep no data themselves.
+* :class:`InterceptedStore`, :class:`Interceptor`, :func:`intercept` - what watches a store: a list
+  of interceptors that each call passes on its way to the store.
+* :class:`BatchingStore` - base of stores whose batches are the primitive.
 
 The stores themselves are imported at first use.
 """
@@ -35,7 +37,7 @@ from agl_core.store._backend import (
 )
 from agl_core.store._base import LightningStore
 from agl_core.store._batching import BatchingStore
-from agl_core.store._delegating import DelegatingStore
+from agl_core.store._call import Method, Next, StoreCall
 from agl_core.store._encoded import (
     MAX_SPAN_ATTRIBUTES,
     MAX_SPAN_BYTES,
@@ -49,6 +51,9 @@ from agl_core.store._engine import EngineStore
 from agl_core.store._feed import NoticeFeed
 from agl_core.store._figures import changed_figures, duration_of, last_rewards, reward_of
 from agl_core.store._filters import filter_options, sort_key, sortable_fields
+from agl_core.store._installed import installed_interceptors, with_installed
+from agl_core.store._intercepted import InterceptedStore, innermost, intercept
+from agl_core.store._interceptor import Interceptor, InterceptorLike, as_interceptor
 from agl_core.store._own_loop import OwnLoop
 from agl_core.store._queries import (
     AttemptQuery,
@@ -87,15 +92,19 @@ __all__ = [
     "Decide",
     "DecideResources",
     "DecideWorker",
-    "DelegatingStore",
     "EncodedSpan",
     "EngineStore",
     "FilterLogic",
     "InMemoryLightningStore",
+    "InterceptedStore",
+    "Interceptor",
+    "InterceptorLike",
     "LightningStore",
     "LightningStoreCapabilities",
     "LightningStoreStatistics",
     "LightningStoreThreaded",
+    "Method",
+    "Next",
     "Notice",
     "NoticeFeed",
     "OwnLoop",
@@ -110,10 +119,12 @@ __all__ = [
     "SpanParts",
     "SpanQuery",
     "StorageBackend",
+    "StoreCall",
     "StoreEvent",
     "StoredSpan",
     "Unset",
     "WorkerQuery",
+    "as_interceptor",
     "attempt_changes",
     "attempt_not_found",
     "changed_figures",
@@ -123,6 +134,9 @@ __all__ = [
     "duration_of",
     "encode_span",
     "filter_options",
+    "innermost",
+    "installed_interceptors",
+    "intercept",
     "last_rewards",
     "notices_of",
     "reward_of",
@@ -132,6 +146,7 @@ __all__ = [
     "run_query",
     "sort_key",
     "sortable_fields",
+    "with_installed",
     "worker_changes",
     "worker_notice",
 ]

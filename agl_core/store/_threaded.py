@@ -1,4 +1,4 @@
-"""A wrapper that makes any store usable from several threads."""
+"""Makes any store usable from several threads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from agl_core.store._base import LightningStore
-from agl_core.store._delegating import DelegatingStore
+from agl_core.store._call import SYNC_CALLS, Method, Next, StoreCall
+from agl_core.store._intercepted import InterceptedStore
+from agl_core.store._interceptor import Interceptor
 from agl_core.store._mutex import CrossLoopLock
-from agl_core.store._values import LightningStoreCapabilities
 from agl_core.store._wakeup import Wakeup
 from agl_core.types import AttemptedRollout, Rollout
 
@@ -20,88 +21,98 @@ _LOOK_AGAIN: Final = 1.0
 store's watchdog may have changed a rollout."""
 _READS: Final = ("query_", "get_rollout", "get_latest", "get_resources", "get_worker", "statistics")
 """Begins of the names of methods that change nothing."""
-_REPEATED: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts")
-"""Methods that a waiting call repeats until it is satisfied."""
+_WAITING: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts")
+"""Methods that may wait: their calls are repeated until they are satisfied."""
 
 
-class LightningStoreThreaded(DelegatingStore):
-    """Makes a store usable from several threads, each with its own event loop.
+class OneCallAtATime(Interceptor):
+    """Lets one call at a time into a store that is not thread-safe, without blocking a thread.
 
-    A store that is thread-safe itself is called directly. Any other gets one call at a time,
-    without blocking a thread; a call that waits for work or rollouts does not block the others.
+    A call that waits for work or rollouts does not block the others. It belongs next to the store,
+    so that no other interceptor runs inside the lock.
 
     Args:
-        store: The store to call.
+        safe: Whether the store is thread-safe. Its calls then pass unchanged.
     """
 
-    def __init__(self, store: LightningStore) -> None:
-        self.store = store
-        self.inner_is_safe = bool(store.capabilities.get("thread_safe"))
+    def __init__(self, *, safe: bool = False) -> None:
+        self.safe = safe
+        self.watches = ("capabilities",) if safe else None
         self._lock = CrossLoopLock()
         self._guard = threading.Lock()
         self._waiting: dict[Wakeup, None] = {}
 
-    def target(self) -> LightningStore:
-        return self.store
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _guard_of, (self.safe,)
 
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return {**self.store.capabilities, "thread_safe": True, "async_safe": True}
+    def around_sync(self, call: StoreCall, next: Next) -> Any:
+        if call.name == "capabilities":
+            return {**next(call), "thread_safe": True, "async_safe": True}
+        if call.name == "draw_span_sequence_id":
+            return None  # a draw would wait for the call that is inside
+        return next(call)
 
-    def draw_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int | None:
-        return super().draw_span_sequence_id(rollout_id, attempt_id) if self.inner_is_safe else None
+    def wrap(self, name: str, method: Method, next: Next) -> Method:
+        if name in SYNC_CALLS or name in _WAITING:
+            return super().wrap(name, method, next)
+        changes = not name.startswith(_READS)
 
-    async def delegate(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        if self.inner_is_safe:
-            return await getattr(self.store, name)(*args, **kwargs)
-        async with self._lock:
-            result = await getattr(self.store, name)(*args, **kwargs)
-        # The check of a waiting call wakes no other: two of them would wake each other for ever.
-        if not name.startswith(_READS) and name not in _REPEATED:
-            with self._guard:
-                for wakeup in self._waiting:
-                    wakeup.set()
-        return result
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async with self._lock:
+                result = await method(*args, **kwargs)
+            if changes:
+                with self._guard:
+                    for wakeup in self._waiting:
+                        wakeup.set()
+            return result
 
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait: float = 0.0
-    ) -> AttemptedRollout | None:
-        if self.inner_is_safe:
-            return await self.store.dequeue_rollout(worker_id, wait=wait)
-        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, wait=wait)
+        return call
+
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        if call.name == "wait_for_rollouts":
+            return await self._wait_for_rollouts(call, next)
+        if call.name == "dequeue_many_rollouts":
+            return await self._claim(call, next)
+        given = {name: call.argument(name) for name in ("worker_id", "wait")}
+        one = StoreCall.of("dequeue_many_rollouts", limit=1, **given)
+        claimed = await self._claim(one, next)
         return claimed[0] if claimed else None
 
-    async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
-    ) -> Sequence[AttemptedRollout]:
-        name = "dequeue_many_rollouts"
-        if self.inner_is_safe or wait <= 0 or limit <= 0:
-            return await self.delegate(name, limit=limit, worker_id=worker_id, wait=wait)
+    async def _look(self, call: StoreCall, next: Next) -> Any:
+        """Make a call of those that wait; it wakes no other, or two would do so for ever."""
+        async with self._lock:
+            return await next(call)
+
+    async def _claim(self, call: StoreCall, next: Next) -> Sequence[AttemptedRollout]:
+        wait: float = call.argument("wait")
+        if wait <= 0 or call.argument("limit") <= 0:
+            return await self._look(call, next)
+        once = call.replace(wait=0.0)
 
         async def claim() -> tuple[Sequence[AttemptedRollout], bool]:
-            claimed = await self.delegate(name, limit=limit, worker_id=worker_id)
+            claimed = await self._look(once, next)
             return claimed, bool(claimed)
 
         return await self._until(claim, wait)
 
-    async def wait_for_rollouts(
-        self, *, rollout_ids: Sequence[str], timeout: float | None = None
-    ) -> Sequence[Rollout]:
-        name = "wait_for_rollouts"
-        if self.inner_is_safe or (timeout is not None and timeout <= 0):
-            return await self.delegate(name, rollout_ids=rollout_ids, timeout=timeout)
+    async def _wait_for_rollouts(self, call: StoreCall, next: Next) -> Sequence[Rollout]:
+        timeout: float | None = call.argument("timeout")
+        if timeout is not None and timeout <= 0:
+            return await self._look(call, next)
+        once = call.replace(timeout=0)
         finished: Sequence[Rollout] = []
 
         async def look() -> tuple[Sequence[Rollout], bool]:
             nonlocal finished
-            finished = await self.delegate(name, rollout_ids=rollout_ids, timeout=0)
+            finished = await self._look(once, next)
             return finished, {item.rollout_id for item in finished} == known
 
         limit = asyncio.timeout(timeout)  # holds also while another call keeps the store busy
         try:
             async with limit:
-                page = await self.query_rollouts(rollout_id_in=rollout_ids)
-                known = {item.rollout_id for item in page}
+                ids = call.argument("rollout_ids")
+                query = StoreCall.of("query_rollouts", rollout_id_in=ids)
+                known = {item.rollout_id for item in await self._look(query, next)}
                 return await self._until(look, None)
         except TimeoutError:
             if not limit.expired():
@@ -128,3 +139,22 @@ class LightningStoreThreaded(DelegatingStore):
         finally:
             with self._guard:
                 del self._waiting[wakeup]
+
+
+def _guard_of(safe: bool) -> OneCallAtATime:
+    return OneCallAtATime(safe=safe)
+
+
+class LightningStoreThreaded(InterceptedStore):
+    """Makes a store usable from several threads, each with its own event loop.
+
+    A store that is thread-safe itself is called directly. Any other gets one call at a time; see
+    :class:`OneCallAtATime`.
+
+    Args:
+        store: The store to call.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        guard = OneCallAtATime(safe=bool(store.capabilities.get("thread_safe")))
+        super().__init__(store, innermost=(guard,))

@@ -16,12 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.algorithm import Run, RunContext
-from agl_core.algorithm._announce import AnnouncingStore
+from agl_core.algorithm._announce import AnnounceResources
 from agl_core.algorithm._history import RunHistory
 from agl_core.llm_server import serving_behind
 from agl_core.metrics import recording, sampled
 from agl_core.plugins._events import has_listeners
 from agl_core.runner._sync_calls import SyncCalls
+from agl_core.store import intercept
 
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
@@ -78,7 +79,7 @@ class AlgorithmSide:
             return
         history = RunHistory(store, run.name, self.about) if run.name else None
         if has_listeners():
-            store = AnnouncingStore(store, algorithm.display_name)
+            store = intercept(store, AnnounceResources(algorithm.display_name))
         resources = self.initial_resources
         if resources is None:
             resources = algorithm.get_initial_resources()

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.genai import without_secrets
 from agl_core.plugins import get_registry
 from agl_core.plugins._config import config_model_of
 from agl_core.runner import Hook
+from agl_core.store import Interceptor, InterceptorLike, as_interceptor
 from agl_core.types import Dataset, NamedResources, Resource
 
 T = TypeVar("T")
@@ -60,6 +61,24 @@ def hooks_of(hooks: Hook | Sequence[Hook] | None) -> tuple[Hook, ...]:
         if not isinstance(hook, Hook):
             raise ConfigError(f"{hook!r} is not a Hook; derive it from agl_core.Hook", path="hooks")
     return given
+
+
+def interceptors_of(
+    interceptors: InterceptorLike | Sequence[InterceptorLike] | None,
+) -> tuple[Interceptor, ...]:
+    """Return the interceptors as a tuple, whether none, one or several were given.
+
+    Raises:
+        ConfigError: One of them is not an interceptor.
+    """
+    if interceptors is None:
+        return ()
+    several = cast("Sequence[object]", interceptors)
+    given = several if isinstance(interceptors, (list, tuple)) else (interceptors,)
+    try:
+        return tuple(map(as_interceptor, given))
+    except InvalidArgumentError as error:
+        raise ConfigError(str(error), path="interceptors") from error
 
 
 def check_dataset(name: str, dataset: Any) -> Dataset[Any] | None:

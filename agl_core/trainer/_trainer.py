@@ -25,11 +25,11 @@ from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
 from agl_core.ids import generate_id
 from agl_core.llm_server import LLMServer
-from agl_core.metrics import MeasuredStore, Metrics, build_tracker, recording
+from agl_core.metrics import MeasureCalls, Metrics, build_tracker, recording
 from agl_core.plugins import ComponentLike, build_component, flush_listeners, notify
 from agl_core.proxy import LLMProxy
 from agl_core.runner import Hook, LitAgentRunner, Runner
-from agl_core.store import LightningStore
+from agl_core.store import InterceptorLike, LightningStore, installed_interceptors, intercept
 from agl_core.tracer import Tracer
 from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
 from agl_core.trainer._components import (
@@ -42,6 +42,7 @@ from agl_core.trainer._components import (
     deprecated,
     describe_parts,
     hooks_of,
+    interceptors_of,
 )
 from agl_core.trainer._verdict import check_outcome, check_success
 from agl_core.types import Dataset, NamedResources
@@ -77,6 +78,8 @@ class Trainer:
             ``llm_proxy`` names another); it runs while the algorithm does.
         hooks: Callbacks around each rollout.
         tracker: Where the metrics of the run go: one backend, or a list of them; none by default.
+        interceptors: Code around the calls of the run's store, the outermost first; the installed
+            interceptors come before them. :attr:`store` itself stays as it is.
         proxy: Alias of ``llm_proxy``.
         run: Name of the run, for :meth:`fit` and :meth:`dev`. A run of this name in the store is
             resumed; a finished one does nothing. Without a name every call is a new run.
@@ -115,6 +118,7 @@ class Trainer:
         proxy: ComponentLike[LLMProxy] = None,
         run: str | None = None,
         tracker: ComponentLike[Metrics] | Sequence[ComponentLike[Metrics]] = None,
+        interceptors: InterceptorLike | Sequence[InterceptorLike] | None = None,
         dev: bool | None = None,
         n_workers: int | None = None,
         max_tasks: int | None = None,
@@ -139,6 +143,7 @@ class Trainer:
         self.run = run or ""
         self.hooks = hooks_of(hooks)
         self.trackers = build_tracker(tracker)
+        self.interceptors = interceptors_of(interceptors)
         self.interrupted = False
         self.resume_command = ""
         supplies: dict[str, Any] = {"n_runners": n_runners or 1}
@@ -297,7 +302,9 @@ class Trainer:
         )
         agent.set_trainer(self)
         worker = RunnerSide(self.runner, agent, self.hooks, self.llm_proxy, self.trackers)
-        store = MeasuredStore(self.store) if self.trackers else self.store
+        measured = (MeasureCalls(),) if self.trackers else ()
+        listed = (*installed_interceptors(), *self.interceptors, *measured)
+        store = intercept(self.store, *listed)
         run_id = f"run-{generate_id(8)}"
         logger.info("Execution strategy: %s", self._strategy_note)
         with recording(*self.trackers):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from agl_core.agent import rollout
 from agl_core.algorithm import Algorithm, run_batch
 from agl_core.errors import RolloutNotFoundError
-from agl_core.metrics import MeasuredStore, recording, sampled
-from agl_core.store import InMemoryLightningStore
+from agl_core.metrics import MeasureCalls, recording, sampled
+from agl_core.store import InMemoryLightningStore, intercept
 from agl_core.tracer import DummyTracer
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, RolloutConfig
@@ -29,7 +28,7 @@ def held():
 
 
 async def test_calls_of_a_store_are_counted_and_timed(held):
-    store = MeasuredStore(InMemoryLightningStore())
+    store = intercept(InMemoryLightningStore(), MeasureCalls())
     await store.enqueue_rollout({"n": 1})
     with pytest.raises(RolloutNotFoundError):
         await store.update_attempt("ro-none", "latest", status="succeeded")
@@ -44,17 +43,6 @@ async def test_calls_of_a_store_are_counted_and_timed(held):
     assert held.values["agl.store.total", *error] == [1]
     waited = ("dequeue_rollout", "dequeue_rollout", "CancelledError")
     assert held.values["agl.store.latency", *waited][0] > 0.02
-
-
-async def test_a_measured_store_is_the_store_in_all_else():
-    inner = InMemoryLightningStore()
-    store = MeasuredStore(inner)
-    assert store.capabilities == inner.capabilities
-    assert store.encode == inner.encode  # a method that the contract does not name
-    with pytest.raises(AttributeError, match="nothing_like_it"):
-        _ = store.nothing_like_it
-    with pytest.raises(AttributeError):
-        pickle.loads(pickle.dumps(MeasuredStore.__new__(MeasuredStore))).anything  # noqa: B018
 
 
 async def test_rollouts_are_counted_when_they_end_whoever_ends_them(held):

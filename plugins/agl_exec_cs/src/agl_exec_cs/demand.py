@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from agl_core.execution import ThreadingEvent
-from agl_core.store import LightningStore
-from agl_core.types import Rollout, RolloutStatus
+from agl_core.store import Interceptor, LightningStore, Next, StoreCall
+from agl_core.types import RolloutStatus
 from agl_exec_cs.run_store import RunStore
 
 __all__ = ["ScaledStore", "open_rollouts"]
 
 _OPEN: Final[list[RolloutStatus]] = ["queuing", "preparing", "running", "requeuing"]
+
+
+class _Demand(Interceptor):
+    """Sets an event when rollouts were enqueued."""
+
+    watches = ("enqueue_rollout", "enqueue_many_rollouts")
+    travels: ClassVar[bool] = False  # the event belongs to the process of the run
+
+    def __init__(self) -> None:
+        self.enqueued = ThreadingEvent()
+
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        result = await next(call)
+        self.enqueued.set()
+        return result
 
 
 class ScaledStore(RunStore):
@@ -28,18 +42,9 @@ class ScaledStore(RunStore):
     """
 
     def __init__(self, store: LightningStore) -> None:
-        super().__init__(store)
-        self.enqueued = ThreadingEvent()
-
-    async def enqueue_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
-        rollout = await super().enqueue_rollout(*args, **kwargs)
-        self.enqueued.set()
-        return rollout
-
-    async def enqueue_many_rollouts(self, *args: Any, **kwargs: Any) -> Sequence[Rollout]:
-        rollouts = await super().enqueue_many_rollouts(*args, **kwargs)
-        self.enqueued.set()
-        return rollouts
+        demand = _Demand()
+        self.enqueued = demand.enqueued
+        super().__init__(store, demand)
 
 
 async def open_rollouts(store: LightningStore) -> int:

@@ -17,11 +17,20 @@ from typing import Any, Final
 from agl_core.errors import RunEndedError, StoreUnavailableError
 from agl_core.execution import ClaimTracker, ThreadingEvent
 from agl_core.lifecycle import was_interrupted
-from agl_core.store import UNSET, LightningStore, Unset
+from agl_core.store import (
+    UNSET,
+    InterceptedStore,
+    Interceptor,
+    LightningStore,
+    LightningStoreThreaded,
+    Next,
+    StoreCall,
+    Unset,
+)
 from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout, ExecutionEvent, Worker
 from agl_store_http import LightningStoreClient
 
-__all__ = ["RunStore", "RunnerClient"]
+__all__ = ["RunClaims", "RunStore", "RunnerClient"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +43,16 @@ _EXPLAIN_TIMEOUT: Final = 5.0  # seconds
 _PROBE_INTERVAL: Final = 1.0  # seconds between later probes
 
 
-class RunStore(ClaimTracker):
-    """A store that hands out work until the run ends, and tracks which workers were notified.
+class RunClaims(ClaimTracker):
+    """Tracks the claims of a run, refuses claims after its end, and tracks who was notified.
 
     Thread-safe.
-
-    Args:
-        store: The store that keeps everything.
     """
 
-    def __init__(self, store: LightningStore) -> None:
-        super().__init__(store)
+    watches = ("dequeue_rollout", "dequeue_many_rollouts", "update_attempt", "update_worker")
+
+    def __init__(self) -> None:
+        super().__init__()
         self._ended = ThreadingEvent()
         self._all_done = ThreadingEvent()
         self._progressed: set[str] = set()
@@ -54,6 +62,64 @@ class RunStore(ClaimTracker):
         self._last_claims: dict[str, float] = {}
         """Workers that will claim again, with the monotonic time of their last claim."""
 
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        if call.name == "update_worker":
+            return await self._update_worker(call, next)
+        if call.name == "update_attempt":
+            return await self._update_attempt(call, next)
+        return await self._claim(call, partial(super().around, next=next))
+
+    async def _claim(self, call: StoreCall, claim: Next) -> Any:
+        worker_id: str | None = call.argument("worker_id")
+        if self._ended.is_set():
+            raise self._refusal(worker_id)
+        if worker_id is not None:
+            self._last_claims[worker_id] = time.monotonic()
+        claimed = await claim(call.replace(wait=0.0))
+        several = call.name == "dequeue_many_rollouts"
+        if claimed or call.argument("wait") <= 0 or (several and call.argument("limit") <= 0):
+            return claimed
+        waiting = asyncio.ensure_future(claim(call))
+        ended = asyncio.ensure_future(self._ended.wait_async())
+        try:
+            await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            waiting.cancel()  # no effect if it is done
+            await asyncio.wait((waiting,))
+        if waiting.cancelled():
+            raise self._refusal(worker_id)
+        return waiting.result()
+
+    async def _update_attempt(self, call: StoreCall, next: Next) -> Attempt:
+        attempt: Attempt = await super().around(call, next)
+        ends = call.argument("status") is not UNSET and attempt.status not in RUNNING_STATUSES
+        if ends and attempt.worker_id is not None:
+            self._progressed.add(attempt.worker_id)
+            if was_interrupted(attempt):
+                self._broken_off[attempt.worker_id] = attempt
+            else:
+                self._broken_off.pop(attempt.worker_id, None)
+        return attempt
+
+    async def _update_worker(self, call: StoreCall, next: Next) -> Worker:
+        worker: Worker = await next(call)
+        stats = call.argument("heartbeat_stats")
+        if isinstance(stats, Unset):
+            return worker
+        worker_id: str = call.argument("worker_id")
+        if stats.get(_COMING):
+
+            def perform(call: StoreCall) -> Any:
+                change = call.name == "update_attempt"
+                return self._update_attempt(call, next) if change else next(call)
+
+            await self.fail_open(perform, "its runner died", worker_id)
+        if stats.get(_LEAVING):
+            self._last_claims.pop(worker_id, None)
+            self._check_done()
+        return worker
+
     def end_run(self) -> None:
         """Hand out no more work, and refuse the waiting claims."""
         oldest = time.monotonic() - _CLAIM_INTERVAL
@@ -62,6 +128,66 @@ class RunStore(ClaimTracker):
                 self._last_claims.pop(worker_id, None)  # the worker has left
         self._ended.set()
         self._check_done()
+
+    def has_progressed(self, worker_id: str) -> bool:
+        """Tell whether a worker has finished an attempt since it was released last."""
+        return worker_id in self._progressed
+
+    def release(self, worker_id: str) -> None:
+        """Stop waiting for a worker that is gone and has no open attempts."""
+        self._progressed.discard(worker_id)
+        self._last_claims.pop(worker_id, None)
+        self._check_done()
+
+    def take_broken_off(self, worker_id: str) -> Attempt | None:
+        """Return the last attempt of a worker, once, if it was interrupted."""
+        return self._broken_off.pop(worker_id, None)
+
+    async def wait_until_done(self, timeout: float) -> None:
+        """Wait until every worker was notified of the end; log those that were not in time."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._all_done.wait_async()
+        except TimeoutError:
+            names = ", ".join(self._last_claims) or "a runner"
+            logger.warning("No sign of %s in the last %g s", names, timeout)
+
+    def forget(self, attempt_id: str) -> None:
+        super().forget(attempt_id)
+        self._check_done()
+
+    def _refusal(self, worker_id: str | None) -> RunEndedError:
+        if worker_id is not None:
+            self._last_claims.pop(worker_id, None)
+        self._check_done()
+        return RunEndedError("the run has ended; there is no more work")
+
+    def _check_done(self) -> None:
+        if self._ended.is_set() and not self._last_claims and not self.has_claims():
+            self._all_done.set()
+
+
+class RunStore(LightningStoreThreaded):
+    """A store that hands out work until the run ends, and tracks which workers were notified.
+
+    Thread-safe.
+
+    Args:
+        store: The store that keeps everything.
+        *interceptors: Interceptors that a subclass presets, next to the store.
+    """
+
+    def __init__(self, store: LightningStore, *interceptors: Interceptor) -> None:
+        self._run = RunClaims()
+        super().__init__(InterceptedStore(store, innermost=(*interceptors, self._run)))
+
+    def end_run(self) -> None:
+        """Hand out no more work, and refuse the waiting claims."""
+        self._run.end_run()
+
+    def close_open_attempts(self, reason: str, worker_id: str | None = None) -> None:
+        """Fail open attempts; see :meth:`ClaimTracker.close_open_attempts`."""
+        self._run.close_open_attempts(self, reason, worker_id)
 
     def release(self, worker_id: str, reason: str) -> bool:
         """Stop waiting for a worker that is gone, and fail its open attempts.
@@ -73,11 +199,9 @@ class RunStore(ClaimTracker):
         Returns:
             Whether the worker had finished an attempt since it was released last.
         """
-        progressed = worker_id in self._progressed
+        progressed = self._run.has_progressed(worker_id)
         self.close_open_attempts(reason, worker_id)
-        self._progressed.discard(worker_id)
-        self._last_claims.pop(worker_id, None)
-        self._check_done()
+        self._run.release(worker_id)
         return progressed
 
     def explain(self, worker_id: str, cause: str) -> None:
@@ -91,26 +215,16 @@ class RunStore(ClaimTracker):
             worker_id: The worker, which is gone.
             cause: Why it was stopped.
         """
-        attempt = self._broken_off.pop(worker_id, None)
+        attempt = self._run.take_broken_off(worker_id)
         said = {} if attempt is None else attempt.metadata or {}
         if attempt is None or cause in said["error"]:
             return
         metadata = {**said, "error": f"{cause}; {said['error']}"}
-        change = partial(super().update_attempt, attempt.rollout_id, attempt.attempt_id)
+        change = partial(self.update_attempt, attempt.rollout_id, attempt.attempt_id)
         try:
             asyncio.run(asyncio.wait_for(change(metadata=metadata), _EXPLAIN_TIMEOUT))
         except Exception:
             logger.exception("Attempt %s was ended: %s", attempt.attempt_id, cause)
-
-    async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
-        attempt = await super().update_attempt(*args, **kwargs)
-        if attempt.worker_id is not None and attempt.status not in RUNNING_STATUSES:
-            self._progressed.add(attempt.worker_id)
-            if was_interrupted(attempt):
-                self._broken_off[attempt.worker_id] = attempt
-            else:
-                self._broken_off.pop(attempt.worker_id, None)
-        return attempt
 
     async def wait_for_workers(self, timeout: float) -> None:
         """Wait until every worker has finished its attempt and was notified of the end of the run.
@@ -118,68 +232,7 @@ class RunStore(ClaimTracker):
         Args:
             timeout: Seconds.
         """
-        try:
-            async with asyncio.timeout(timeout):
-                await self._all_done.wait_async()
-        except TimeoutError:
-            names = ", ".join(self._last_claims) or "a runner"
-            logger.warning("No sign of %s in the last %g s", names, timeout)
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait: float = 0.0
-    ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, wait=wait)
-        return claimed[0] if claimed else None
-
-    async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
-    ) -> Sequence[AttemptedRollout]:
-        if self._ended.is_set():
-            raise self._refusal(worker_id)
-        if worker_id is not None:
-            self._last_claims[worker_id] = time.monotonic()
-        claim = super().dequeue_many_rollouts
-        claimed = await claim(limit=limit, worker_id=worker_id)
-        if claimed or wait <= 0 or limit <= 0:
-            return claimed
-        waiting = asyncio.ensure_future(claim(limit=limit, worker_id=worker_id, wait=wait))
-        ended = asyncio.ensure_future(self._ended.wait_async())
-        try:
-            await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended.cancel()
-            waiting.cancel()  # no effect if it is done
-            await asyncio.wait((waiting,))
-        if waiting.cancelled():
-            raise self._refusal(worker_id)
-        return waiting.result()
-
-    async def update_worker(
-        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
-    ) -> Worker:
-        worker = await super().update_worker(worker_id, heartbeat_stats)
-        if isinstance(heartbeat_stats, Unset):
-            return worker
-        if heartbeat_stats.get(_COMING):
-            await asyncio.to_thread(self.close_open_attempts, "its runner died", worker_id)
-        if heartbeat_stats.get(_LEAVING):
-            self._last_claims.pop(worker_id, None)
-            self._check_done()
-        return worker
-
-    def _refusal(self, worker_id: str | None) -> RunEndedError:
-        if worker_id is not None:
-            self._last_claims.pop(worker_id, None)
-        self._check_done()
-        return RunEndedError("the run has ended; there is no more work")
-
-    def _forget(self, attempt_id: str) -> None:
-        super()._forget(attempt_id)
-        self._check_done()
-
-    def _check_done(self) -> None:
-        if self._ended.is_set() and not self._last_claims and not self.has_claims():
-            self._all_done.set()
+        await self._run.wait_until_done(timeout)
 
 
 class RunnerClient(LightningStoreClient):

@@ -11,7 +11,13 @@ import aiohttp
 import pytest
 
 from agl_core.errors import ConfigError, LaunchError
-from agl_core.store import InMemoryLightningStore
+from agl_core.store import (
+    InMemoryLightningStore,
+    Interceptor,
+    Next,
+    StoreCall,
+    intercept,
+)
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import (
     LightningStoreClient,
@@ -109,6 +115,39 @@ async def test_a_fork_of_the_very_object_goes_over_http():
     await server.stop()
 
 
+class Counted(Interceptor):
+    """Counts the calls in this process."""
+
+    watches = ("enqueue_rollout", "enqueue_many_rollouts")
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        self.calls += 1
+        return await next(call)
+
+
+async def test_a_server_with_a_longer_list_is_the_same_server():
+    served, above = Counted(), Counted()
+    server = LightningStoreServer(intercept(InMemoryLightningStore(), served), port=0)
+    await server.start()
+    watched = intercept(server, above)
+    assert isinstance(watched, LightningStoreServer)
+    assert watched.endpoint == server.endpoint
+    assert watched.is_running()
+    await watched.enqueue_rollout("here")
+    assert (served.calls, above.calls) == (1, 1)
+    elsewhere = pickle.loads(pickle.dumps(watched))
+    assert isinstance(elsewhere, LightningStoreServer)
+    await elsewhere.enqueue_rollout("over HTTP")
+    assert (served.calls, above.calls) == (2, 1), "the server has its own list"
+    assert (await server.statistics()).get("total_rollouts") == 2
+    await elsewhere.close()
+    await watched.close()
+    assert not server.is_running()
+
+
 async def test_a_copy_can_neither_start_nor_stop():
     server = LightningStoreServer(InMemoryLightningStore(), port=0)
     await server.start()
@@ -149,7 +188,7 @@ async def test_processes_serve_a_store_that_can_be_shared():
     client = LightningStoreClient(server.endpoint)
     await asyncio.gather(*(client.enqueue_rollout(number) for number in range(20)))
     assert (await store.statistics()).get("total_rollouts") == 20
-    assert server.target() is shared
+    assert server.store is shared
     await client.close()
     await server.stop()
     await shared.close()

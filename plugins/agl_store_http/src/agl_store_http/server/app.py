@@ -20,9 +20,9 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from agl_core.metrics import MeasuredStore, build_tracker, is_recording, recording, sampled
+from agl_core.metrics import MeasureCalls, build_tracker, is_recording, recording, sampled
 from agl_core.plugins import AppSpec
-from agl_core.store import LightningStore
+from agl_core.store import LightningStore, installed_interceptors, intercept
 from agl_serving import (
     BrowserGuard,
     Headers,
@@ -96,7 +96,8 @@ class StoreApp:
         self._close_store = close_store
         self.options = options = options or StoreAppOptions()
         self._trackers = build_tracker(options.tracker)
-        self.store = store = MeasuredStore(store) if self._trackers else store
+        measured = (MeasureCalls(),) if self._trackers else ()
+        self.store = store = intercept(store, *installed_interceptors(), *measured)
         self.tokens = TokenVerifier(options.auth_token) if options.auth_token else None
         self.replies = ReplyMemory()
         self.summaries = Summaries(store)

@@ -6,15 +6,20 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError, LaunchError
 from agl_core.store import (
-    DelegatingStore,
+    InterceptedStore,
+    Interceptor,
     LightningStore,
     LightningStoreCapabilities,
     LightningStoreThreaded,
+    Next,
+    StoreCall,
+    innermost,
+    with_installed,
 )
 from agl_serving import (
     ATTEMPT_TOKEN_SECONDS,
@@ -33,6 +38,8 @@ __all__ = ["DEFAULT_PORT", "HEALTH_PATH", "LightningStoreServer", "check_exposur
 
 DEFAULT_PORT: Final = 4747
 HEALTH_PATH: Final = "/v1/agl/health"
+_NO_PROCESS: Final = 0
+"""An id that no process has which runs Python: that of the owner of a pickled copy."""
 
 
 def check_exposure(host: str, auth_token: str | None, insecure: bool) -> None:
@@ -49,7 +56,7 @@ def check_exposure(host: str, auth_token: str | None, insecure: bool) -> None:
         )
 
 
-class LightningStoreServer(DelegatingStore):
+class LightningStoreServer(InterceptedStore):
     """Serves a store over HTTP, and is that store for whoever holds it.
 
     In the process that made it, calls go straight to the inner store. In any other process - a
@@ -94,17 +101,18 @@ class LightningStoreServer(DelegatingStore):
             if launch_mode not in ("thread", given.launch_mode):
                 raise ConfigError("launch_mode and the one in launcher_args differ")
             launch_mode = given.launch_mode
-        capabilities = store.capabilities
+        capabilities, name = store.capabilities, type(innermost(store)).__name__
         if not capabilities.get("async_safe"):
-            raise ConfigError(f"{type(store).__name__} is not async_safe and cannot be served")
+            raise ConfigError(f"{name} is not async_safe and cannot be served")
         if launch_mode == "mp" and not capabilities.get("zero_copy"):
             raise ConfigError(
-                f"{type(store).__name__} is not zero_copy: its data stays in one process; "
+                f"{name} is not zero_copy: its data stays in one process; "
                 "serve it with launch_mode='thread', or use a store that processes can share"
             )
         if launch_mode == "thread" and not capabilities.get("thread_safe"):
             # The owner calls from its loop while the server calls from its own.
             store = LightningStoreThreaded(store)
+        store = with_installed(store)  # for the owner's calls, too
         token = auth_token or os.environ.get(LightningEnvVar.AGL_AUTH_TOKEN) or None
         bound = host or LOOPBACK
         check_exposure(bound, token, insecure)
@@ -116,10 +124,10 @@ class LightningStoreServer(DelegatingStore):
             allowed_hosts=accepted_hosts(bound, options.allowed_hosts),
             cors_allow_origins=(origins,) if isinstance(origins, str) else tuple(origins),
         )
-        self._inner: LightningStore | None = store
         self._owner = os.getpid()
         self._token = token
-        self._client: tuple[int, LightningStoreClient] | None = None
+        self._client: LightningStoreClient | None = None
+        self._shared = bool(capabilities.get("zero_copy"))
         in_processes = launch_mode == "mp"
         self._address = ""
         self._launcher: PythonServerLauncher | None = PythonServerLauncher(
@@ -136,6 +144,7 @@ class LightningStoreServer(DelegatingStore):
             ),
             factory=in_processes,
         )
+        super().__init__(store, (_Served(self),))
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -160,34 +169,14 @@ class LightningStoreServer(DelegatingStore):
 
     def is_running(self) -> bool:
         """Whether this process runs the server."""
-        return (
-            self._launcher is not None
-            and os.getpid() == self._owner
-            and self._launcher.is_running()
-        )
+        return self._launcher is not None and self.is_own() and self._launcher.is_running()
 
-    def _own_launcher(self, action: str) -> PythonServerLauncher:
-        if self._launcher is None or os.getpid() != self._owner:
-            raise LaunchError(f"only the process that made a store server can {action} it")
-        return self._launcher
+    def is_own(self) -> bool:
+        """Whether this process made the server."""
+        return os.getpid() == self._owner
 
-    # -- the store -------------------------------------------------------------------------------
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        inner = LightningStoreCapabilities() if self._inner is None else self._inner.capabilities
-        return {
-            **inner,
-            "thread_safe": True,
-            "async_safe": True,
-            "zero_copy": True,
-            "otlp_traces": True,
-        }
-
-    def otlp_traces_endpoint(self) -> str:
-        return f"{self.endpoint}/v1/traces"
-
-    def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
+    def mint_attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
+        """Return a token bound to an attempt; None if the server needs no tokens."""
         if self._token is None:
             return None
         return mint_token(
@@ -198,31 +187,76 @@ class LightningStoreServer(DelegatingStore):
             attempt_id=attempt_id,
         )
 
-    def target(self) -> LightningStore:
-        """Return the store that calls go to from this process."""
-        if self._inner is not None and (
-            os.getpid() == self._owner or self._inner.capabilities.get("zero_copy")
-        ):
-            return self._inner
-        pid = os.getpid()
-        if self._client is None or self._client[0] != pid:
-            self._client = (pid, LightningStoreClient(self.endpoint, auth_token=self._token))
-        return self._client[1]
+    def _own_launcher(self, action: str) -> PythonServerLauncher:
+        if self._launcher is None or not self.is_own():
+            raise LaunchError(f"only the process that made a store server can {action} it")
+        return self._launcher
 
-    async def close(self) -> None:
-        """Stop the server if it is this process's; elsewhere close the connections to it."""
-        if self._inner is not None and os.getpid() == self._owner:
-            await self.stop()
-        elif self._client is not None and self._client[0] == os.getpid():
-            await self._client[1].close()
+    # -- elsewhere -------------------------------------------------------------------------------
 
-    def __getstate__(self) -> dict[str, Any]:
+    def _remote(self) -> LightningStoreClient | None:
+        """Return the client of the server; None where calls go straight to the store."""
+        if self._shared or self.is_own():
+            return None
+        if self._client is None:
+            self._client = LightningStoreClient(self.endpoint, auth_token=self._token)
+        return self._client
+
+    def __reduce__(self) -> tuple[Any, ...]:
         # The store stays where it is; a copy elsewhere talks to it over HTTP. Its address is only
         # known once the server has started, which is when a copy has something to talk to.
-        return {
-            **self.__dict__,
-            "_inner": None,
-            "_client": None,
-            "_launcher": None,
+        elsewhere = {
             "_address": self.endpoint,
+            "_launcher": None,
+            "_client": None,
+            "_owner": _NO_PROCESS,
+            "_shared": False,
         }
+        return _copy_elsewhere, (type(self), {**self._own_attributes(), **elsewhere})
+
+
+def _copy_elsewhere(
+    cls: type[LightningStoreServer], attributes: dict[str, Any]
+) -> LightningStoreServer:
+    made = object.__new__(cls)
+    vars(made).update(attributes)
+    client = made._remote()  # pyright: ignore[reportPrivateUsage]
+    assert client is not None
+    InterceptedStore.__init__(made, client, (_Served(made),))
+    return made
+
+
+class _Served(Interceptor):
+    """The outermost interceptor of a server: other processes call the server over HTTP.
+
+    Args:
+        server: The server.
+    """
+
+    travels: ClassVar[bool] = False  # the server makes one for its copy
+
+    def __init__(self, server: LightningStoreServer) -> None:
+        self._server = server
+
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        remote = self._server._remote()  # pyright: ignore[reportPrivateUsage]
+        if remote is not None:
+            return await call.on(remote)
+        if call.name != "close":
+            return await next(call)
+        return await self._server.stop() if self._server.is_own() else None
+
+    def around_sync(self, call: StoreCall, next: Next) -> Any:
+        server = self._server
+        if call.name == "otlp_traces_endpoint":
+            return f"{server.endpoint}/v1/traces"
+        if call.name == "attempt_token":
+            return server.mint_attempt_token(*call.args, **call.kwargs)
+        remote = server._remote()  # pyright: ignore[reportPrivateUsage]
+        answer = next(call) if remote is None else call.on(remote)
+        if call.name == "capabilities":
+            served = LightningStoreCapabilities(
+                thread_safe=True, async_safe=True, zero_copy=True, otlp_traces=True
+            )
+            return {**answer, **served}
+        return answer

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
 
-from agl_core.plugins._imports import import_named, import_object, unusable, wrong_type
+from agl_core.plugins._imports import (
+    broken,
+    import_named,
+    import_object,
+    unusable,
+    wrong_type,
+)
 from agl_core.plugins._spec import ModuleSpec, Spec
 from agl_core.plugins._suggest import did_you_mean
 
@@ -16,6 +22,7 @@ if TYPE_CHECKING:
     from agl_core.plugins._records import PluginRecord
     from agl_core.types import Resource
 
+_INTERCEPTOR: Final = "agl_core.store._interceptor"
 _Scope = Literal["public", "read", "admin"]
 _Auth = Literal["bearer", "x-api-key"]
 _MOUNT: Final = re.compile(r"/|(?:/[^/\s?#]+)+")
@@ -92,6 +99,32 @@ class ReplayerSpec(ModuleSpec):
     """
 
     hooks: ClassVar[str] = "agl_core.runner:ReplayHooks"
+
+
+@dataclass(frozen=True, slots=True)
+class InterceptorSpec(Spec):
+    """Code around the calls of the stores of runs and of store servers.
+
+    Attributes:
+        interceptor: ``"package.module:Class"``, a subclass of :class:`agl_core.store.Interceptor`,
+            or a function; called once per process without arguments, returns an interceptor.
+    """
+
+    interceptor: str
+
+    def resolve(self, record: PluginRecord) -> Any:
+        """Make the interceptor, and check the names of the calls that it watches."""
+        make = _function(record, self.interceptor)
+        try:
+            made = make()
+            if isinstance(made, import_object(f"{_INTERCEPTOR}:Interceptor")):
+                import_object(f"{_INTERCEPTOR}:watched_calls")(made)
+                return made
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plugin that calls sys.exit() must not end the program
+            raise broken(record, error, doing="start") from error
+        raise wrong_type(record, f"{self.interceptor}()", made, "an Interceptor")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,12 @@ KIND_SPECS: Final = {
                     "evicts",
                     "fails_commits",
                     "otlp_traces",
+                    "processes",
+                    "scans",
+                    "thread_safe",
+                    "zero_copy",
                 }
-            ).union({"otlp_traces", "processes", "scans", "thread_safe", "zero_copy"}),
+            ),
             summary="keeps tasks, spans and resources",
         ),
         KindSpec(
@@ -87,6 +91,12 @@ KIND_SPECS: Final = {
             spec="agl_core.plugins:HookSpec",
             summary="a listener to life-cycle events",
             called="Called in each process before its first event.",
+        ),
+        KindSpec(
+            "interceptor",
+            spec="agl_core.plugins:InterceptorSpec",
+            summary="code around the calls of stores",
+            called="Called in each process before its first run, and before it serves a store.",
         ),
         KindSpec(
             "dialect",

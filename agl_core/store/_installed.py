@@ -22,12 +22,12 @@ def installed_interceptors() -> tuple[Interceptor, ...]:
     Each is made once per process. A plugin that fails is logged and left out. Thread-safe.
     """
     global _made
-    from agl_core.plugins import get_registry, import_extensions
+    from agl_core.plugins import get_registry
 
     registry = get_registry()
     with _lock:
         if _made is None or _made[0] is not registry:
-            _made = registry, tuple(made for _, made in import_extensions("interceptor"))
+            _made = registry, tuple(made for _, made in registry.resolved("interceptor"))
         return _made[1]
 
 

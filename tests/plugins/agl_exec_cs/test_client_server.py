@@ -16,7 +16,8 @@ import pytest
 
 from agl_core.errors import ConfigError, InvalidArgumentError, LaunchError
 from agl_core.execution import ExecutionEvent
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.metrics import MeasureCalls
+from agl_core.store import InMemoryLightningStore, LightningStore, intercept
 from agl_core.types import Rollout
 from agl_exec_cs import ClientServerExecutionStrategy
 from agl_store_http import LightningStoreClient, LightningStoreServer
@@ -104,12 +105,18 @@ def test_the_runner_in_the_main_process(tmp_path: Path) -> None:
     assert outcome(local) == []
 
 
-def test_a_store_client_needs_no_server_of_ours() -> None:
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_store_client_needs_no_server_of_ours(
+    watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = InMemoryLightningStore()
     server = LightningStoreServer(store, port=0)
     asyncio.run(server.start())
+    monkeypatch.delattr(LightningStoreServer, "start")
     try:
-        client = LightningStoreClient(server.endpoint)
+        client: LightningStore = LightningStoreClient(server.endpoint)
+        if watched:
+            client = intercept(client, MeasureCalls())
         strategy(2).execute(make_batch([1, 2]), make_runner(), client)
         assert [rollout.status for rollout, _ in outcome(store)] == ["succeeded"] * 2
     finally:

@@ -32,7 +32,7 @@ from agl_core.execution import (
 )
 from agl_core.plugins import configured_by
 from agl_core.runner import ERROR_TABLE, worker_name
-from agl_core.store import LightningStore
+from agl_core.store import LightningStore, innermost
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.child import RunnerJob, run_runner, supervise_with_signals
 from agl_exec_cs.children import Children
@@ -44,7 +44,7 @@ from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
 from agl_exec_cs.run_store import RunStore
 from agl_exec_cs.served_run import ServedRun, serve_run
-from agl_exec_cs.store_access import StoreAccess, UrlPublisher
+from agl_exec_cs.store_access import StoreAccess, UrlPublisher, server_of
 from agl_exec_cs.worker_ids import first_worker
 
 if TYPE_CHECKING:
@@ -274,16 +274,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         Raises:
             ConfigError: The server is switched off, and processes cannot share the store.
         """
-        from agl_store_http import LightningStoreClient
-
-        if isinstance(store, LightningStoreClient) and self.role != "runner":
-            return StoreAccess.over_http(store.server_address, self.reconnect_timeout)
+        address = server_of(store)
+        if address is not None and self.role != "runner":
+            return StoreAccess.over_http(address, self.reconnect_timeout)
         if self.managed_store:
             return None
         if not store.capabilities.get("zero_copy"):
+            name = type(innermost(store)).__name__
             raise ConfigError(
-                f"{type(store).__name__} keeps its data in one process: leave managed_store on, "
-                "or use a store that processes can share",
+                f"{name} keeps its data in one process: leave managed_store on, or use a store "
+                "that processes can share",
                 path="store",
             )
         return StoreAccess.direct(store)

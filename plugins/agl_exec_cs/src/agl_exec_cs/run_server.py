@@ -11,8 +11,8 @@ from agl_core.env import LightningEnvVar, resolve_int_env_var, resolve_str_env_v
 from agl_core.store import LightningStore
 from agl_exec_cs.demand import ScaledStore
 from agl_exec_cs.served_run import ServedRun, serve_run
+from agl_exec_cs.store_access import server_of
 from agl_serving import mint_token
-from agl_store_http import LightningStoreClient
 
 __all__ = ["RunServer"]
 
@@ -57,8 +57,9 @@ class RunServer:
         Raises:
             LaunchError: The server does not start.
         """
-        if isinstance(store, LightningStoreClient):
-            yield ServedRun(store, store.server_address, None)
+        address = server_of(store)
+        if address is not None:
+            yield ServedRun(store, address, None)
             return
         host = self.host or find_host()
         if not self.secret and (secured_on_loopback or host is not None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agl_core.store import innermost
 from agl_exec_cs.pickling import CloudPickled
 
 if TYPE_CHECKING:
@@ -12,7 +13,18 @@ if TYPE_CHECKING:
 
     from agl_core.store import LightningStore
 
-__all__ = ["StoreAccess", "UrlPublisher"]
+__all__ = ["StoreAccess", "UrlPublisher", "server_of"]
+
+
+def server_of(store: LightningStore) -> str | None:
+    """Return the address of the server that keeps the data of a store; None if none does.
+
+    Its runners call that server, whatever is in the list of the store here.
+    """
+    from agl_store_http import LightningStoreClient
+
+    end = innermost(store)
+    return end.server_address if isinstance(end, LightningStoreClient) else None
 
 
 @dataclass

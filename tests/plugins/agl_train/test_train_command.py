@@ -55,6 +55,7 @@ def test_check_runs_nothing(project, capsys):
         ("train_dataset=[]", "train_dataset: the list is empty"),
         ("train_dataset=3", "train_dataset: should be a path"),
         ("hooks=['agl_cli_agent.py:solve']", "hooks.0: "),
+        ("interceptors=['agl_cli_agent.py:number']", "interceptors.0: 3 is not an interceptor"),
         ("resources.prompt.type=prompt", "resources.prompt.type: there is no resource type"),
         ("resources.prompt.templat=x", "resources.prompt.templat: unknown option; did you mean"),
         ("resources.prompt.engine=x", "resources.prompt.engine: should be 'jinja', 'f-string'"),

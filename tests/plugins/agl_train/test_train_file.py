@@ -9,6 +9,7 @@ import pytest
 from agl_core.errors import ConfigError
 from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.runner import LitAgentRunner
+from agl_core.store import Interceptor
 from agl_train.datasets import load_dataset
 from agl_train.file import read_train_file
 from agl_train.references import import_reference, is_reference
@@ -132,6 +133,8 @@ class TestPlans:
         (tmp_path / "agl_plan_agent.py").write_text(
             "import agl_core as agl\n\n@agl.rollout\ndef solve(task, llm): return 1.0\n"
             "class Hook(agl.Hook): ...\nhook = Hook()\n"
+            "from agl_core.store import Interceptor\nclass Watch(Interceptor): ...\n"
+            "async def audit(call, next): return await next(call)\n"
         )
         (tmp_path / "store.toml").write_text('type = "memory"\nscan_debounce_seconds = 3.0\n')
         file = tmp_path / "train.toml"
@@ -139,6 +142,7 @@ class TestPlans:
             'agent = "agl_plan_agent:solve"\n'
             'store = "store.toml"\n'
             'hooks = ["agl_plan_agent:Hook", "agl_plan_agent.py:hook"]\n'
+            'interceptors = ["agl_plan_agent:Watch", "agl_plan_agent.py:audit"]\n'
             'strategy = { type = "shm", main_thread = "algorithm" }\n'
             'algorithm = "baseline"\n'
             "adapter = { agent_match = '.*' }\n"
@@ -162,6 +166,9 @@ class TestPlans:
             "prompt_template",
         ]
         assert [type(hook).__name__ for hook in trainer.hooks] == ["Hook", "Hook"]
+        watch, audit = trainer.interceptors
+        assert type(watch).__name__ == "Watch"
+        assert isinstance(audit, Interceptor)
         assert type(trainer.algorithm).__name__ == "Baseline"
 
     def test_without_the_algorithm(self, file):

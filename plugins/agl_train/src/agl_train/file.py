@@ -37,7 +37,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from agl_core.agent import Environment, LitAgent, load_environment
 from agl_core.algorithm import Algorithm, algo
-from agl_core.errors import AgentSignatureError, ConfigError, PluginError
+from agl_core.errors import AgentSignatureError, ConfigError, InvalidArgumentError, PluginError
 from agl_core.plugins import (
     CONFIG_SUFFIXES,
     build_component,
@@ -49,7 +49,7 @@ from agl_core.plugins import (
     validate_config,
 )
 from agl_core.runner import Hook, Runner
-from agl_core.store import InMemoryLightningStore, default_store
+from agl_core.store import InMemoryLightningStore, Interceptor, as_interceptor, default_store
 from agl_core.tracer import DummyTracer
 from agl_core.trainer import Trainer, default_strategy
 from agl_core.types import Dataset, Resource, resource_types
@@ -135,6 +135,7 @@ class TrainFile(_Table):
     tracker: Spec | None = None
     runner: Spec | None = None
     hooks: list[str] = Field(default_factory=list)
+    interceptors: list[str] = Field(default_factory=list)
     resources: dict[str, dict[str, Any]] | None = None
     logging: LoggingTable = Field(default_factory=LoggingTable)
 
@@ -180,6 +181,7 @@ class TrainPlan:
         val_dataset: Tasks to measure on, if any.
         resources: Resources that the algorithm starts from; None uses those in the store.
         hooks: Callbacks around each rollout.
+        interceptors: Code around the calls of the run's store.
 
     Raises:
         ConfigError: The file has invalid entries; the message names all of them.
@@ -196,6 +198,7 @@ class TrainPlan:
         self.train_dataset: Dataset[Any] | None = None
         self.val_dataset: Dataset[Any] | None = None
         self.hooks: list[Hook] = []
+        self.interceptors: list[Interceptor] = []
         self._components: dict[str, Any] = {}
         found = Problems() if problems is None else problems
         if any(":" in _type_name(getattr(content, key) or "") for key in _PARTS):
@@ -223,6 +226,9 @@ class TrainPlan:
         for i, text in enumerate(content.hooks):
             with found.collected():
                 self.hooks.append(_hook(i, text, directory))
+        for i, text in enumerate(content.interceptors):
+            with found.collected():
+                self.interceptors.append(_interceptor(i, text, directory))
         if problems is None:
             found.raise_all()
 
@@ -251,6 +257,7 @@ class TrainPlan:
             **components,
             **self.content.trainer.model_dump(),
             hooks=self.hooks,
+            interceptors=self.interceptors,
             initial_resources=self.resources,
         )
 
@@ -480,3 +487,12 @@ def _hook(index: int, text: str, directory: Path) -> Hook:
     if not isinstance(hook, Hook):
         raise ConfigError(f"{text} is of type {type(hook).__name__}, not a Hook", path=path)
     return hook
+
+
+def _interceptor(index: int, text: str, directory: Path) -> Interceptor:
+    path = f"interceptors.{index}"
+    found = import_reference(text, directory, path=path)
+    try:
+        return as_interceptor(found() if isinstance(found, type) else found)
+    except InvalidArgumentError as error:
+        raise ConfigError(str(error), path=path) from error

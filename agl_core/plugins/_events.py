@@ -21,10 +21,8 @@ import inspect
 import logging
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.errors import PluginError
 from agl_core.plugins._delivery import Mailbox, flush, run_async
@@ -38,14 +36,6 @@ if TYPE_CHECKING:
     from agl_core.plugins._records import PluginRecord
 
 logger = logging.getLogger(__name__)
-
-
-class Calls(NamedTuple):
-    """How often a listener was called for an event, and how long that took."""
-
-    number: int = 0
-    seconds: float = 0.0
-    failures: int = 0
 
 
 class Functions:
@@ -66,7 +56,7 @@ class _Listener:
 
     def __init__(self, name: str, own: pluggy.PluginManager, *, inline: bool) -> None:
         self.name = name
-        self.calls: dict[str, Calls] = defaultdict(Calls)
+        self._failed: set[str] = set()
         self.events = tuple(_implemented(own))
         self._own = own
         self.mailbox = None if inline else Mailbox(name, self._call)
@@ -113,8 +103,6 @@ class _Listener:
 
     def _guarded(self, event: str, function: Callable[..., Any], *values: Any) -> None:
         """Call a function, await what it returns, and log its failure."""
-        began = perf_counter()
-        failed = False
         try:
             result = function(*values)
             for each in cast("list[Any]", result) if isinstance(result, list) else [result]:
@@ -123,13 +111,10 @@ class _Listener:
         except BaseException as error:
             if self.mailbox is None and isinstance(error, KeyboardInterrupt):
                 raise  # Ctrl+C in the code that caused the event
-            failed = True
             # With a traceback the first time in an event, then in one line.
-            known = self.calls[event].failures > 0
-            logger.error("listener %r failed in %s", self.name, event, exc_info=not known)
-        number, seconds, failures = self.calls[event]
-        took = perf_counter() - began
-        self.calls[event] = Calls(number + 1, seconds + took, failures + failed)
+            first = event not in self._failed
+            self._failed.add(event)
+            logger.error("listener %r failed in %s", self.name, event, exc_info=first)
 
 
 class _Listeners:
@@ -271,14 +256,6 @@ def flush_listeners(timeout: float | None = None) -> bool:
         Whether they have.
     """
     return flush(timeout)
-
-
-def listener_calls() -> Mapping[str, Mapping[str, Calls]]:
-    """Return how often each listener of this process was called for each event."""
-    listeners = _listeners
-    if listeners is None:
-        return {}
-    return {name: dict(each.calls) for name, each in listeners.by_name.items()}
 
 
 def reset_listeners() -> None:

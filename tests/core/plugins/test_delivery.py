@@ -23,7 +23,7 @@ from agl_core.plugins import (
     remove_listener,
 )
 from agl_core.plugins import _delivery as delivery
-from agl_core.plugins._events import has_listeners, heard_events, listener_calls
+from agl_core.plugins._events import has_listeners, heard_events
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -238,22 +238,6 @@ def test_tryfirst_and_trylast_order_listeners():
         add_listener(listener(said, **order), said, inline=True)
     step(1)
     assert heard == ["first", "some", "last"]
-
-
-def test_calls_are_counted_and_timed():
-    class Sometimes:
-        @hookimpl
-        def algorithm_step(self, step: int) -> None:
-            if step == 2:
-                raise ValueError
-
-    add_listener(Sometimes(), "sometimes")
-    for number in range(3):
-        step(number)
-    flush_listeners()
-    calls = listener_calls()["sometimes"]["algorithm_step"]
-    assert (calls.number, calls.failures) == (3, 1)
-    assert calls.seconds > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -14,6 +14,12 @@ from agl_core.algorithm._context import RunContext
 from agl_core.algorithm._evaluation import Evaluation
 from agl_core.algorithm._functional import FunctionalAlgorithm, algo
 from agl_core.algorithm._progress import ProgressReporter, show_progress
+from agl_core.algorithm._reward_scale import (
+    RewardRange,
+    RewardScale,
+    comparable,
+    earned_reward,
+)
 from agl_core.algorithm._run import Run, count_rollouts, stored_runs
 from agl_core.algorithm._stats import Estimate, estimate_mean
 from agl_core.algorithm._utils import (
@@ -35,6 +41,8 @@ __all__ = [
     "FunctionalAlgorithm",
     "LLMProxyLike",
     "ProgressReporter",
+    "RewardRange",
+    "RewardScale",
     "RolloutOutcome",
     "Run",
     "RunContext",
@@ -42,7 +50,9 @@ __all__ = [
     "algo",
     "batch_iter_over_dataset",
     "cancel_rollouts",
+    "comparable",
     "count_rollouts",
+    "earned_reward",
     "estimate_mean",
     "run_batch",
     "run_requests",

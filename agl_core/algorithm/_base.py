@@ -25,6 +25,7 @@ from agl_core.types import Dataset, NamedResources
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
     from agl_core.agent import TrainerView
+    from agl_core.algorithm._reward_scale import RewardScale
     from agl_core.algorithm._run import Run
     from agl_core.algorithm._utils import LLMProxyLike
     from agl_core.llm_server import LLMServer
@@ -67,6 +68,25 @@ class Algorithm:
     def display_name(self) -> str:
         """Name of this algorithm in events and logs: that of its function or of its class."""
         return getattr(self, "__name__", type(self).__qualname__)
+
+    async def check(self) -> None:
+        """Check what a run will need, for ``agl train --check``: a key, a package, a model.
+
+        Does nothing by default. It spends nothing and changes nothing.
+
+        Raises:
+            AglError: A run would fail; the message says what to do.
+        """
+
+    def has_more_to_do(self, run: Run) -> bool:
+        """Return whether a finished run goes on, because its options ask for more than was done.
+
+        For example for more steps. By default it does not.
+
+        Args:
+            run: The finished run, with its last state.
+        """
+        return False
 
     def report_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report to listeners that a step is done: a batch, a candidate, an epoch.
@@ -127,6 +147,12 @@ class Algorithm:
         """Return the resources to start from, or None."""
         return self._context.initial_resources
 
+    def new_scale(self) -> RewardScale:
+        """Return the scale of the run's rewards, as far as the user declared it."""
+        from agl_core.algorithm._reward_scale import RewardScale
+
+        return RewardScale(self._context.reward_range)
+
     def get_run(self) -> Run:
         """Return the run, which stores the state to resume from; by default it has no name.
 
@@ -135,7 +161,11 @@ class Algorithm:
         """
         from agl_core.algorithm._run import Run
 
-        return self._context.run or Run(self.get_store())
+        if self._context.run is not None:
+            return self._context.run
+        run = Run(self.get_store())
+        run.reward_range = self._context.reward_range
+        return run
 
     def _required(self, name: str, value: T | None) -> T:
         if value is None:

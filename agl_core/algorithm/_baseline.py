@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,6 +14,7 @@ from agl_core.algorithm._base import FastAlgorithm
 from agl_core.algorithm._batch import cancel_rollouts
 from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._progress import ProgressReporter, show_progress
+from agl_core.algorithm._reward_scale import earned_reward
 from agl_core.algorithm._run import Run
 from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
 from agl_core.emitter import find_final_reward
@@ -66,7 +69,7 @@ class Baseline(FastAlgorithm):
             resources = add_llm(resources or {}, llm_proxy)
         resources_id = None
         if resources is None:
-            logger.warning("No initial resources: tasks run with the latest in the store, if any")
+            logger.info("No initial resources: tasks run with the latest in the store, if any")
         elif run.name:
             resources_id = await run.put_resources("default", resources)
         else:
@@ -171,9 +174,13 @@ class _Epoch:
                 await cancel_rollouts(self._store, self._open)
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the pass; a rollout without a reward counts as 0."""
-        mean = sum(reward or 0.0 for reward in self._rewards) / len(self._rewards)
-        return {"rollouts": len(self._rewards), "reward": mean}
+        """Figures of the pass; its mean reward counts failures as :class:`RewardScale` says."""
+        scale = self._baseline.new_scale()
+        scale.learn(self._rewards)
+        figures = {"rollouts": float(len(self._rewards))}
+        if math.isfinite(mean := fmean(scale.counted(self._rewards))):
+            figures["reward"] = mean
+        return figures
 
     async def _listen(self) -> None:
         """Wake the coroutines that wait for the queue to shrink, and log status changes."""
@@ -195,6 +202,7 @@ class _Epoch:
     async def _follow(self, rollout_id: str) -> None:
         (rollout,) = await self._run.wait_for_rollouts([rollout_id])
         self._open.discard(rollout_id)
-        self._rewards.append(await self._baseline.report(self._store, rollout))
+        reward = await self._baseline.report(self._store, rollout)
+        self._rewards.append(earned_reward(rollout.status, reward))
         self._done += 1
         self._progress.update(self._done)

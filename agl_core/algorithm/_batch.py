@@ -15,12 +15,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import anyio
 
 from agl_core.algorithm._progress import show_progress
+from agl_core.algorithm._reward_scale import RewardRange, RewardScale, earned_reward
 from agl_core.algorithm._run import Run
 from agl_core.algorithm._stats import Estimate, estimate_mean
 from agl_core.emitter import find_final_reward
@@ -51,15 +52,22 @@ class RolloutOutcome:
 
     Attributes:
         rollout: The rollout after its end; ``cancelled`` if it did not end in time.
-        reward: Its final reward; None if it has none.
+        reward: Its final reward; None if it has none. :attr:`earned` is the one to score with.
         spans: The spans of its latest attempt, by sequence id.
         adapted: The adapter's output for the spans; None without an adapter or without spans.
+        started: False if no runner had begun it when its batch timed out.
     """
 
     rollout: Rollout
     reward: float | None
     spans: Sequence[Span] = field(repr=False)
     adapted: Any = field(default=None, repr=False)
+    started: bool = True
+
+    @property
+    def earned(self) -> float | None:
+        """The reward of a rollout that finished; None for a failure (:func:`earned_reward`)."""
+        return earned_reward(self.rollout.status, self.reward)
 
 
 @dataclass(frozen=True)
@@ -69,10 +77,12 @@ class BatchOutcome(Sequence[RolloutOutcome]):
     Attributes:
         outcomes: One per task.
         resources_id: The snapshot that the tasks ran with.
+        reward_range: Lowest and highest possible reward, if the user declared them.
     """
 
     outcomes: Sequence[RolloutOutcome]
     resources_id: str | None = None
+    reward_range: RewardRange | None = None
 
     @overload
     def __getitem__(self, index: int) -> RolloutOutcome: ...
@@ -84,17 +94,29 @@ class BatchOutcome(Sequence[RolloutOutcome]):
     def __len__(self) -> int:
         return len(self.outcomes)
 
-    def rewards(self, missing: float | None = 0.0) -> list[float]:
+    @property
+    def scale(self) -> RewardScale:
+        """The scale of the rewards: the declared one, or that of this batch."""
+        scale = RewardScale(self.reward_range)
+        scale.learn(one.earned for one in self.outcomes)
+        return scale
+
+    def rewards(self, missing: float | Literal["last"] | None = "last") -> list[float]:
         """Return a reward per task.
 
         Args:
-            missing: Reward of a task that has none (it failed, or did not end in time); None
-                leaves such tasks out.
+            missing: Reward of a failure: a task that failed, did not end in time, or got no
+                reward. ``last`` is what :attr:`RewardScale.failure` says, which is below the
+                rewards of all others; None leaves such tasks out.
         """
-        found = (missing if o.reward is None else o.reward for o in self.outcomes)
+        if missing == "last":
+            return self.scale.counted(one.earned for one in self.outcomes)
+        found = (missing if o.earned is None else o.earned for o in self.outcomes)
         return [reward for reward in found if reward is not None]
 
-    def score(self, missing: float | None = 0.0, confidence: float = 0.95) -> Estimate:
+    def score(
+        self, missing: float | Literal["last"] | None = "last", confidence: float = 0.95
+    ) -> Estimate:
         """Return the mean reward and its confidence interval; see :meth:`rewards`.
 
         Raises:
@@ -197,12 +219,17 @@ async def run_requests(
             await cancel_rollouts(store, pending)
         raise
     if pending:
+        queue = await store.query_rollouts(rollout_id_in=list(pending), status_in=["queuing"])
         cancelled = await cancel_rollouts(store, pending)
         outcomes |= await _read(store, cancelled, adapter)
+        for rollout in queue:
+            if outcomes[rollout.rollout_id].rollout.status == "cancelled":
+                outcomes[rollout.rollout_id] = replace(outcomes[rollout.rollout_id], started=False)
         logger.warning("%s: %d of %d did not end in time", description, len(pending), len(enqueued))
     return BatchOutcome(
         [outcomes[rollout.rollout_id] for rollout in enqueued],
         enqueued[0].resources_id if enqueued else None,
+        run.reward_range,
     )
 
 

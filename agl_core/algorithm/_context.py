@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
     from agl_core.agent import TrainerView
+    from agl_core.algorithm._reward_scale import RewardRange
     from agl_core.algorithm._run import Run
     from agl_core.algorithm._utils import LLMProxyLike
     from agl_core.execution import ExecutionStrategy
@@ -32,6 +33,7 @@ class RunContext:
         run: The run, new or resumed.
         trainer: The trainer.
         strategy: Decides where the runners run.
+        reward_range: Lowest and highest possible reward, if the user declared them.
     """
 
     store: LightningStore | None = None
@@ -42,3 +44,4 @@ class RunContext:
     run: Run | None = None
     trainer: TrainerView | None = None
     strategy: ExecutionStrategy | None = None
+    reward_range: RewardRange | None = None

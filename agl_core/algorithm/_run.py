@@ -43,6 +43,7 @@ from agl_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agl_core.algorithm._reward_scale import RewardRange
     from agl_core.store import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Run:
         state: State that the algorithm saved last, any JSON value; None before that.
         metrics: The metrics saved so far, the last value of each.
         finished: Whether the algorithm has completed.
+        reward_range: Lowest and highest possible reward, if the user declared them.
         look_seconds: Seconds between two checks for attempts whose worker is dead.
 
     Raises:
@@ -91,6 +93,7 @@ class Run:
         self.state: Any = None
         self.metrics: dict[str, float] = {}
         self.finished = False
+        self.reward_range: RewardRange | None = None
         self._store = store
         self._began = 0.0
         """Start of the run in epoch seconds; it differs from an earlier run of the same name."""
@@ -116,9 +119,14 @@ class Run:
         run.state, run.metrics = checkpoint.state, dict(checkpoint.metrics)
         run.finished = checkpoint.finished
         if not run.finished:
-            run._known = await _enqueued(store, name)
+            await run.reopen()
             logger.info("Resuming run %r; %d rollouts are already enqueued", name, len(run._known))
         return run
+
+    async def reopen(self) -> None:
+        """Continue a run from its state, with the rollouts that it has enqueued."""
+        self.finished = False
+        self._known = await _enqueued(self._store, self.name)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -141,7 +149,7 @@ class Run:
         await self._write()
 
     async def finish(self) -> None:
-        """Mark the run as finished: resuming it does nothing.
+        """Mark the run as finished: resuming it does nothing, unless it is asked for more.
 
         The latest resources in the store are its result.
         """

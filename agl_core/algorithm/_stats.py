@@ -41,6 +41,8 @@ def estimate_mean(values: Sequence[float], confidence: float = 0.95) -> Estimate
     if not 0 < confidence < 1:
         raise InvalidArgumentError(f"confidence must be between 0 and 1, not {confidence}")
     n, mean = len(values), fmean(values)
+    if not math.isfinite(mean):  # failures only, whose scale is not known
+        return Estimate(mean, -math.inf, math.inf, n)
     if all(value in (0, 1) for value in values):
         return Estimate(mean, *_wilson(mean, n, confidence), n)
     if n == 1:

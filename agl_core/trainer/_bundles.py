@@ -27,7 +27,7 @@ from agl_core.store import intercept
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
     from agl_core.agent import LitAgent
-    from agl_core.algorithm import Algorithm
+    from agl_core.algorithm import Algorithm, RewardRange
     from agl_core.llm_server import LLMServer
     from agl_core.metrics import Metrics
     from agl_core.proxy import LLMProxy
@@ -53,6 +53,7 @@ class AlgorithmSide:
     llm_server: LLMServer | None = None
     run: str = ""
     trackers: Sequence[Metrics] = ()
+    reward_range: RewardRange | None = None
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Parts of the run, for its history."""
 
@@ -74,9 +75,15 @@ class AlgorithmSide:
             await event.wait_async()
             return
         run = await Run.open(store, self.run)
+        run.reward_range = self.reward_range
         if run.finished:
-            logger.info("The run %r is finished; nothing to do", run.name)
-            return
+            if not algorithm.has_more_to_do(run):
+                logger.warning(
+                    "The run %r is finished; nothing to do. Another name starts a new run", run.name
+                )
+                return
+            logger.info("The run %r goes on: it is asked for more than it has done", run.name)
+            await run.reopen()
         history = RunHistory(store, run.name, self.about) if run.name else None
         if has_listeners():
             store = intercept(store, AnnounceResources(algorithm.display_name))
@@ -93,6 +100,7 @@ class AlgorithmSide:
                 run=run,
                 trainer=self.trainer,
                 strategy=self.trainer.strategy,
+                reward_range=self.reward_range,
             )
         )
         datasets = {"train_dataset": self.train_dataset, "val_dataset": self.val_dataset}

@@ -164,6 +164,7 @@ async def test_a_timeout_cancels_the_open_rollouts() -> None:
     await task
     assert [outcome.rollout.status for outcome in batch] == ["succeeded", "cancelled", "cancelled"]
     assert batch.rewards(missing=None) == [1.0]
+    assert [outcome.started for outcome in batch] == [True, True, False]
     assert await store.dequeue_rollout() is None  # nothing is left in the queue
 
 

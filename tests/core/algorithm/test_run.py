@@ -324,6 +324,39 @@ async def test_the_baseline_is_resumed(quick_look):
     assert {r.resources_id for r in await store.query_rollouts()} == {"night/default"}
 
 
+def test_a_finished_run_that_is_asked_for_more_goes_on(caplog: pytest.LogCaptureFixture):
+    from agl_core.agent import rollout
+
+    store = InMemoryLightningStore()
+    done: list[int] = []
+
+    class Steps(Algorithm):
+        def __init__(self, steps: int) -> None:
+            self.steps = steps
+
+        def has_more_to_do(self, run: Run) -> bool:
+            return self.steps > run.state
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            run = self.get_run()
+            for step in range(run.state or 0, self.steps):
+                await run_batch(self.get_store(), [step], run=run, name=f"step-{step}")
+                await run.save(step + 1)
+
+    @rollout
+    def agent(task: int) -> float:
+        done.append(task)
+        return 1.0
+
+    for steps in (2, 2, 3):
+        Trainer(algorithm=Steps(steps), strategy="shm", store=store, run="night").fit(agent)
+        if steps == 2:
+            assert done == [0, 1]
+    assert done == [0, 1, 2]
+    assert caplog.text.count("The run 'night' is finished; nothing to do") == 1
+    assert asyncio.run(Run.open(store, "night")).finished
+
+
 def test_a_trainer_resumes_its_run_but_not_a_finished_one():
     from agl_core.agent import rollout
 

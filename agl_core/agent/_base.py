@@ -43,6 +43,12 @@ class LitAgent(Generic[T]):
     trainer and the runner.
     """
 
+    concurrent: bool = False
+    """Whether a runner may run several rollouts at a time: they share no state, and what they use
+    (a browser, a service with a limit of calls) stands it. False: one at a time in each runner."""
+    reward_range: tuple[float, float] | None = None
+    """Lowest and highest possible reward; see :class:`~agl_core.algorithm.RewardScale`."""
+
     # On the class, so that a subclass need not call super().__init__().
     _trainer: TrainerView | None = None
     _runner: RunnerView | None = None

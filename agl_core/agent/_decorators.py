@@ -8,7 +8,8 @@
         return 1.0 if answer == task["answer"] else 0.0
 
 Arguments are injected by the *names* of the function's parameters: ``task`` first, then any of
-``llm``, ``prompt_template`` and ``rollout``. The function may be sync or async.
+``llm``, ``prompt_template`` and ``rollout``. The function may be sync or async. An agent that asks
+for none of them runs without resources.
 """
 
 from __future__ import annotations
@@ -40,10 +41,18 @@ _INJECTED = ("llm", "prompt_template", "rollout")
 def llm_rollout(func: Callable[P, R], /) -> FunctionalLitAgent[P, R]: ...
 @overload
 def llm_rollout(
-    *, strip_proxy: bool = True
+    *,
+    strip_proxy: bool = True,
+    concurrent: bool = False,
+    reward_range: tuple[float, float] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
 def llm_rollout(
-    func: Callable[P, R] | None = None, /, *, strip_proxy: bool = True
+    func: Callable[P, R] | None = None,
+    /,
+    *,
+    strip_proxy: bool = True,
+    concurrent: bool = False,
+    reward_range: tuple[float, float] | None = None,
 ) -> FunctionalLitAgent[P, R] | Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]:
     """Make an agent of ``func(task, llm, …)``.
 
@@ -51,39 +60,73 @@ def llm_rollout(
         func: The function, sync or async.
         strip_proxy: Give the function a plain :class:`~agl_core.types.LLM` whose endpoint files its
             calls under the attempt; False passes a :class:`~agl_core.types.ProxyLLM` unchanged.
+        concurrent: See :func:`rollout`.
+        reward_range: See :func:`rollout`.
 
     Raises:
         AgentSignatureError: The function's parameters are not those above (a ``ValueError``).
     """
-    if func is None:
-        return functools.partial(_agent_of, required=("llm",), strip_proxy=strip_proxy)
-    return _agent_of(func, required=("llm",), strip_proxy=strip_proxy)
+    agent_of = functools.partial(
+        _agent_of,
+        required="llm",
+        strip_proxy=strip_proxy,
+        concurrent=concurrent,
+        reward_range=reward_range,
+    )
+    return agent_of if func is None else agent_of(func)
 
 
 @overload
 def prompt_rollout(func: Callable[P, R], /) -> FunctionalLitAgent[P, R]: ...
 @overload
-def prompt_rollout() -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
 def prompt_rollout(
-    func: Callable[P, R] | None = None, /
+    *, concurrent: bool = False, reward_range: tuple[float, float] | None = None
+) -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
+def prompt_rollout(
+    func: Callable[P, R] | None = None,
+    /,
+    *,
+    concurrent: bool = False,
+    reward_range: tuple[float, float] | None = None,
 ) -> FunctionalLitAgent[P, R] | Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]:
-    """Make an agent of ``func(task, prompt_template, …)``.
+    """Make an agent of ``func(task, prompt_template, …)``; options as :func:`rollout`.
 
     Raises:
         AgentSignatureError: The function's parameters are not those above (a ``ValueError``).
     """
-    if func is None:
-        return functools.partial(_agent_of, required=("prompt_template",))
-    return _agent_of(func, required=("prompt_template",))
+    agent_of = functools.partial(
+        _agent_of, required="prompt_template", concurrent=concurrent, reward_range=reward_range
+    )
+    return agent_of if func is None else agent_of(func)
 
 
-def rollout(func: Callable[P, R], /) -> FunctionalLitAgent[P, R]:
-    """Make an agent of ``func(task, llm, …)`` or ``func(task, prompt_template, …)``.
+@overload
+def rollout(func: Callable[P, R], /) -> FunctionalLitAgent[P, R]: ...
+@overload
+def rollout(
+    *, concurrent: bool = False, reward_range: tuple[float, float] | None = None
+) -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
+def rollout(
+    func: Callable[P, R] | None = None,
+    /,
+    *,
+    concurrent: bool = False,
+    reward_range: tuple[float, float] | None = None,
+) -> FunctionalLitAgent[P, R] | Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]:
+    """Make an agent of a function of ``task``, and of ``llm``, ``prompt_template`` and ``rollout``.
+
+    Args:
+        func: The function, sync or async.
+        concurrent: Whether a runner may run several rollouts at a time; see
+            :attr:`~agl_core.agent.LitAgent.concurrent`.
+        reward_range: Lowest and highest possible reward; see
+            :attr:`~agl_core.agent.LitAgent.reward_range`.
 
     Raises:
-        AgentSignatureError: The function takes neither (a ``NotImplementedError``).
+        AgentSignatureError: The function needs a parameter that is not injected.
     """
-    return _agent_of(func, required=("llm", "prompt_template"))
+    agent_of = functools.partial(_agent_of, concurrent=concurrent, reward_range=reward_range)
+    return agent_of if func is None else agent_of(func)
 
 
 class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
@@ -107,6 +150,8 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
         self._is_async = inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(
             getattr(func, "__call__", None)  # noqa: B004 - an object with `async def __call__`
         )
+        # An object with ``__call__`` may declare it on its class.
+        self.concurrent = getattr(func, "concurrent", False) is True
         self._strip_proxy = strip_proxy
         self._injected = _check_parameters(func, self._name)
         self._warned: set[type[Resource]] = set()
@@ -198,13 +243,21 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
 
 
 def _agent_of(
-    func: Callable[P, R], *, required: tuple[str, ...], strip_proxy: bool = True
+    func: Callable[P, R],
+    *,
+    required: str = "",
+    strip_proxy: bool = True,
+    concurrent: bool = False,
+    reward_range: tuple[float, float] | None = None,
 ) -> FunctionalLitAgent[P, R]:
     if not callable(func):
         raise TypeError(f"an agent is made of a function, not of {func!r}")
-    if not any(name in inspect.signature(func).parameters for name in required):
-        _refuse(func, str(getattr(func, "__qualname__", func)), f"has no {' or '.join(required)}")
-    return FunctionalLitAgent(func, strip_proxy=strip_proxy)
+    if required and required not in inspect.signature(func).parameters:
+        _refuse(func, str(getattr(func, "__qualname__", func)), f"has no {required}")
+    agent = FunctionalLitAgent(func, strip_proxy=strip_proxy)
+    agent.concurrent = concurrent or agent.concurrent
+    agent.reward_range = reward_range
+    return agent
 
 
 def _check_parameters(func: Callable[..., Any], name: str) -> tuple[str, ...]:
@@ -229,7 +282,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _refuse(func: Callable[..., Any], name: str, reason: str) -> None:
     raise AgentSignatureError(
         f"{name}{inspect.signature(func)} cannot be an agent: it {reason}; an agent function takes "
-        "(task, llm) or (task, prompt_template), and may take rollout as well"
+        "(task), (task, llm) or (task, prompt_template), and may take rollout as well"
     )
 
 

@@ -27,7 +27,7 @@ def read_config_file(file: str | Path, *, path: str = "") -> dict[str, Any]:
         known = ", ".join(CONFIG_SUFFIXES)
         raise ConfigError(f"{file} is not one of {known}", path=path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # editors of Windows write a mark first
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{file} cannot be read: {reason}", path=path) from error

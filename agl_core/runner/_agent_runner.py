@@ -20,7 +20,7 @@ from agl_core.runner._hooks import Hooks
 from agl_core.runner._oversight import Oversight
 from agl_core.runner._replay import call_replayer
 from agl_core.runner._reporting import Progress, report_end, report_start
-from agl_core.runner._slots import LoopWatch, Slots, default_concurrency
+from agl_core.runner._slots import LoopWatch, Slots, choose_concurrency
 from agl_core.runner._snapshots import Snapshots
 from agl_core.runner._sync_calls import SyncCalls
 
@@ -75,8 +75,8 @@ class LitAgentRunner(Runner[T]):
         heartbeat_include_gpu: Whether heartbeats list the machine's GPUs.
         cancel_grace: Seconds that a stopped async agent gets to end before it is abandoned.
         finish_timeout: Seconds during which writing an attempt's final status is retried.
-        concurrency: Largest number of rollouts that :meth:`iter` runs at a time. None: 8 per core,
-            at most 64, of an async agent; 1 of a sync agent, whose code may not be thread-safe.
+        concurrency: Largest number of rollouts that :meth:`iter` runs at a time. None: 1, or 8 per
+            core and at most 64 of an agent that declares ``concurrent``.
 
     Raises:
         InvalidArgumentError: A value is outside its domain.
@@ -172,7 +172,7 @@ class LitAgentRunner(Runner[T]):
             llm_proxy=self._llm_proxy,
         )
         oversight = Oversight(store)
-        concurrency = self.concurrency or default_concurrency(is_async=self._agent.is_async())
+        concurrency = choose_concurrency(self._agent, self.concurrency)
         heartbeat = Heartbeat(
             store,
             place.worker_id,

@@ -158,11 +158,10 @@ class AttemptRun:
         resources_id = self.rollout.resources_id
         resources = await self._snapshots.get(resources_id)
         if resources is None:
+            if resources_id is None:
+                return _NoResources()
             raise ResourceMissingError(
-                "the store has no resources; add some (store.add_resources, Trainer("
-                "initial_resources=…) or step(resources=…)), an empty mapping if none are needed"
-                if resources_id is None
-                else f"the store has no resources {resources_id!r}, which the rollout names"
+                f"the store has no resources {resources_id!r}, which the rollout names"
             )
         return with_keys(resources, self.rollout, self.place.store, self.place.llm_proxy)
 
@@ -245,6 +244,16 @@ class AttemptRun:
                 "%s: the agent does not end although it was cancelled; it is abandoned",
                 self.rollout.rollout_id,
             )
+
+
+class _NoResources(dict[str, Any]):
+    """The resources of a rollout that names none, in a store without any."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ResourceMissingError(
+            f"the agent asks for the resource {name!r}, and the store has none; add it "
+            "(Trainer(initial_resources=…), store.add_resources or step(resources=…))"
+        )
 
 
 # The event loop keeps only weak references to its tasks.

@@ -9,7 +9,10 @@ import sys
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from agl_core.agent import LitAgent
 
 logger = logging.getLogger(__name__)
 
@@ -18,13 +21,19 @@ _MOST: Final = 64
 _PATIENCE: Final = 1.0  # seconds without a turn of the loop, after which an agent blocks it
 
 
-def default_concurrency(*, is_async: bool) -> int:
-    """Return how many rollouts a runner runs at a time unless it is told.
+def choose_concurrency(agent: LitAgent[Any], given: int | None) -> int:
+    """Return how many rollouts a runner runs at a time.
 
-    Async agents get 8 per core, at most 64: they share one thread and mostly wait. Sync agents get
-    1: code that was written for one call at a time may share variables between threads.
+    Args:
+        agent: If it declares that its rollouts may run at a time (``concurrent``), a runner runs 8
+            per core, at most 64: they mostly wait for models. Otherwise it runs one, because code
+            that was written for one rollout at a time may share variables, a browser or a limit of
+            calls between them.
+        given: The number that the user asked for, if any.
     """
-    if not is_async:
+    if given is not None:
+        return given
+    if not agent.concurrent:
         return 1
     # Not os.cpu_count(): a container may use fewer cores than the machine has.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

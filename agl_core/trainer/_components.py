@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
@@ -19,6 +19,15 @@ from agl_core.store import Interceptor, InterceptorLike, as_interceptor
 from agl_core.types import Dataset, NamedResources, Resource
 
 T = TypeVar("T")
+
+_TABLES: Final[Mapping[tuple[str, ...], str]] = {
+    ("iloc", "columns"): "to_dict('records')",  # pandas, a DataFrame
+    ("iloc",): "tolist()",  # pandas, a Series: its items are by label
+    ("to_dicts",): "to_dicts()",  # polars
+    ("to_pylist",): "to_pylist()",  # pyarrow
+}
+"""How to get a list of rows of what libraries of tables give, by the attributes they are known by.
+The libraries are not imported for it."""
 
 
 class DefaultStrategy(NamedTuple):
@@ -89,12 +98,19 @@ def check_dataset(name: str, dataset: Any) -> Dataset[Any] | None:
     """
     if dataset is None:
         return None
+    kind = type(cast("object", dataset)).__qualname__
     if isinstance(dataset, (str, bytes, dict)) or not isinstance(dataset, Dataset):
-        kind = type(cast("object", dataset)).__qualname__
         raise ConfigError(
             f"a {kind} is not a dataset; it needs a length and items by index, like a list",
             path=name,
         )
+    for has, rows in _TABLES.items():
+        if all(hasattr(cast("object", dataset), part) for part in has):
+            raise ConfigError(
+                f"a {kind} is not a dataset, since its items by index are not its rows; "
+                f"pass {name}.{rows}",
+                path=name,
+            )
     return cast("Dataset[Any]", dataset)
 
 

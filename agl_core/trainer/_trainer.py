@@ -20,7 +20,14 @@ from typing import Any
 import agl_core
 from agl_core.adapter import Adapter
 from agl_core.agent import LitAgent, load_environment
-from agl_core.algorithm import Algorithm, Baseline, BatchOutcome, Evaluation, FastAlgorithm
+from agl_core.algorithm import (
+    Algorithm,
+    Baseline,
+    BatchOutcome,
+    Evaluation,
+    FastAlgorithm,
+    RewardRange,
+)
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
 from agl_core.ids import generate_id
@@ -29,6 +36,7 @@ from agl_core.metrics import MeasureCalls, Metrics, build_tracker, recording
 from agl_core.plugins import ComponentLike, build_component, flush_listeners, notify
 from agl_core.proxy import LLMProxy
 from agl_core.runner import Hook, LitAgentRunner, Runner
+from agl_core.runner._slots import choose_concurrency
 from agl_core.store import InterceptorLike, LightningStore, installed_interceptors, intercept
 from agl_core.tracer import Tracer
 from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
@@ -44,6 +52,7 @@ from agl_core.trainer._components import (
     hooks_of,
     interceptors_of,
 )
+from agl_core.trainer._loops import outside_loop
 from agl_core.trainer._verdict import check_outcome, check_success
 from agl_core.types import Dataset, NamedResources
 
@@ -61,8 +70,8 @@ class Trainer:
             an instance keeps its own number.
         max_rollouts: Largest number of rollouts per runner.
         concurrency: Number of rollouts that each runner runs at a time: async agents share its
-            event loop, sync agents get a thread each. None: 8 per core, at most 64, of an async
-            agent; 1 of a sync agent, whose code may not be thread-safe.
+            event loop, sync agents get a thread each. None: 1, or 8 per core and at most 64 of an
+            agent that declares ``concurrent``, such as ``@rollout(concurrent=True)``.
         initial_resources: The resources the algorithm starts from.
         tracer: Records what agents do as spans; ``otel`` by default.
         adapter: Turns spans into data for the algorithm; by default ``triplet``, of agl-adapters.
@@ -83,6 +92,9 @@ class Trainer:
         proxy: Alias of ``llm_proxy``.
         run: Name of the run, for :meth:`fit` and :meth:`dev`. A run of this name in the store is
             resumed; a finished one does nothing. Without a name every call is a new run.
+        reward_range: Lowest and highest possible reward, such as ``(0, 10)``; by default what the
+            agent declares. A failed rollout counts the lower end, and searches stop at the upper
+            end. Without it both are learned (:class:`~agl_core.algorithm.RewardScale`).
         dev: Deprecated and without effect; call :meth:`dev`.
         n_workers: Deprecated name of ``n_runners``.
         max_tasks: Deprecated name of ``max_rollouts``.
@@ -119,6 +131,7 @@ class Trainer:
         run: str | None = None,
         tracker: ComponentLike[Metrics] | Sequence[ComponentLike[Metrics]] = None,
         interceptors: InterceptorLike | Sequence[InterceptorLike] | None = None,
+        reward_range: tuple[float, float] | None = None,
         dev: bool | None = None,
         n_workers: int | None = None,
         max_tasks: int | None = None,
@@ -141,6 +154,7 @@ class Trainer:
         self.max_rollouts = max_rollouts
         self.initial_resources = check_resources(initial_resources)
         self.run = run or ""
+        self.reward_range = RewardRange.of(reward_range)
         self.hooks = hooks_of(hooks)
         self.trackers = build_tracker(tracker)
         self.interceptors = interceptors_of(interceptors)
@@ -204,9 +218,10 @@ class Trainer:
             Exception: The error of the algorithm, a runner or the store.
         """
         start = time.time()
-        self._execute("fit", agent, self.algorithm, train_dataset, val_dataset)
-        if not self.interrupted:
-            asyncio.run(check_success(self.store, start))
+        with outside_loop():
+            self._execute("fit", agent, self.algorithm, train_dataset, val_dataset)
+            if not self.interrupted:
+                asyncio.run(check_success(self.store, start))
 
     def dev(
         self,
@@ -226,7 +241,8 @@ class Trainer:
                 f"dev takes a FastAlgorithm, not {type(algorithm).__qualname__}; use fit, or a "
                 "trainer without an algorithm"
             )
-        self._execute("dev", agent, algorithm, train_dataset, val_dataset)
+        with outside_loop():
+            self._execute("dev", agent, algorithm, train_dataset, val_dataset)
 
     def evaluate(
         self,
@@ -253,10 +269,11 @@ class Trainer:
             RunFailedError: Rollouts failed and none succeeded; it has the ``outcome``.
         """
         evaluation = Evaluation(resources=resources, timeout=timeout)
-        self._execute("eval", agent, evaluation, None, dataset)
-        if evaluation.outcome is None:
-            raise KeyboardInterrupt
-        asyncio.run(check_outcome(self.store, evaluation.outcome))
+        with outside_loop():
+            self._execute("eval", agent, evaluation, None, dataset)
+            if evaluation.outcome is None:
+                raise KeyboardInterrupt
+            asyncio.run(check_outcome(self.store, evaluation.outcome))
         return evaluation.outcome
 
     def _execute(
@@ -291,6 +308,8 @@ class Trainer:
             val_dataset=check_dataset("val_dataset", val_dataset),
             run="" if mode == "eval" else self.run,
             trackers=self.trackers,
+            reward_range=self.reward_range
+            or RewardRange.of(agent.reward_range, path="agent.reward_range"),
             about={
                 "mode": mode,
                 "began": time.time(),
@@ -307,6 +326,7 @@ class Trainer:
         store = intercept(self.store, *listed)
         run_id = f"run-{generate_id(8)}"
         logger.info("Execution strategy: %s", self._strategy_note)
+        logger.info("%s", self._describe_width(agent))
         with recording(*self.trackers):
             notify("run_started", run_id=run_id, mode=mode, config=self._describe(algorithm))
             error: BaseException | None = None
@@ -323,6 +343,17 @@ class Trainer:
     def __getstate__(self) -> dict[str, Any]:
         # In another process, the run sets the store that is used there.
         return {name: value for name, value in self.__dict__.items() if name != "store"}
+
+    def _describe_width(self, agent: LitAgent[Any]) -> str:
+        """Return how many rollouts run at a time, and why."""
+        given = getattr(self.runner, "concurrency", None)
+        each = choose_concurrency(agent, given)
+        why = "one per runner; concurrency=… or @rollout(concurrent=True) allows more"
+        if given is not None:
+            why = f"concurrency={each} in each runner"
+        elif agent.concurrent:
+            why = f"{each} in each runner, since the agent is concurrent"
+        return f"{self.n_runners} runners, {self.n_runners * each} rollouts at a time: {why}"
 
     def _parts(self, algorithm: Algorithm | None) -> dict[str, Any]:
         names = ("store", "strategy", "tracer", "adapter", "llm_proxy", "llm_server")

@@ -54,9 +54,33 @@ def test_rollout_takes_either_rule() -> None:
     @rollout
     def with_prompt(task: Any, prompt_template: PromptTemplate) -> None: ...
 
-    for agent in (with_llm, with_prompt):
+    @rollout
+    def with_neither(task: Any, rollout: Any) -> None: ...
+
+    for agent in (with_llm, with_prompt, with_neither):
         assert isinstance(agent, FunctionalLitAgent)
         assert isinstance(agent, LitAgent)
+
+
+_WITHOUT_RESOURCES = (lambda task: None, lambda task, rollout: None, lambda *task: None)
+
+
+@pytest.mark.parametrize("decorate", [rollout, llm_rollout, prompt_rollout])
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_agents_declare_that_they_are_concurrent(decorate: Any, concurrent: bool) -> None:
+    @decorate(concurrent=concurrent, reward_range=(0, 10))
+    def agent(task: Any, llm: LLM, prompt_template: PromptTemplate) -> None: ...
+
+    assert (agent.concurrent, agent.reward_range) == (concurrent, (0, 10))
+
+
+def test_object_declares_that_it_is_concurrent() -> None:
+    class Player:
+        concurrent = True
+
+        async def __call__(self, task: Any, llm: LLM) -> None: ...
+
+    assert llm_rollout(Player()).concurrent
 
 
 @pytest.mark.parametrize("decorate", [rollout, llm_rollout, prompt_rollout])
@@ -64,16 +88,16 @@ def test_rollout_takes_either_rule() -> None:
     "function",
     [
         lambda: None,
-        lambda task: None,
+        *_WITHOUT_RESOURCES,
         lambda llm, task: None,
         lambda prompt_template, task: None,
-        lambda task, rollout: None,
         lambda task, resources: None,
-        lambda *task: None,
         lambda task, *, model: None,
     ],
 )
 def test_wrong_signatures(decorate: Any, function: Any) -> None:
+    if decorate is rollout and function in _WITHOUT_RESOURCES:
+        function = lambda task, model: None  # noqa: E731
     with pytest.raises(AgentSignatureError) as caught:
         decorate(function)
     assert "<lambda>(" in str(caught.value)

@@ -18,6 +18,8 @@ from agl_core.plugins import read_config_file
 def test_the_formats(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     assert read_config_file(tmp_path / name) == {"a": 1, "b": {"c": "x"}}
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / name).read_bytes())
+    assert read_config_file(tmp_path / name) == {"a": 1, "b": {"c": "x"}}
 
 
 @pytest.mark.parametrize(

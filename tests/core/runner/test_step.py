@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import agl_core as agl
 from agl_core import semconv
 from agl_core.emitter import emit_reward
 from agl_core.errors import (
@@ -167,24 +168,37 @@ async def test_odd_errors(
     assert (await bench.attempt()).metadata["error_type"] == raised.__name__
 
 
-async def test_no_resources_fail_the_attempt(bench: Any) -> None:
+async def test_agent_that_asks_for_no_resource_runs_without_any() -> None:
+    @agl.rollout
+    def agent(task: float) -> float:
+        return task
+
     runner = LitAgentRunner[Any](OtelTracer())
     store = InMemoryLightningStore()
-    bench.store = store
-    agent = (await bench.runner(lambda task: None))._agent
-    fresh = InMemoryLightningStore()
-    with runner.run_context(agent=agent, store=fresh):
-        with pytest.raises(ResourceMissingError, match="the store has no resources; add some"):
-            await runner.step({})
-        with pytest.raises(RuntimeError):
-            await runner.step({})
-        assert (await runner.step({}, resources={})).status == "succeeded"
-    rollouts = await fresh.query_rollouts()
-    assert [rollout.status for rollout in rollouts] == ["failed", "failed", "succeeded"]
-    attempt = await fresh.get_latest_attempt(rollouts[0].rollout_id)
+    with runner.run_context(agent=agent, store=store):
+        done = await runner.step(0.5)
+    assert done.status == "succeeded"
+    spans = await store.query_spans(done.rollout_id)
+    assert agl.find_final_reward(spans.items) == 0.5
+
+
+async def test_missing_resource_fails_the_attempt() -> None:
+    class Agent(agl.LitAgent[Any]):
+        def rollout(self, task: Any, resources: Any, rollout: Any) -> None:
+            resources["prompt"]
+
+    runner = LitAgentRunner[Any](OtelTracer())
+    store = InMemoryLightningStore()
+    with (
+        runner.run_context(agent=Agent(), store=store),
+        pytest.raises(ResourceMissingError, match="'prompt', and the store has none; add it"),
+    ):
+        await runner.step({})
+    (rollout,) = await store.query_rollouts()
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
     assert attempt is not None
     assert attempt.status == "failed"
-    assert "no resources" in (attempt.metadata or {})["error"]
+    assert "'prompt', and the store has none" in (attempt.metadata or {})["error"]
 
 
 async def test_unknown_resources_are_named(bench: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ from agl_core.runner import Hook, LitAgentRunner
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.tracer import DummyTracer, OtelTracer
 from agl_core.trainer import Trainer
-from agl_core.types import PromptTemplate
+from agl_core.types import PromptTemplate, ProxyLLM
 
 
 @rollout
@@ -102,6 +103,81 @@ def test_runners_work_at_the_same_time() -> None:
     scores = Scores()
     trainer(algorithm=scores, n_runners=4).fit(meet, [0, 1, 2, 3])
     assert scores.rewards == [1.0] * 4
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_n_runners_is_the_number_of_rollouts_at_a_time(
+    declared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    running, most = 0, 0
+
+    @rollout(concurrent=declared)
+    async def agent(task: Any) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return 1.0
+
+    with caplog.at_level("INFO", logger="agl_core.trainer"):
+        trainer(algorithm=Scores(), n_runners=1).fit(agent, list(range(12)))
+    if declared:
+        assert 1 < most <= 64
+        assert "since the agent is concurrent" in caplog.text
+    else:
+        assert most == 1
+        assert "1 runners, 1 rollouts at a time: one per runner" in caplog.text
+
+
+def test_dev_runs_an_agent_that_asks_for_no_resource() -> None:
+    done: list[str] = []
+
+    @rollout
+    def agent(task: str) -> float:
+        done.append(task)
+        return 1.0
+
+    store = InMemoryLightningStore()
+    Trainer(strategy="shm", store=store).dev(agent, ["a", "b"])
+    assert sorted(done) == ["a", "b"]
+    assert {one.status for one in asyncio.run(store.query_rollouts())} == {"succeeded"}
+
+
+@pytest.mark.parametrize("how", ["fit", "dev", "evaluate"])
+async def test_runs_inside_a_running_loop(how: str) -> None:
+    """As in a notebook, each of whose cells runs in an event loop."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    done: list[str] = []
+
+    @rollout
+    def agent(task: str, prompt_template: PromptTemplate) -> float:
+        done.append(task)
+        return 1.0
+
+    run = trainer(algorithm=Scores() if how == "fit" else None, n_runners=2)
+    getattr(run, how)(agent, ["a", "b"])
+    assert sorted(done) == ["a", "b"]
+    assert asyncio.get_running_loop() is loop
+    assert asyncio.current_task() is task
+    await asyncio.sleep(0)
+
+
+class Table:
+    """A table of columns, as pandas has it."""
+
+    iloc = columns = ("q",)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, column: str) -> list[str]:
+        return {"q": ["a"]}[column]
+
+
+def test_table_is_not_a_dataset() -> None:
+    with pytest.raises(ConfigError, match=r"pass train_dataset\.to_dict\('records'\)"):
+        trainer(algorithm=Scores()).fit(parrot, Table())  # pyright: ignore[reportArgumentType]
 
 
 def test_a_blocking_agent_does_not_stop_other_runners() -> None:
@@ -372,6 +448,42 @@ def test_evaluate() -> None:
     assert run.evaluate(parrot, ["a"]).rewards() == [4.0]  # the latest in the store
     with pytest.raises(ConfigError, match="needs tasks"):
         run.evaluate(parrot, [])
+
+
+def test_evaluate_takes_an_edited_prompt_until_the_next_training() -> None:
+    @algo
+    async def longer(store: LightningStore, initial_resources: Any) -> None:
+        await store.update_resources("v0", initial_resources)
+        text = initial_resources["prompt"].template + "!"
+        await store.update_resources("v1", {"prompt": PROMPT.model_copy(update={"template": text})})
+
+    store = InMemoryLightningStore()
+
+    def run_with(text: str) -> Trainer:
+        prompt = PromptTemplate(template=text, engine="f-string")
+        return trainer(algorithm=longer, store=store, initial_resources={"prompt": prompt})
+
+    def reward_of(text: str) -> float:
+        return run_with(text).evaluate(parrot, ["a"]).rewards()[0]
+
+    run_with("{task}").fit(parrot)
+    assert reward_of("{task}") == 2.0  # the trained prompt
+    assert reward_of("{task}......") == 7.0  # the edited one
+    assert reward_of("{task}......") == 7.0
+    assert reward_of("{task}") == 2.0  # the edit is taken back
+    run_with("{task}......").fit(parrot)
+    assert reward_of("{task}......") == 8.0
+
+
+def test_evaluate_says_that_the_proxy_of_a_stored_model_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    store = InMemoryLightningStore()
+    llm = ProxyLLM(endpoint=f"http://127.0.0.1:{port}", model="m")
+    asyncio.run(store.update_resources("v1", {"main_llm": llm}))
+    with pytest.raises(ConfigError, match=r"behind a proxy at http://127\.0\.0\.1:.* which ended"):
+        trainer(store=store).evaluate(parrot, ["a"], resources="v1")
+    assert not asyncio.run(store.query_rollouts())
 
 
 # -- composing -----------------------------------------------------------------------------------

@@ -63,11 +63,16 @@ def fit(agent: Any, count: int, algorithm: Batch, **options: Any) -> None:
     trainer.fit(agent, list(range(count)))
 
 
+class Together(Waits):
+    concurrent = True
+
+
 @pytest.mark.parametrize("concurrency", [120, None])
 def test_one_process_runs_many_rollouts(concurrency: int | None) -> None:
-    count = concurrency or 8  # an async agent has 8 per core unless it is told otherwise
+    count = concurrency or 8  # a concurrent agent has 8 per core unless it is told otherwise
     algorithm = Batch()
-    fit(Waits(count), count, algorithm, concurrency=concurrency)
+    agent = Waits(count) if concurrency else Together(count)
+    fit(agent, count, algorithm, concurrency=concurrency)
     assert algorithm.rewards == [float(count)] * count
     assert {attempt.worker_id for attempt in algorithm.attempts} == {"Worker-0"}
 

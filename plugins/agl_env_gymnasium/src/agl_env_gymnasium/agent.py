@@ -38,6 +38,8 @@ class Player:
         rules: Text about the environment for the model.
     """
 
+    concurrent = True
+
     def __init__(self, name: str, options: GymnasiumOptions, rules: str) -> None:
         self._name = name
         self._options = options

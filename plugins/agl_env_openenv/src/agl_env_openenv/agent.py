@@ -33,6 +33,8 @@ class Player:
         rules: Text for the model about the environment.
     """
 
+    concurrent = True
+
     def __init__(
         self, url: str, options: OpenEnvOptions, actions: ActionFormat, rules: str
     ) -> None:

@@ -26,6 +26,8 @@ class VerifiersPlayer:
         config: Config of the environment.
     """
 
+    concurrent = True
+
     def __init__(self, config: vf.EnvConfig) -> None:
         self._config = config
 

@@ -226,7 +226,16 @@ class Children:
         code = child.process.exitcode
         # Our own interrupt may hit a child that is already exiting. Python then exits with 1.
         hit = child.interrupted and code in (1, -signal.SIGINT)
-        return "" if stopping and (hit or code in self._allowed) else f"died with exit code {code}"
+        if stopping and (hit or code in self._allowed):
+            return ""
+        hint = ""
+        if code == 1 and self._context.get_start_method() != "fork":
+            # Its own words are on stderr: it could not report before it had imported the program.
+            hint = (
+                "; if its output speaks of a bootstrapping phase, start the run below "
+                "`if __name__ == '__main__':`, since each process imports the program"
+            )
+        return f"died with exit code {code}{hint}"
 
 
 def _interrupt(process: BaseProcess) -> None:

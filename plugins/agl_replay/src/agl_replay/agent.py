@@ -35,6 +35,7 @@ class ReplayedAgent(LitAgent[Any]):
         super().__init__()
         self._agent = agent
         self._around = around
+        self.concurrent, self.reward_range = agent.concurrent, agent.reward_range
 
     def set_trainer(self, trainer: TrainerView) -> None:
         self._agent.set_trainer(trainer)

@@ -175,7 +175,7 @@ async def fork(
     )
     runner: LitAgentRunner[Any] = LitAgentRunner(tracer or OtelTracer(), heartbeat_interval=0)
     started = Started()
-    width = asyncio.Semaphore(samples if agent.is_async() else 1)
+    width = asyncio.Semaphore(samples if agent.concurrent else 1)
 
     async def run(request: EnqueueRolloutRequest) -> None:
         async with width:

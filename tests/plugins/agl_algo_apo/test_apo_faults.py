@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agl_core.agent import rollout
-from agl_core.errors import RunFailedError
+from agl_core.errors import ConfigError, RunFailedError
 from agl_core.types import FINISHED_STATUSES, PromptTemplate
 from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
@@ -23,6 +23,15 @@ def answer(critique: Reply, edit: Reply) -> Any:
 
 
 GOOD = Reply("- It needs more pluses.")
+
+
+class RefusedList:
+    """The list of models of an endpoint that refuses the key."""
+
+    async def list(self) -> None:
+        error = RuntimeError("refused")
+        error.status_code = 401  # pyright: ignore[reportAttributeAccessIssue]
+        raise error
 
 
 def check(apo: Any, store: Any) -> set[str]:
@@ -44,8 +53,7 @@ class TestEdits:
             ("```\n\n```", "no edit: the answer is empty"),
             ("No question + asked", "the edit lost the placeholders question"),
             ("{question} {mood} +", "the edit has placeholders without values: mood"),
-            ("{question} + {", "the edit is not a valid f-string template: "),
-            ("Answer {question} well", "the edit is the same as v0"),
+            ("<think>Let me see. {question}", "no edit: the answer is empty"),
         ],
     )
     def test_a_useless_edit_is_rejected_with_the_reason(
@@ -53,11 +61,35 @@ class TestEdits:
     ):
         models.script = answer(GOOD, Reply(edit))
         apo = make_apo()
-        fit(apo)
+        with pytest.raises(
+            RunFailedError, match="APO got no usable prompt in 8 proposals; 8 times"
+        ):
+            fit(apo)
         reasons = check(apo, store)
         assert all(one.startswith(reason) for one in reasons), reasons
         assert apo.state.rounds == 2
         assert not apo.state.stopped
+
+    def test_an_edit_that_changes_nothing_is_rejected(self, make_apo, fit, models, store):
+        models.script = answer(GOOD, Reply("Answer {question} well"))
+        apo = make_apo()
+        fit(apo)
+        assert check(apo, store) == {"the edit is the same as v0"}
+
+    def test_an_edit_that_is_cut_off_is_rejected(self, make_apo, fit, models, store):
+        models.script = answer(GOOD, Reply("Answer {question} +", finish_reason="length"))
+        apo = make_apo()
+        with pytest.raises(RunFailedError, match="the answer is cut off at its limit of tokens"):
+            fit(apo)
+        assert check(apo, store) == {"no edit: the answer is cut off at its limit of tokens"}
+
+    def test_braces_that_hold_no_placeholder_are_escaped(self, make_apo, fit, models, store):
+        edit = 'Answer {question} + as {"answer": {"value": 1}}, not as {} or {'
+        models.script = answer(GOOD, Reply(edit))
+        apo = make_apo(beam_rounds=1)
+        fit(apo)
+        template = PromptTemplate(template=apo.history[1].prompt, engine="f-string")
+        assert template.format(question="7") == edit.replace("{question}", "7")
 
     def test_equal_edits_are_measured_once(self, make_apo, fit, models: ScriptedModels):
         models.script = answer(GOOD, Reply("{question} +"))
@@ -86,7 +118,6 @@ class TestEndpoints:
         [
             (Reply(error_status=500), "no critique: InternalServerError: "),
             (Reply(error_status=429), "no critique: RateLimitError: "),
-            (Reply(error_status=401), "no critique: AuthenticationError: "),
             (Reply(drop_after=0), "no critique: APIConnectionError: "),
             (Reply(delay=30), "no critique: no answer within 0.3 s"),
             (Reply(garbage=b"<html>no</html>"), "no critique: "),
@@ -101,18 +132,50 @@ class TestEndpoints:
     ):
         models.script = [reply]
         apo = make_apo(call_timeout=0.3 if reply.delay else 60.0)
-        fit(apo)
+        with pytest.raises(RunFailedError, match="APO got no usable prompt in 4 proposals"):
+            fit(apo)
         reasons = check(apo, store)
         assert all(one.startswith(reason) for one in reasons), reasons
         assert apo.state.stopped.startswith("the models gave no answer in round 1: " + reason)
         assert len(models.requests) == 4, "one round is enough to see it"
+
+    @pytest.mark.parametrize("status", [400, 401, 403, 404])
+    def test_an_endpoint_that_refuses_calls_ends_the_search_at_the_first_call(
+        self, make_apo, fit, models: ScriptedModels, store, status
+    ):
+        models.script = [Reply(error_status=status)]
+        apo = make_apo()
+        with pytest.raises(RunFailedError, match="APO got no usable prompt in 1 proposals"):
+            fit(apo)
+        assert apo.state.stopped.startswith("the models gave no answer in round 1: no critique: ")
+        assert len(asyncio.run(store.query_rollouts())) == 2  # for the first critique
+        assert len(models.requests) == 1
+
+    def test_a_wrong_key_ends_the_search_before_the_first_rollout(
+        self, make_apo, fit, models: ScriptedModels, store
+    ):
+        models.script = [Reply(error_status=401)]
+        apo = make_apo()
+        apo.async_openai_client.models = RefusedList()
+        with pytest.raises(ConfigError, match="the model 'gpt-5-mini' cannot be called: Auth"):
+            fit(apo)
+        assert not asyncio.run(store.query_rollouts())
+
+    def test_an_endpoint_that_refuses_its_list_of_models_only_is_used(
+        self, make_apo, fit, models: ScriptedModels
+    ):
+        apo = make_apo(beam_rounds=1)
+        apo.async_openai_client.models = RefusedList()
+        fit(apo)
+        assert apo.state.best != "v0"
 
     def test_an_endpoint_that_is_not_there_ends_it_too(self, make_apo, fit, store):
         apo = make_apo()
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
         apo.async_openai_client.base_url = f"http://127.0.0.1:{port}/v1"
-        fit(apo)
+        with pytest.raises(RunFailedError, match="Connection error"):
+            fit(apo)
         assert check(apo, store) == {"no critique: APIConnectionError: Connection error."}
 
     def test_an_endpoint_that_answers_now_and_then_is_made_use_of(
@@ -142,7 +205,8 @@ class TestAgents:
         with pytest.raises(RunFailedError, match="RuntimeError always"):
             fit(apo, broken)
         check(apo, store)
-        assert apo.history[0].score().mean == 0.0
+        assert apo.history[0].score() is None
+        assert apo.history[0].failed == list(range(8))
 
     def test_an_agent_that_hangs_ends_with_the_batch(self, make_apo, fit, store):
         @rollout
@@ -151,8 +215,9 @@ class TestAgents:
             return 1.0
 
         apo = make_apo(beam_rounds=1, beam_width=1, branch_factor=1, rollout_batch_timeout=0.3)
-        fit(apo, hanging)
-        assert check(apo, store) == {"none of its rollouts ended in time"}
+        with pytest.raises(RunFailedError, match="APO: no rollout of the agent ended in time"):
+            fit(apo, hanging)
+        assert check(apo, store) == {"none of its rollouts succeeded"}
         assert apo.history[0].score() is None
 
 
@@ -160,5 +225,5 @@ def test_a_search_without_conversations_says_so_once(make_apo, fit, caplog):
     fit(make_apo(beam_rounds=1))
     said = [one.message for one in caplog.records if "reads conversations" in one.message]
     assert len(said) == 1
-    assert said[0].startswith("APO reads conversations, but the 8 rollouts that succeeded")
+    assert said[0].startswith("APO reads conversations, but the 2 rollouts that succeeded")
     assert "the tracer 'otel' records calls of the SDKs" in said[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -82,14 +83,20 @@ async def work(store: InMemoryLightningStore) -> None:
         await store.update_attempt(*ids, status="succeeded")
 
 
-async def run(store: InMemoryLightningStore, editor: Editor, prompt: str = "{question}") -> APO:
-    apo = APO(editor, **SIZES)
+async def run(
+    store: InMemoryLightningStore,
+    editor: Editor,
+    prompt: str = "{question}",
+    val: Sequence[int] = range(6),
+    **options: Any,
+) -> APO:
+    apo = APO(editor, **{**SIZES, **options})
     apo.set_store(store)
     apo.set_adapter(TraceToMessages())
     apo.set_initial_resources({"prompt": PromptTemplate(template=prompt, engine="f-string")})
     apo.set_run(await Run.open(store, "rooms"))
     worker = asyncio.create_task(work(store))
-    editor.victim = search = asyncio.ensure_future(apo.run(list(range(8)), list(range(6))))
+    editor.victim = search = asyncio.ensure_future(apo.run(list(range(8)), list(val)))
     try:
         await asyncio.wait((search,))
         if not search.cancelled():
@@ -146,7 +153,7 @@ async def test_it_ends_as_if_it_had_not_been_killed(undisturbed: Any, dies_at: i
 
 async def test_killed_again_and_again_it_still_gets_there(undisturbed: Any):
     store = InMemoryLightningStore()
-    for dies_at in (1, 2, 3, 4, 5, 3, 1):
+    for dies_at in (1, 2, 3, 1, 2, 3, 1):
         killed = await run(store, Editor(dies_at))
         assert killed.state is not None
         assert killed.state.rounds < 2
@@ -160,3 +167,23 @@ async def test_a_run_does_not_go_on_with_another_prompt():
     await run(store, Editor(dies_at=2))
     with pytest.raises(ConfigError, match="started with another prompt"):
         await run(store, Editor(), prompt="{question}?")
+
+
+async def test_a_run_does_not_go_on_with_other_tasks():
+    """Rewards are kept by the number of the task, so those of two datasets would be mixed."""
+    store = InMemoryLightningStore()
+    await run(store, Editor(dies_at=2))
+    with pytest.raises(ConfigError, match="val_dataset: the run 'rooms' was started with other"):
+        await run(store, Editor(), val=range(1, 7))
+
+
+async def test_a_finished_run_goes_on_with_more_rounds():
+    store = InMemoryLightningStore()
+    two = await run(store, Editor(), beam_rounds=1)
+    assert two.state is not None
+    session = await Run.open(store, "rooms")
+    assert not two.has_more_to_do(session)
+    assert APO(beam_rounds=2).has_more_to_do(session)
+    more = await run(store, Editor())
+    undisturbed = await run(InMemoryLightningStore(), Editor())
+    assert outcome(more) == outcome(undisturbed)

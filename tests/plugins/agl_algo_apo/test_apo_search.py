@@ -107,7 +107,9 @@ class TestEvaluation:
         assert len(apo.history[0].rewards) == 8
         assert apo.state.best != "v0"
 
-    def test_what_does_not_end_in_time_is_cancelled_and_left_out(self, make_apo, fit, store):
+    def test_what_does_not_end_in_time_is_cancelled_and_counts_as_failed(
+        self, make_apo, fit, store
+    ):
         release = threading.Event()
 
         @rollout
@@ -121,8 +123,94 @@ class TestEvaluation:
         fit(apo, slow)
         assert {one.status for one in rollouts_of(store)} <= FINISHED_STATUSES
         seed = apo.history[0]
-        assert 5 not in seed.rewards
-        assert seed.score().mean == 1.0
+        assert seed.failed == [5]
+        assert seed.rewards == {row: float(row != 5) for row in range(8)}
+
+    def test_a_prompt_that_makes_the_agent_hang_does_not_win(self, make_apo, fit):
+        """It solves the tasks on which it ends, and these alone must not be its score."""
+
+        @rollout
+        async def agent(task: int, prompt_template: PromptTemplate) -> float:
+            if "+" not in prompt_template.template:
+                return 0.5
+            if task % 2:
+                await asyncio.Event().wait()
+            return 0.75
+
+        apo = make_apo(beam_rounds=1, rollout_batch_timeout=0.5, val_batch_size=8)
+        fit(apo, agent, n_runners=40)
+        assert apo.state.best == "v0"
+        assert all(one.failed == [1, 3, 5, 7] for one in apo.history[1:])
+
+    @pytest.mark.parametrize("scale", [(1, 0), (1, -1), (-1, 0), (10, 0), (1, 5), (0.01, -100)])
+    @pytest.mark.parametrize("declared", [True, False])
+    def test_a_prompt_that_breaks_the_agent_does_not_win(self, make_apo, fit, scale, declared):
+        factor, shift = scale
+
+        @rollout
+        def agent(task: int, prompt_template: PromptTemplate) -> float:
+            if "+" in prompt_template.template:
+                raise RuntimeError("broken")
+            return factor * (task % 2) + shift
+
+        ends = sorted((factor * 0 + shift, factor * 1 + shift))
+        apo = make_apo(beam_rounds=1)
+        fit(apo, agent, **{"reward_range": ends} if declared else {})
+        assert apo.state.best == "v0"
+
+    @pytest.mark.parametrize("scale", [(1, 0), (1, -7), (10, 0), (0.01, 3), (1, 1)])
+    def test_the_scale_of_rewards_does_not_change_the_search(self, make_apo, fit, scale):
+        """Some rollouts of each prompt fail, and rewards are shifted or scaled."""
+        factor, shift = scale
+
+        def agent_of(factor: float, shift: float) -> Any:
+            @rollout
+            def agent(task: int, prompt_template: PromptTemplate) -> float:
+                if (task + len(prompt_template.template)) % 5 == 0:
+                    raise RuntimeError("broken")
+                return factor * (prompt_template.template.count("+") + task % 3) / 8 + shift
+
+            return agent
+
+        plain, moved = make_apo(), make_apo()
+        fit(plain, agent_of(1, 0))
+        fit(moved, agent_of(factor, shift))
+        assert moved.state.best == plain.state.best
+        assert moved.state.beam == plain.state.beam
+        assert any(one.failed for one in plain.history)
+
+    def test_a_prompt_that_the_agent_does_not_use_is_noticed(self, make_apo, fit, caplog):
+        @rollout
+        def agent(task: int) -> float:
+            return task / 10
+
+        fit(make_apo(beam_rounds=1), agent)
+        assert "does the agent use the prompt among its resources?" in caplog.text
+
+    def test_a_template_of_another_engine_is_noticed(self, make_apo, fit, caplog):
+        seed = PromptTemplate(template="Answer {question} well", engine="jinja")
+        llm = LLM(endpoint="http://127.0.0.1:1/v1", model="none")
+        fit(make_apo(beam_rounds=1), initial_resources={"llm": llm, "prompt": seed})
+        assert "no placeholder of its engine, jinja, but {question} looks like" in caplog.text
+
+    def test_it_ends_with_a_prompt_that_solves_every_task(self, make_apo, fit, models):
+        apo = make_apo(beam_rounds=50)
+        fit(apo)
+        assert apo.state.stopped == f"{apo.state.best} solves every validation task"
+        assert apo.state.rounds < 50
+
+    def test_rewards_above_one_are_not_taken_for_solved(self, make_apo, fit):
+        @rollout
+        def agent(task: int, prompt_template: PromptTemplate) -> float:
+            return 3.0 + prompt_template.template.count("+")
+
+        apo = make_apo(beam_rounds=2)
+        fit(apo, agent)
+        assert apo.state.rounds == 2
+        limited = make_apo(beam_rounds=9)
+        fit(limited, agent, reward_range=(0, 5))
+        assert limited.state.rounds == 2
+        assert "solves every" in limited.state.stopped
 
 
 class TestRepeatability:

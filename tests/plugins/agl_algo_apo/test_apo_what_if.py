@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.errors import MissingDependencyError
+from agl_core.errors import MissingDependencyError, RunFailedError
 from agl_core.types import LLM, PromptTemplate
 from agl_testing.models import Reply, ScriptedModels
 from tests.plugins.agl_prompt_search.two_turns import TwoTurns, obedient, question, results
@@ -70,7 +70,10 @@ def test_the_critic_learns_what_its_changes_would_have_done(make_apo, fit, model
 def test_a_critic_that_only_asks_gives_no_critique(make_apo, fit, models):
     models.script = lambda seen: Reply(question(1, 1, "no placeholder"))
     apo = make_apo(**ONE, what_if=1)
-    with ScriptedModels(obedient) as agents:
+    with (
+        ScriptedModels(obedient) as agents,
+        pytest.raises(RunFailedError, match="another question instead of an answer"),
+    ):
         fit(apo, TwoTurns("prompt"), initial_resources=resources(agents))
     assert apo.history[1].rejected == "no critique: another question instead of an answer"
 

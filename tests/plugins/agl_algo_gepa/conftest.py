@@ -94,7 +94,7 @@ def fit(store: InMemoryLightningStore) -> Callable[..., GEPA[Any]]:
     def run(
         script: Any = helpful,
         agent: LitAgent[Any] | None = None,
-        fails: bool = False,
+        fails: str = "",
         **options: Any,
     ) -> GEPA[Any]:
         client = None if script is None else Client(script)
@@ -107,7 +107,7 @@ def fit(store: InMemoryLightningStore) -> Callable[..., GEPA[Any]]:
             n_runners=4,
             initial_resources=seeds(),
         )
-        with pytest.raises(RunFailedError) if fails else nullcontext():
+        with pytest.raises(RunFailedError, match=fails) if fails else nullcontext():
             trainer.fit(agent or Counting(), list(range(12)), val_dataset=list(range(6)))
         return algorithm
 

@@ -37,17 +37,26 @@ def check(gepa: Any, store: Any) -> set[str]:
         ("```\n\n```", "plan: no edit: the answer is empty"),
         ("No question + asked", "plan: the edit lost the placeholders question"),
         ("{question} {mood} +", "plan: the edit has placeholders without values: mood"),
-        ("{question} + {", "plan: the edit is not a valid f-string template: "),
-        ("Plan {question}", "the edit is the same as v0"),
+        ("<think>Let me see. {question}", "plan: no edit: the answer is empty"),
     ],
 )
 def test_a_useless_edit_is_rejected_with_the_reason(fit, store, edit, reason):
-    gepa = fit(lambda _: edit, max_iterations=5, components=None)
+    gepa = fit(
+        lambda _: edit,
+        max_iterations=5,
+        components=None,
+        fails="GEPA got no usable prompt",
+    )
     reasons = check(gepa, store)
     assert any(one.startswith(reason) for one in reasons), reasons
     assert gepa.state.rounds == 5
     assert not gepa.state.stopped
-    assert gepa.state.spent.rollouts == 6 + 5 * 2 or "same" in reason, "no candidate was run"
+    assert gepa.state.spent.rollouts == 6 + 5 * 2, "no candidate was run"
+
+
+def test_an_edit_that_changes_nothing_is_rejected(fit, store):
+    gepa = fit(lambda _: "Plan {question}", max_iterations=3, components=["plan"])
+    assert "the edit is the same as v0" in check(gepa, store)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +72,12 @@ def test_a_useless_edit_is_rejected_with_the_reason(fit, store, edit, reason):
     ],
 )
 def test_a_model_that_never_answers_ends_the_search_early(fit, store, answer, reason):
-    gepa = fit(lambda _: answer, call_timeout=0.2, max_iterations=50)
+    gepa = fit(
+        lambda _: answer,
+        call_timeout=0.2,
+        max_iterations=50,
+        fails="GEPA got no usable prompt in 3 proposals",
+    )
     reasons = check(gepa, store)
     assert {one.partition(": ")[2] for one in reasons} == {reason}
     assert gepa.state.stopped.startswith("the model gave no answer in 3 rounds: ")
@@ -91,14 +105,13 @@ def test_real_endpoints_from_the_environment(fit, store, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     with ScriptedModels([Reply(error_status=401)]) as models:
         monkeypatch.setenv("OPENAI_BASE_URL", models.base_url)
-        gepa = fit(None)
-        assert len(models.requests) == 3
-    (reason,) = {one.partition(": ")[2] for one in gepa.history[1:] for one in [one.rejected]}
-    assert reason.startswith("no edit: AuthenticationError: ")
+        fit(None, fails="1 times: plan: no edit: AuthenticationError: ")
+        # One of a list of models, which costs nothing, and one that is refused.
+        assert len([one for one in models.requests if one.path.endswith("/completions")]) == 1
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
-    gepa = fit(None, max_iterations=1, perfect_score=None)
+    gepa = fit(None, max_iterations=1, perfect_score=None, fails="Connection error")
     assert gepa.history[1].rejected == "plan: no edit: APIConnectionError: Connection error."
     check(gepa, store)
 
@@ -115,15 +128,21 @@ class Hanging(LitAgent[int]):
 
 
 def test_an_agent_that_always_fails_scores_nothing(fit, store):
-    gepa = fit(agent=Broken(), fails=True, max_iterations=3)
+    gepa = fit(agent=Broken(), fails="RuntimeError always", max_iterations=3)
     check(gepa, store)
-    assert gepa.history[0].score().mean == 0.0
+    assert gepa.history[0].score() is None
+    assert gepa.history[0].failed == list(range(6))
 
 
 def test_an_agent_that_hangs_ends_with_the_batch(fit, store):
-    gepa = fit(agent=Hanging(), max_iterations=1, rollout_batch_timeout=0.3)
+    gepa = fit(
+        agent=Hanging(),
+        max_iterations=1,
+        rollout_batch_timeout=0.3,
+        fails="GEPA: no rollout of the agent ended in time",
+    )
     check(gepa, store)
-    assert gepa.history[0].score().mean == 0.0
+    assert gepa.history[0].score() is None
 
 
 class Lost(InMemoryLightningStore):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agl_algo_gepa import GEPA
+from agl_core.agent import LitAgent
 from agl_core.errors import ConfigError
 from agl_core.types import PromptTemplate
 
@@ -131,7 +132,7 @@ class TestQuestions:
             assert request["temperature"] == 1.0
             return "no placeholders"
 
-        fit(keep, max_iterations=2)
+        fit(keep, max_iterations=2, fails="GEPA got no usable prompt")
         assert asked[0].count("<run ") == 2
         assert 'reward="0.0"' in asked[0]
         assert '<other name="answer">\nAnswer {question}\n</other>' in asked[0]
@@ -145,7 +146,13 @@ class TestQuestions:
             asked.append(request["messages"])
             return ""
 
-        fit(keep, prompts_dir=tmp_path, max_iterations=1, perfect_score=None)
+        fit(
+            keep,
+            prompts_dir=tmp_path,
+            max_iterations=1,
+            perfect_score=None,
+            fails="GEPA got no usable prompt",
+        )
         assert asked == [[{"role": "user", "content": "Mend plan!\nPlan {question}"}]]
 
     def test_a_folder_without_it_is_a_mistake(self, tmp_path):
@@ -207,3 +214,76 @@ def test_a_jinja_prompt_stays_one(store):
     gepa._templates = {"a": PromptTemplate(template="{{ x }}", engine="jinja")}
     with pytest.raises(ValueError, match="has not run yet"):
         gepa.get_best_prompts()
+
+
+class Scaled(LitAgent[int]):
+    """An agent whose rewards are on a scale, and which some prompts break.
+
+    Args:
+        factor: Factor of its rewards.
+        shift: What is added to them.
+        breaks: Whether every edit of a prompt breaks it; otherwise some tasks do.
+    """
+
+    def __init__(self, factor: float, shift: float, breaks: bool = False) -> None:
+        self.factor, self.shift, self.breaks = factor, shift, breaks
+
+    def rollout(self, task: int, resources: Any, rollout: Any) -> float:
+        pluses = sum(resources[name].template.count("+") for name in ("plan", "answer"))
+        if (pluses and self.breaks) or (not self.breaks and (task + pluses) % 5 == 0):
+            raise RuntimeError("broken")
+        return self.factor * (pluses + task % 3) / 8 + self.shift
+
+
+class TestScales:
+    @pytest.mark.parametrize(
+        ("factor", "shift", "declared"),
+        [
+            (1, 0, None),
+            (1, -1, None),
+            (-1, 0, None),
+            (10, 0, None),
+            (1, -1, (-1, 0)),
+            (0.01, -100, None),
+        ],
+    )
+    def test_a_prompt_that_breaks_the_agent_does_not_win(self, fit, factor, shift, declared):
+        agent = Scaled(factor, shift, breaks=True)
+        agent.reward_range = declared
+        gepa = fit(agent=agent, max_iterations=4, perfect_score=None)
+        assert gepa.state.best == "v0"
+        assert gepa.state.front == ["v0"]
+
+    @pytest.mark.parametrize(("factor", "shift"), [(1, -7), (10, 0), (0.01, 3)])
+    def test_the_scale_of_rewards_does_not_change_the_search(self, fit, factor, shift):
+        plain = fit(agent=Scaled(1, 0), max_iterations=6, perfect_score=None)
+        moved = fit(agent=Scaled(factor, shift), max_iterations=6, perfect_score=None)
+        assert [one.prompts for one in moved.history] == [one.prompts for one in plain.history]
+        assert (moved.state.best, moved.state.front) == (plain.state.best, plain.state.front)
+        assert any(one.failed for one in plain.history)
+
+    def test_a_seed_that_always_fails_is_replaced_by_a_prompt_that_costs_much(self, fit):
+        class Costs(LitAgent[int]):
+            def rollout(self, task: int, resources: Any, rollout: Any) -> float:
+                if "+" not in resources["plan"].template:
+                    raise RuntimeError("broken")
+                return -50.0 - task
+
+        gepa = fit(agent=Costs(), max_iterations=4, components=["plan"])
+        assert gepa.state.best != "v0"
+        assert not gepa.state.candidate(gepa.state.best).failed
+
+    def test_rewards_above_one_are_not_taken_for_solved(self, fit):
+        class Rated(LitAgent[int]):
+            def rollout(self, task: int, resources: Any, rollout: Any) -> float:
+                return 3.0 + resources["plan"].template.count("+")
+
+        gepa = fit(agent=Rated(), max_iterations=4, components=["plan"])
+        assert gepa.state.rounds == 4
+        ignored = fit(agent=Rated(), max_iterations=4, components=["plan"], perfect_score=1.0)
+        assert ignored.state.rounds == 4
+        rated = Rated()
+        rated.reward_range = (0, 5)
+        solved = fit(agent=rated, max_iterations=40, components=["plan"])
+        assert solved.state.stopped == f"{solved.state.best} solves every validation task"
+        assert solved.state.rounds < 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from agl_core.types import LLM, PromptTemplate
 from agl_prompt_search import (
     PromptFiles,
     Snapshots,
+    fingerprint,
     open_client,
     prompt_templates,
     require_messages,
@@ -137,3 +139,12 @@ class TestPromptFiles:
     def test_an_undefined_variable_is_a_config_error(self, package: str):
         with pytest.raises(ConfigError, match=r"ask-b\.jinja: 'hint' is undefined"):
             PromptFiles(package, {"ask": {}, "mend": {}})
+
+
+def test_fingerprints_differ_for_other_tasks():
+    tasks = [{"q": number} for number in range(1000)]
+    assert fingerprint(tasks) == fingerprint(list(tasks))
+    assert fingerprint(tasks) != fingerprint(tasks[:-1])
+    assert fingerprint(tasks) != fingerprint([{"q": number + 1} for number in range(1000)])
+    assert fingerprint([object, math.nan])  # no JSON
+    assert fingerprint([]) != fingerprint([1])

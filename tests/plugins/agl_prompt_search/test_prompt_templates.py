@@ -1,4 +1,4 @@
-"""Placeholders that an edit must keep, and wrappings that are removed from it."""
+"""Placeholders that an edit must keep, and braces that hold none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agl_core.types import PromptTemplate
-from agl_prompt_search import find_mistake, placeholders, unwrap
+from agl_prompt_search import EditRules, find_mistake, placeholders
 
 
 def template(text: str, engine: Any = "f-string") -> PromptTemplate:
@@ -60,18 +60,42 @@ class TestPlaceholders:
         )
 
 
-@pytest.mark.parametrize(
-    ("text", "bare"),
-    [
-        ("  plain {x}\n", "plain {x}"),
-        ("```\nplain\n```", "plain"),
-        ("```text\nplain\n```\n", "plain"),
-        ("<prompt_template>\nplain\n</prompt_template>", "plain"),
-        ("<new_prompt>plain</new_prompt>", "plain"),
-        ("```\na\n```\nor\n```\nb\n```", "```\na\n```\nor\n```\nb\n```"),
-        ("Use ```sh``` here", "Use ```sh``` here"),
-        ("<b>plain</b>", "<b>plain</b>"),
-    ],
-)
-def test_only_a_wrapping_around_the_whole_prompt_is_removed(text, bare):
-    assert unwrap(text) == bare
+SEED = template("Answer {question} of {user} well")
+
+
+class TestEdits:
+    """How a model's reply becomes an edit of the seed."""
+
+    def test_braces_without_a_placeholder_are_escaped(self):
+        rules = EditRules.of(SEED)
+        for reply in (
+            'As {"answer": {"a": [1, 2]}}: {question} {user}',
+            "A set {1, 2}, an empty {}, a lone } and {: {question} {user}",
+            "\\frac{1}{2} {question} {user}",
+        ):
+            text, mistake = rules.read(reply, SEED.template)
+            assert not mistake
+            filled = template(text).format(question="Q", user="U")
+            assert filled == reply.replace("{question}", "Q").replace("{user}", "U")
+
+    def test_what_is_right_stays(self):
+        rules = EditRules.of(SEED)
+        for reply in ("{question!r:>4} {user} {{x}}", '{question} {user} {{"a": 1}}'):
+            assert rules.read(reply, SEED.template) == (reply, "")
+
+    def test_double_braces_of_jinja_become_placeholders(self):
+        text, mistake = EditRules.of(SEED).read("{{ question }} and {{user}}", SEED.template)
+        assert (text, mistake) == ("{question} and {user}", "")
+
+    def test_a_made_up_placeholder_is_a_mistake(self):
+        _, mistake = EditRules.of(SEED).read('{question} {user} {mood} {"a": 1}', SEED.template)
+        assert mistake == 'the edit has placeholders without values: "a", mood'
+
+    def test_seed_whose_agent_fills_it_in_by_itself(self):
+        """``format`` could not fill this seed, so its braces are text."""
+        rules = EditRules.of(template('Answer {question} as {"answer": "..."}'))
+        assert (rules.names, rules.literal) == ({"question"}, True)
+        edit = '{question}: {"answer": 1, "why": {"x": }} {'
+        assert rules.read(edit, "") == (edit, "")
+        assert rules.read("nothing", "")[1] == "the edit lost the placeholders question"
+        assert rules.read(" ", "")[1] == "no edit: the answer is empty"

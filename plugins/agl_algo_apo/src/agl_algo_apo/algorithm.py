@@ -37,15 +37,18 @@ from agl_core.errors import ConfigError
 from agl_core.plugins import configured_by
 from agl_core.types import Dataset, NamedResources, PromptTemplate
 from agl_prompt_search import (
+    EditRules,
     MeteredModel,
     Reporter,
     Snapshots,
     WhatIf,
+    check_client,
+    fingerprint,
     open_client,
-    placeholders,
     prompt_templates,
     require_messages,
     require_tasks,
+    require_use,
     write_files,
 )
 
@@ -80,6 +83,13 @@ class APO(Algorithm, Generic[T]):
         self.state: APOState | None = None
         self._engine: Any = "f-string"
 
+    async def check(self) -> None:
+        await check_client(self.async_openai_client, self.config.gradient_model)
+
+    def has_more_to_do(self, run: Run) -> bool:
+        state = APOState.model_validate(run.state) if run.state else None
+        return state is not None and state.rounds < self.config.beam_rounds and not state.stopped
+
     @with_llm_proxy()
     async def run(
         self,
@@ -92,6 +102,8 @@ class APO(Algorithm, Generic[T]):
         Raises:
             ValueError: A dataset is missing or empty, the adapter is not a ``TraceToMessages``, or
                 the initial resources hold no prompt template or a malformed one.
+            ConfigError: A model refuses calls, or the run was started with another prompt.
+            RunFailedError: The models gave no usable prompt.
         """
         config, store, run = self.config, self.get_store(), self.get_run()
         budget = config.budget()
@@ -100,9 +112,11 @@ class APO(Algorithm, Generic[T]):
         adapter = require_messages("APO", self.get_adapter())
         initial = self.get_initial_resources() or {}
         key, template = next(iter(prompt_templates("APO", initial).items()))
-        placeholders(template)
+        EditRules.of(template)
         self._engine = template.engine
-        self.state = state = self._state_of(run, template)
+        tasks = {"train_dataset": fingerprint(train), "val_dataset": fingerprint(val)}
+        self.state = state = self._state_of(run, template, tasks)
+        state.use_scale(self.new_scale())
         others = add_llm(initial, llm_proxy)
 
         def resources_of(version: str) -> NamedResources:
@@ -155,30 +169,40 @@ class APO(Algorithm, Generic[T]):
                     budget=budget,
                     reporter=Reporter(progress, self.report_step, "apo"),
                 )
+                if not state.curve:  # otherwise an earlier process did
+                    await model.check_key(config.gradient_model)
                 try:
                     await search.run()
                 finally:  # a stopped run keeps its best prompt, too
                     await snapshots.write_back(state.best)
                     if config.output_dir is not None:
                         write_files(state, Path(config.output_dir))
+                require_use("APO", state)
 
-    def _state_of(self, run: Run, template: PromptTemplate) -> APOState:
+    def _state_of(self, run: Run, template: PromptTemplate, tasks: dict[str, str]) -> APOState:
         """Return the saved state of a run, or a new one.
 
         Raises:
-            ConfigError: The run was started with another prompt.
+            ConfigError: The run was started with another prompt or other tasks.
         """
         if run.state is None:
             seed = self.config.seed
             if seed is None:
                 seed = SystemRandom().getrandbits(32)
-            return APOState(seed=seed, history=[Candidate(version="v0", prompt=template.template)])
+            first = Candidate(version="v0", prompt=template.template)
+            return APOState(seed=seed, history=[first], tasks=tasks)
         state = APOState.model_validate(run.state)
         if state.candidate("v0").prompt != template.template:
             raise ConfigError(
                 f"the run {run.name!r} was started with another prompt; choose another name",
                 path="initial_resources",
             )
+        for name, known in state.tasks.items():
+            if known != tasks[name]:  # rewards are kept by the number of the task
+                raise ConfigError(
+                    f"the run {run.name!r} was started with other tasks; choose another name",
+                    path=name,
+                )
         return state
 
     def get_best_prompt(self) -> PromptTemplate:

@@ -14,14 +14,13 @@ from agl_algo_apo.state import Candidate
 from agl_core.types import PromptTemplate
 from agl_prompt_search import (
     ChatReply,
+    EditRules,
     Experiment,
     MeteredModel,
     PromptFiles,
     Subject,
     WhatIf,
-    find_mistake,
-    placeholders,
-    unwrap,
+    without_thoughts,
 )
 
 __all__ = ["Proposer", "read_prompts"]
@@ -69,8 +68,7 @@ class Proposer:
         self.model = model
         self._names: dict[Purpose, str] = {"gradient": gradient_model, "edit": edit_model}
         self._prompts = prompts
-        self._seed = seed
-        self._wanted = placeholders(seed)
+        self._rules = EditRules.of(seed)
         self._send_seed = send_seed
         self._what_if = what_if
 
@@ -92,23 +90,28 @@ class Proposer:
             rng: Chooses the prompt files and the seeds of the requests.
         """
         shown = {"prompt_template": parent, "experiments": experiments}
-        critique, problem = await self._ask("gradient", rng, subject, **shown)
-        candidate.critique = critique
-        if problem:
+        reply = await self._ask("gradient", rng, subject, **shown)
+        candidate.critique = without_thoughts(reply.text)
+        if not candidate.critique:
+            problem = reply.problem or "the answer has thoughts only"
             candidate.rejected = f"no critique: {problem}"
+            candidate.unusable = problem != self.model.limit()
             return
-        edit, problem = await self._ask("edit", rng, None, **shown, critique=critique)
-        candidate.prompt = unwrap(edit)
-        edited = self._seed.model_copy(update={"template": candidate.prompt})
-        if problem:
-            candidate.rejected = f"no edit: {problem}"
+        reply = await self._ask("edit", rng, None, **shown, critique=candidate.critique)
+        candidate.prompt, mistake = self._rules.read(reply.text, parent)
+        if reply.problem:
+            candidate.rejected = f"no edit: {reply.problem}"
+        elif reply.cut_off:
+            candidate.rejected = "no edit: the answer is cut off at its limit of tokens"
         else:
-            candidate.rejected = find_mistake(edited, self._wanted)
+            candidate.rejected = mistake
+        limited = bool(reply.problem) and reply.problem == self.model.limit()
+        candidate.unusable = bool(candidate.rejected) and not limited
 
     async def _ask(
         self, purpose: Purpose, rng: Random, subject: Subject | None, **values: object
-    ) -> tuple[str, str]:
-        """Return the model's answer and the problem; one of them is empty."""
+    ) -> ChatReply:
+        """Return the model's answer."""
         variant = rng.randrange(len(self._prompts.variants(purpose)))
         seed = rng.getrandbits(31) if self._send_seed else None
 
@@ -119,7 +122,5 @@ class Proposer:
 
         messages = self._prompts.render(purpose, variant, **values)
         if self._what_if is None or subject is None:
-            reply = await call(messages)
-        else:
-            reply = await self._what_if.converse(messages, subject, call)
-        return reply.text, reply.problem
+            return await call(messages)
+        return await self._what_if.converse(messages, subject, call)

@@ -86,25 +86,33 @@ class BeamSearch:
         state, config = self._state, self._config
         if not state.curve:
             seed = state.candidate("v0")
+            state.beam = [seed.version]
+            if not await self._propose_first():
+                return
             if config.run_initial_validation:
                 rows = range(len(self._val))
-                if self._stop_if(self._budget.exceeded_by(state.spent, rollouts=len(rows))):
+                limit = self._budget.exceeded_by(state.spent, rollouts=len(rows))
+                # If there is a first proposal, the budget allowed all of the first round.
+                if not state.proposed_in(1) and self._stop_if(limit):
                     return
                 await self._measure([seed], rows, "start")
-            state.beam = [seed.version]
             state.add_curve_point()
             await self._save()
             self._reporter.started(state)
         while state.rounds < config.beam_rounds:
+            if state.is_solved(range(len(self._val)), state.scale.target):
+                self._stop_if(f"{state.best} solves every validation task")
+                return
             number = state.rounds + 1
-            if self._stop_if(self._budget.exceeded_by(state.spent, **self._most_of(number))):
+            begun = bool(state.proposed_in(number))
+            most = self._most_of(number)
+            if not begun and self._stop_if(self._budget.exceeded_by(state.spent, **most)):
                 return
             model = self._proposer.model
             answers, failures = model.answers, model.failures
             await self._propose(number)
             if model.failures > failures and model.answers == answers:
-                reason = next(one.rejected for one in state.proposed_in(number) if one.rejected)
-                self._stop_if(f"the models gave no answer in round {number}: {reason}")
+                self._stop_without_answers(number)
                 return
             await self._select(number)
             state.rounds = number
@@ -118,20 +126,45 @@ class BeamSearch:
             self._reporter.stopped(reason)
         return bool(reason)
 
+    def _stop_without_answers(self, number: int) -> None:
+        proposed = self._state.proposed_in(number)
+        reason = next(one.rejected for one in proposed if one.rejected)
+        self._stop_if(f"the models gave no answer in round {number}: {reason}")
+
     # -- proposals -------------------------------------------------------------------------------
 
-    async def _propose(self, number: int) -> None:
-        """Criticise and edit each parent several times, concurrently."""
+    async def _propose_first(self) -> bool:
+        """Make the first proposal before all else; return whether the models can be called.
+
+        A wrong key or model name thus costs a few rollouts, not those of a whole round.
+        """
+        most = self._most_of(1)
+        most["rollouts"] += len(self._val)
+        if not self._budget.exceeded_by(self._state.spent, **most):
+            await self._save()
+            await self._propose(1, slots=1)
+            if self._proposer.model.refuses:
+                self._stop_without_answers(1)
+                return False
+        return True
+
+    async def _propose(self, number: int, slots: int | None = None) -> None:
+        """Criticise and edit each parent several times, concurrently.
+
+        Args:
+            number: Number of the round.
+            slots: Number of proposals; those that were made already are not made again.
+        """
         state, config = self._state, self._config
         parents = self._parents(number)
-        slots = range(config.proposals_per_round)
+        slots = slots or config.proposals_per_round
+        known = {candidate.version for candidate in state.history}
         if self._budget.calls is not None:
             # Decided in advance, so that the order of concurrent calls does not matter.
             left = self._budget.calls - state.spent.calls
-            slots = slots[: left // config.calls_per_proposal]
-        known = {candidate.version for candidate in state.history}
+            slots = min(slots, len(state.proposed_in(number)) + left // config.calls_per_proposal)
         async with anyio.create_task_group() as group:
-            for slot in slots:
+            for slot in range(slots):
                 index = (number - 1) * config.proposals_per_round + slot
                 version = f"v{index + 1}"
                 if version not in known:
@@ -195,17 +228,17 @@ class BeamSearch:
         beam = [state.candidate(version) for version in state.beam]
         fresh = [one for one in state.proposed_in(number) if not one.rejected]
         await self._measure([*beam, *fresh], rows, f"round-{number}")
-        scores: list[tuple[float, Candidate]] = []
+        scores: list[tuple[tuple[float, int], Candidate]] = []
         for candidate in [*beam, *fresh]:
             score = candidate.score(rows)
             if score is not None:
-                scores.append((score.mean, candidate))
+                scores.append(((-score.mean, candidate.failures(rows)), candidate))
             elif candidate in fresh:
-                candidate.rejected = "none of its rollouts ended in time"
+                candidate.rejected = "none of its rollouts succeeded"
         if not scores:
             return  # no prompt was measured, so the beam stays
         # Of equal prompts the newer one stays, so that edits without a visible gain can add up.
-        scores.sort(key=lambda pair: (-pair[0], -pair[1].number))
+        scores.sort(key=lambda pair: (pair[0], -pair[1].number))
         state.beam = [one.version for _, one in scores[: self._config.beam_width]]
         leader = scores[0][1]
         await self._measure([leader], range(len(self._val)), f"round-{number}-leader")
@@ -226,7 +259,9 @@ class BeamSearch:
     ) -> None:
         """Run candidates concurrently on the rows that they were not measured on yet.
 
-        Rollouts that did not end in time are left out; those that ended without a reward count 0.
+        A rollout that did not end in time is a failure, or a prompt that makes the agent hang
+        would be scored by the tasks on which it does not. One that no runner had begun says nothing
+        about the prompt and is left out.
         """
 
         async def measure(candidate: Candidate, missing: list[int], concurrent: int) -> None:
@@ -234,8 +269,9 @@ class BeamSearch:
             name = f"{candidate.version}-{occasion}"
             outcomes = await self._batch(candidate, tasks, "val", name, concurrent)
             for row, outcome in zip(missing, outcomes, strict=True):
-                if outcome.rollout.status != "cancelled":
-                    candidate.rewards[row] = outcome.reward or 0.0
+                if outcome.started:
+                    candidate.record(row, outcome.earned)
+            self._state.recount()
             await self._save()
             self._reporter.measured(candidate, rows)
 
@@ -265,6 +301,7 @@ class BeamSearch:
         )
         self._conversations.look_at(outcomes)
         self._state.count_batch(name, len(outcomes))
+        self._state.look_at(outcomes)
         return outcomes
 
     async def _save(self) -> None:

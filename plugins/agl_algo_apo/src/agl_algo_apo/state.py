@@ -30,9 +30,11 @@ class APOState(SearchState[Candidate]):
 
     Attributes:
         beam: Versions that the next round edits, best first.
+        tasks: Fingerprints of the datasets, which must not change when a run resumes.
     """
 
     beam: list[str] = Field(default_factory=list)
+    tasks: dict[str, str] = Field(default_factory=dict)
 
     @property
     def survivors(self) -> Sequence[str]:

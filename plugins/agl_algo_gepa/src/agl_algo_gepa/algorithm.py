@@ -47,10 +47,13 @@ from agl_prompt_search import (
     Reporter,
     Snapshots,
     WhatIf,
+    check_client,
+    fingerprint,
     open_client,
     prompt_templates,
     require_messages,
     require_tasks,
+    require_use,
     write_files,
 )
 
@@ -99,6 +102,13 @@ class GEPA(Algorithm, Generic[T]):
         self.state: GEPAState | None = None
         self._templates: Mapping[str, PromptTemplate] = {}
 
+    async def check(self) -> None:
+        await check_client(self.async_openai_client, self.config.reflection_model)
+
+    def has_more_to_do(self, run: Run) -> bool:
+        state = GEPAState.model_validate(run.state) if run.state else None
+        return state is not None and state.rounds < self.config.max_iterations and not state.stopped
+
     @with_llm_proxy()
     async def run(
         self,
@@ -122,7 +132,8 @@ class GEPA(Algorithm, Generic[T]):
         initial = self.get_initial_resources() or {}
         self._templates = templates = self._choose(initial)
         seed_prompts = {name: template.template for name, template in templates.items()}
-        self.state = state = self._state_of(run, seed_prompts, len(train), len(val))
+        self.state = state = self._state_of(run, seed_prompts, train, val)
+        state.use_scale(self.new_scale())
         others = add_llm(initial, llm_proxy)
 
         def resources_of(version: str) -> NamedResources:
@@ -152,6 +163,13 @@ class GEPA(Algorithm, Generic[T]):
         minibatch = min(config.reflection_minibatch_size, len(train))
         async with open_client(self.async_openai_client) as client:
             with show_progress("GEPA", config.max_iterations) as progress:
+                model = MeteredModel(
+                    client,
+                    budget,
+                    state.spent,
+                    temperature=config.temperature,
+                    timeout=config.call_timeout,
+                )
                 recorder = Recorder(state, run, Reporter(progress, self.report_step, "gepa"))
                 measurements = Measurements(
                     recorder,
@@ -166,13 +184,7 @@ class GEPA(Algorithm, Generic[T]):
                     recorder,
                     measurements,
                     templates=templates,
-                    model=MeteredModel(
-                        client,
-                        budget,
-                        state.spent,
-                        temperature=config.temperature,
-                        timeout=config.call_timeout,
-                    ),
+                    model=model,
                     name=config.reflection_model,
                     what_if=what_if,
                     files=self.prompts,
@@ -201,6 +213,8 @@ class GEPA(Algorithm, Generic[T]):
                     n_val=len(val),
                     seed=state.seed,
                 )
+                if not state.journal.rewards:  # otherwise an earlier process did
+                    await model.check_key(config.reflection_model)
                 try:
                     if evolution.may_begin():
                         await bridge.run(engine)
@@ -208,6 +222,7 @@ class GEPA(Algorithm, Generic[T]):
                     await snapshots.write_back(state.best)
                     if config.output_dir is not None:
                         write_files(state, Path(config.output_dir))
+                require_use("GEPA", state)
 
     def _choose(self, initial: NamedResources) -> Mapping[str, PromptTemplate]:
         """Return the prompts that evolve."""
@@ -225,7 +240,7 @@ class GEPA(Algorithm, Generic[T]):
         return len(self._templates) if self.config.module_selector == "all" else 1
 
     def _state_of(
-        self, run: Run, seed_prompts: dict[str, str], n_train: int, n_val: int
+        self, run: Run, seed_prompts: dict[str, str], train: Dataset[T], val: Dataset[T]
     ) -> GEPAState:
         """Return a new state, with the journal of the saved run if there is one.
 
@@ -233,7 +248,11 @@ class GEPA(Algorithm, Generic[T]):
             ConfigError: The run was started with other prompts, tasks or options.
         """
         options = self.config.model_dump(include=_FIXED_OPTIONS)
-        plan = {**options, "training tasks": n_train, "validation tasks": n_val}
+        plan = {
+            **options,
+            "training tasks": fingerprint(train),
+            "validation tasks": fingerprint(val),
+        }
         seed = SystemRandom().getrandbits(32) if self.config.seed is None else self.config.seed
         first = Candidate(version="v0", prompts=seed_prompts)
         if run.state is None:

@@ -46,16 +46,17 @@ class GEPAConfig(ComponentConfig):
         "strict_improvement"
     )
     """Condition on the minibatch for measuring a candidate on the validation tasks."""
-    perfect_score: float | None = 1.0
+    perfect_score: float | Literal["auto"] | None = "auto"
     """Reward that cannot be exceeded. Minibatches with only such rewards are skipped, and the
-    search ends when all validation tasks have it. None if there is no such reward."""
+    search ends when all validation tasks have it. auto: the upper end of the trainer's
+    ``reward_range``, or else 1 until a higher reward is seen. None if there is no such reward."""
     use_merge: bool = False
     """Whether prompts of two good candidates are merged, too."""
     max_merge_invocations: int = Field(default=5, ge=1)
     """Limit of merges that are kept."""
     rollout_batch_timeout: float = Field(default=3600.0, gt=0)
-    """Seconds for one batch of rollouts; unfinished rollouts are cancelled and count 0. Concurrent
-    batches get a multiple of it."""
+    """Seconds for one batch of rollouts; unfinished rollouts are cancelled and count as failures.
+    Concurrent batches get a multiple of it."""
     seed: int | None = None
     """Makes a run repeatable, as far as agent and model are. Requests then carry a seed, too."""
     what_if: int = Field(default=0, ge=0)

@@ -66,8 +66,8 @@ def optimise(
         adapter=_Adapter(evolution, bridge),  # pyright: ignore[reportArgumentType]
         reflection_strategy=_Reflection(evolution, bridge),
         candidate_selection_strategy=config.candidate_selection_strategy,
-        skip_perfect_score=config.perfect_score is not None,
-        perfect_score=1.0 if config.perfect_score is None else config.perfect_score,
+        skip_perfect_score=True,
+        perfect_score=_Target(evolution),  # pyright: ignore[reportArgumentType]
         reflection_minibatch_size=min(config.reflection_minibatch_size, n_train),
         module_selector=config.module_selector,
         use_merge=config.use_merge,
@@ -93,6 +93,20 @@ class _Name(str):
 
     def __hash__(self) -> int:
         return int.from_bytes(self.encode(), "big") % (2**61 - 1)
+
+
+class _Target:
+    """The reward that cannot be exceeded, to which the library compares rewards.
+
+    It may be learned while the search goes on.
+    """
+
+    def __init__(self, evolution: Evolution) -> None:
+        self._evolution = evolution
+
+    def __le__(self, reward: float) -> bool:
+        target = self._evolution.target
+        return target is not None and reward >= target
 
 
 class _Adapter:
@@ -177,6 +191,7 @@ class _Verdicts:
         self._bridge = bridge
 
     def should_accept(self, proposal: CandidateProposal[Any], state: EngineState) -> bool:
+        self._recount(proposal, state)
         accepted = self._criterion.should_accept(proposal, state)
         if not accepted:
             before, after = proposal.subsample_scores_before, proposal.subsample_scores_after
@@ -187,6 +202,18 @@ class _Verdicts:
             )
             self._bridge.call(self._evolution.reject, _plain(proposal.candidate), reason)
         return accepted
+
+    def _recount(self, proposal: CandidateProposal[Any], state: EngineState) -> None:
+        """Give both sides of the comparison the same scale; see :func:`_restate`."""
+        if proposal.tag == "merge" or len(proposal.parent_program_ids) != 1:
+            return
+        rows = [Row("train", index) for index in proposal.subsample_indices or ()]
+        parent = state.program_candidates[proposal.parent_program_ids[0]]
+        recount = self._evolution.recount
+        proposal.subsample_scores_before = self._bridge.call(recount, _plain(parent), rows)
+        proposal.subsample_scores_after = self._bridge.call(
+            recount, _plain(proposal.candidate), rows
+        )
 
 
 class _Merges:
@@ -216,10 +243,25 @@ class _Rounds:
         self._bridge = bridge
 
     def __call__(self, gepa_state: EngineState) -> bool:
+        self._restate(gepa_state)
         pool = [_plain(candidate) for candidate in gepa_state.program_candidates]
         scores = gepa_state.per_program_tracked_scores
         front = find_dominator_programs(gepa_state.get_pareto_front_mapping(), scores)
         return self._bridge.call(self._evolution.end_round, pool, front)
+
+    def _restate(self, state: EngineState) -> None:
+        """Tell the engine what failures count now: rewards below the earlier ones were seen."""
+        scores = state.prog_candidate_val_subscores
+        for candidate, known in zip(state.program_candidates, scores, strict=True):
+            rows = [Row("val", index) for index in known]
+            counted = self._bridge.call(self._evolution.recount, _plain(candidate), rows)
+            known.update(zip(known, counted, strict=True))
+        for row in state.pareto_front_valset:
+            best = max(known[row] for known in scores if row in known)
+            state.pareto_front_valset[row] = best
+            state.program_at_pareto_front_valset[row] = {
+                index for index, known in enumerate(scores) if known.get(row) == best
+            }
 
 
 class _Log:

@@ -7,7 +7,10 @@ from the journal: no rollout and no call is repeated, and the decisions are the 
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import anyio
 
@@ -18,6 +21,8 @@ from agl_algo_gepa.state import Candidate
 from agl_prompt_search import Budget
 
 __all__ = ["Evolution"]
+
+logger = logging.getLogger(__name__)
 
 _MAX_SILENT_ROUNDS = 3  # rounds in a row without an answer of the model, after which it stops
 
@@ -36,7 +41,8 @@ class Evolution:
         iteration_rollouts: Largest number of rollouts of one iteration.
         iteration_calls: Largest number of calls of one iteration.
         max_rounds: Limit of iterations.
-        perfect_score: Reward that cannot be exceeded; None if there is none.
+        perfect_score: Reward that cannot be exceeded; ``auto``: that of the rewards' scale; None
+            if there is none.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class Evolution:
         iteration_rollouts: int,
         iteration_calls: int,
         max_rounds: int,
-        perfect_score: float | None,
+        perfect_score: float | Literal["auto"] | None,
     ) -> None:
         self._recorder = recorder
         self._state = recorder.state
@@ -63,8 +69,32 @@ class Evolution:
         self._iteration = {"rollouts": iteration_rollouts, "calls": iteration_calls}
         self._max_rounds = max_rounds
         self._perfect_score = perfect_score
+        self._contradicted = False
         self._pool: Sequence[str] = []
         self._answered = self._failed = self._silent_rounds = 0
+
+    @property
+    def target(self) -> float | None:
+        """The reward that cannot be exceeded, as far as is known now."""
+        scale, perfect = self._state.scale, self._perfect_score
+        if perfect == "auto":
+            return scale.target
+        if perfect is not None and scale.highest > perfect:
+            if not self._contradicted:
+                self._contradicted = True
+                logger.warning(
+                    "There are rewards of %g, above perfect_score = %g, which is ignored",
+                    scale.highest,
+                    perfect,
+                )
+            return None
+        return perfect
+
+    async def recount(self, prompts: Mapping[str, str], rows: Sequence[Row]) -> list[float]:
+        """Return known rewards of a candidate on the present scale, on which failures may count
+        less than when they were measured.
+        """
+        return self._measurements.counted(self._recorder.known(prompts).version, rows)
 
     def may_begin(self) -> bool:
         """Return whether the budget allows the seed to be measured; if not, the search stops."""
@@ -161,16 +191,17 @@ class Evolution:
         elif model.failures > self._failed:
             self._silent_rounds += 1
         self._answered, self._failed = model.answers, model.failures
-        if self._silent_rounds == _MAX_SILENT_ROUNDS:
+        if self._silent_rounds == _MAX_SILENT_ROUNDS or model.refuses:
             why = next(one.rejected for one in reversed(state.history) if one.rejected)
-            return f"the model gave no answer in {_MAX_SILENT_ROUNDS} rounds: {why}"
-        rewards = state.candidate(state.best).rewards.values()
-        if self._perfect_score is not None and min(rewards) >= self._perfect_score:
+            rounds = f"{self._silent_rounds} rounds" if self._silent_rounds > 1 else "a round"
+            return f"the model gave no answer in {rounds}: {why}"
+        if state.is_solved(self._all_val, self.target):
             return f"{state.best} solves every validation task"
         return self._budget.exceeded_by(state.spent, **self._iteration)
 
 
-def _rank(candidate: Candidate) -> tuple[float, int]:
-    """Return the sort key: best first, and the older one of equals."""
+def _rank(candidate: Candidate) -> tuple[float, int, int]:
+    """Return the sort key: best first; of equals, that with fewer failures, then the older one."""
     score = candidate.score()
-    return -(score.mean if score else 0.0), candidate.number
+    mean = score.mean if score else -math.inf
+    return -mean, len(candidate.failed), candidate.number

@@ -69,7 +69,7 @@ class Measurements:
         self._tasks: Mapping[Split, Dataset[Any]] = {"train": train, "val": val}
         self._snapshots = snapshots
         self._timeout = timeout
-        self._scores: dict[tuple[str, Row], float] = {}
+        self._rewards: dict[tuple[str, Row], float | None] = {}
         self._seen: dict[tuple[str, Row], tuple[Experiment, str]] = {}
         self._batches: list[_Batch] = []
 
@@ -78,7 +78,7 @@ class Measurements:
     ) -> list[list[float]]:
         """Return the rewards of candidates on rows; known rewards are not measured again.
 
-        A rollout that failed, has no reward or did not end in time counts 0.
+        Failures are None until :meth:`counted` counts them.
 
         Args:
             items: Prompts, and the rows to run them on; all of them run concurrently.
@@ -90,7 +90,7 @@ class Measurements:
             candidate = self._state.with_prompts(prompts) or self._recorder.new_candidate(prompts)
             versions.append(candidate.version)
             for row in rows:
-                if (candidate.version, row) not in self._scores:
+                if (candidate.version, row) not in self._rewards:
                     wanted.setdefault((candidate.version, row.split), {})[row] = None
         batches: list[_Batch] = []
         for (version, split), rows in wanted.items():
@@ -102,25 +102,27 @@ class Measurements:
             for batch in batches:
                 group.start_soon(self._measure, batch, len(batches))
         return [
-            [self._scores[version, row] for row in rows]
-            for version, (_, rows) in zip(versions, items, strict=True)
+            self.counted(version, rows) for version, (_, rows) in zip(versions, items, strict=True)
         ]
+
+    def counted(self, version: str, rows: Sequence[Row]) -> list[float]:
+        """Return known rewards, with failures as what they count on the present scale."""
+        return self._state.scale.counted(self._rewards[version, row] for row in rows)
 
     async def _measure(self, batch: _Batch, concurrent: int) -> None:
         known = self._state.journal.rewards.get(batch.name)
         if known is None:
             self._recorder.end_replay()
             outcomes = await self._roll_out(batch, concurrent)
-            known = [
-                None if outcome.rollout.status == "cancelled" else outcome.reward or 0.0
-                for outcome in outcomes
-            ]
+            known = [outcome.earned for outcome in outcomes]
             self._keep_experiments(batch, outcomes)
             self._state.journal.rewards[batch.name] = known
         for row, reward in zip(batch.rows, known, strict=True):
-            self._scores[batch.candidate.version, row] = reward or 0.0
+            self._rewards[batch.candidate.version, row] = reward
             if row.split == "val":
-                batch.candidate.rewards[row.index] = reward or 0.0
+                batch.candidate.record(row.index, reward)
+        self._state.scale.learn(known)
+        self._state.recount()
         self._state.count_batch(batch.name, len(batch.rows))
         await self._recorder.save()
         if batch.rows[0].split == "val":
@@ -141,6 +143,7 @@ class Measurements:
             name=batch.name,
         )
         self._conversations.look_at(outcomes)
+        self._state.look_at(outcomes)
         return outcomes
 
     def _keep_experiments(self, batch: _Batch, outcomes: BatchOutcome) -> None:

@@ -12,13 +12,11 @@ from agl_algo_gepa.state import Candidate
 from agl_core.types import PromptTemplate
 from agl_prompt_search import (
     ChatReply,
+    EditRules,
     MeteredModel,
     PromptFiles,
     Subject,
     WhatIf,
-    find_mistake,
-    placeholders,
-    unwrap,
 )
 
 __all__ = ["Job", "Reflection"]
@@ -64,8 +62,7 @@ class Reflection:
         self._state = recorder.state
         self._answers = recorder.state.journal.answers
         self._measurements = measurements
-        self._templates = templates
-        self._wanted = {name: placeholders(one) for name, one in templates.items()}
+        self._rules = {name: EditRules.of(one) for name, one in templates.items()}
         self.model = model
         self._name = name
         self._what_if = what_if
@@ -82,15 +79,16 @@ class Reflection:
         """Set a candidate's prompts, or the reason of its rejection."""
         for name in job.components:
             reply = await self._ask(candidate, name, job)
-            candidate.prompts[name] = text = unwrap(reply.text)
-            edited = self._templates[name].model_copy(update={"template": text})
+            candidate.prompts[name], problem = self._rules[name].read(reply.text, job.prompts[name])
             if reply.problem:
                 problem = f"no edit: {reply.problem}"
-            else:
-                problem = find_mistake(edited, self._wanted[name])
+            elif reply.cut_off:
+                problem = "no edit: the answer is cut off at its limit of tokens"
             if problem:
-                which = f"{name}: " if len(self._templates) > 1 else ""
+                which = f"{name}: " if len(self._rules) > 1 else ""
                 candidate.rejected = which + problem
+                limited = bool(reply.problem) and reply.problem == self.model.limit()
+                candidate.unusable = not limited
                 return
 
     async def _ask(self, candidate: Candidate, name: str, job: Job) -> ChatReply:

@@ -34,8 +34,7 @@ class Journal(BaseModel):
     """All results from outside; runs with the same seed and the same journal are equal.
 
     Attributes:
-        rewards: Rewards of each batch of rollouts, by name; None for rollouts that did not end in
-            time.
+        rewards: Rewards of each batch of rollouts, by name; None for failures.
         answers: Answers of the model, by candidate and prompt.
     """
 

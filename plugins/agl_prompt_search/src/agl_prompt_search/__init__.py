@@ -1,8 +1,9 @@
 """Shared parts of algorithms that search for better prompts by asking a model.
 
 A search keeps a history of candidates (:mod:`.state`), calls models under a budget (:mod:`.chat`,
-:mod:`.model_calls`, :mod:`.budget`), shows them the rollouts (:mod:`.experiments`), rejects edits
-that lost a placeholder (:mod:`.templates`), lets the model try changes on recorded rollouts
+:mod:`.model_calls`, :mod:`.budget`), shows them the rollouts (:mod:`.experiments`), reads the
+prompt in a reply (:mod:`.replies`), rejects one that lost a placeholder (:mod:`.templates`), lets
+the model try changes on recorded rollouts
 (:mod:`.what_if`), and reports its progress (:mod:`.report`).
 """
 
@@ -18,16 +19,20 @@ if TYPE_CHECKING:
     from agl_prompt_search.experiments import ConversationCheck, Experiment, describe
     from agl_prompt_search.model_calls import MeteredModel
     from agl_prompt_search.prompt_files import PromptFiles
+    from agl_prompt_search.replies import without_thoughts
     from agl_prompt_search.report import Reporter, write_files
     from agl_prompt_search.search import (
         Snapshots,
+        check_client,
+        fingerprint,
         open_client,
         prompt_templates,
         require_messages,
         require_tasks,
+        require_use,
     )
     from agl_prompt_search.state import Candidate, CurvePoint, SearchState
-    from agl_prompt_search.templates import find_mistake, placeholders, unwrap
+    from agl_prompt_search.templates import EditRules, find_mistake, placeholders
     from agl_prompt_search.what_if import Subject, WhatIf
 
 __all__ = [
@@ -37,6 +42,7 @@ __all__ = [
     "ChatReply",
     "ConversationCheck",
     "CurvePoint",
+    "EditRules",
     "Experiment",
     "MeteredModel",
     "Price",
@@ -48,14 +54,17 @@ __all__ = [
     "Subject",
     "WhatIf",
     "ask_model",
+    "check_client",
     "describe",
     "find_mistake",
+    "fingerprint",
     "open_client",
     "placeholders",
     "prompt_templates",
     "require_messages",
     "require_tasks",
-    "unwrap",
+    "require_use",
+    "without_thoughts",
     "write_files",
 ]
 
@@ -68,6 +77,7 @@ __getattr__, __dir__ = lazy_names(
         "ChatReply": "agl_prompt_search.chat",
         "CurvePoint": "agl_prompt_search.state",
         "ConversationCheck": "agl_prompt_search.experiments",
+        "EditRules": "agl_prompt_search.templates",
         "Experiment": "agl_prompt_search.experiments",
         "MeteredModel": "agl_prompt_search.model_calls",
         "Price": "agl_prompt_search.budget",
@@ -79,14 +89,17 @@ __getattr__, __dir__ = lazy_names(
         "Subject": "agl_prompt_search.what_if",
         "WhatIf": "agl_prompt_search.what_if",
         "ask_model": "agl_prompt_search.chat",
+        "check_client": "agl_prompt_search.search",
         "describe": "agl_prompt_search.experiments",
+        "fingerprint": "agl_prompt_search.search",
         "find_mistake": "agl_prompt_search.templates",
         "open_client": "agl_prompt_search.search",
         "placeholders": "agl_prompt_search.templates",
         "prompt_templates": "agl_prompt_search.search",
         "require_messages": "agl_prompt_search.search",
         "require_tasks": "agl_prompt_search.search",
-        "unwrap": "agl_prompt_search.templates",
+        "require_use": "agl_prompt_search.search",
+        "without_thoughts": "agl_prompt_search.replies",
         "write_files": "agl_prompt_search.report",
     },
 )

@@ -42,6 +42,9 @@ class ChatReply:
     Attributes:
         text: The text of the first choice, stripped; empty if there is a problem.
         problem: Why there is no text, on one line; empty if there is one.
+        cut_off: Whether the text ends at a limit of tokens.
+        refused: Whether the endpoint refused the request for good: a wrong key, an unknown model,
+            a parameter that it does not take. Repeating it is in vain.
         input_tokens: Tokens of the request as counted by the endpoint.
         output_tokens: Tokens of the answer as counted by the endpoint.
     """
@@ -50,6 +53,8 @@ class ChatReply:
     problem: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
+    cut_off: bool = False
+    refused: bool = False
 
 
 async def ask_model(
@@ -80,7 +85,7 @@ async def ask_model(
     except TimeoutError:
         reply = ChatReply(problem=f"no answer within {timeout:g} s")
     except Exception as error:  # the caller chose the client, so it may raise anything
-        reply = ChatReply(problem=_in_short(error_text(error)))
+        reply = ChatReply(problem=_in_short(error_text(error)), refused=_is_refusal(error))
     else:
         reply = _read(completion)
     if reply.problem:
@@ -92,14 +97,26 @@ def _read(completion: Any) -> ChatReply:
     usage = getattr(completion, "usage", None)
     tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     try:
-        text = completion.choices[0].message.content
+        choice = completion.choices[0]
+        text = choice.message.content
     except (AttributeError, IndexError, TypeError):
         return ChatReply("", "the answer is not a chat completion", *tokens)
+    reason = getattr(choice, "finish_reason", None)
     if text is not None and not isinstance(text, str):
         return ChatReply("", f"the answer is a {type(text).__name__}, not a text", *tokens)
+    if reason == "content_filter":
+        return ChatReply("", "a content filter stopped the answer", *tokens)
     if not text or not text.strip():
-        return ChatReply("", "the answer is empty", *tokens)
-    return ChatReply(text.strip(), "", *tokens)
+        why = " (it reached its limit of tokens)" * (reason == "length")
+        return ChatReply("", f"the answer is empty{why}", *tokens)
+    return ChatReply(text.strip(), "", *tokens, cut_off=reason == "length")
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether an endpoint will refuse the same request again."""
+    status = getattr(error, "status_code", None)
+    # 408, 409, 425 and 429 ask the client to wait and to repeat the request.
+    return isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 425, 429)
 
 
 def _count(usage: Any, name: str) -> int:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+import anyio
+
+from agl_core.errors import ConfigError
 from agl_prompt_search.budget import Budget, Spending
 from agl_prompt_search.chat import ChatClient, ChatReply, ask_model
 
 __all__ = ["MeteredModel"]
+
+_LIST_TIMEOUT: Final = 30.0
 
 
 class MeteredModel:
@@ -44,6 +49,12 @@ class MeteredModel:
         self._timeout = timeout
         self.failures = 0
         self.answers = 0
+        self._refused = False
+
+    @property
+    def refuses(self) -> bool:
+        """Whether there was no answer yet, and a refusal that a repetition does not change."""
+        return self._refused and not self.answers
 
     def limit(self) -> str:
         """Return the limit that forbids another call; empty if none does."""
@@ -60,16 +71,46 @@ class MeteredModel:
             seed: Seed to send, for endpoints that support repeatable sampling.
         """
         self._spent.calls += 1
-        reply = await ask_model(
+        reply = await self._call(model, messages, **({} if seed is None else {"seed": seed}))
+        self._count(model, reply)
+        return reply
+
+    async def _call(
+        self, model: str, messages: Sequence[Mapping[str, Any]], **options: Any
+    ) -> ChatReply:
+        return await ask_model(
             self._client,
             model,
             messages,
             timeout=self._timeout,
             temperature=self._temperature,
-            **({} if seed is None else {"seed": seed}),
+            **options,
         )
-        self._count(model, reply)
-        return reply
+
+    async def check_key(self, model: str) -> None:
+        """Check that the endpoint accepts the key, before the search spends a rollout.
+
+        The endpoint's list of models costs nothing. Some endpoints refuse the list only, so a call
+        has the last word. An endpoint that gives the list to anyone refuses the first call.
+
+        Raises:
+            ConfigError: The endpoint refuses the key.
+        """
+        models: Any = getattr(self._client, "models", None)
+        if models is None or self.limit():
+            return
+        try:
+            with anyio.move_on_after(min(self._timeout, _LIST_TIMEOUT)):
+                await models.list()
+            return
+        except Exception as error:  # the caller chose the client, so it may raise anything
+            if getattr(error, "status_code", None) not in (401, 403):
+                return
+        reply = await self._call(model, [{"role": "user", "content": "Answer with OK."}])
+        if reply.refused:
+            raise ConfigError(
+                f"the model {model!r} cannot be called: {reply.problem}", path="algorithm"
+            )
 
     def recall(self, model: str, reply: ChatReply) -> None:
         """Count a call that an earlier process of the same run made."""
@@ -80,5 +121,6 @@ class MeteredModel:
         self._budget.charge(self._spent, model, reply)
         if reply.problem:
             self.failures += 1
+            self._refused = self._refused or reply.refused
         else:
             self.answers += 1

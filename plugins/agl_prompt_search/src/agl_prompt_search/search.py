@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import anyio
+from pydantic_core import to_json
 
 from agl_adapters import TraceToMessages
 from agl_core.adapter import Adapter
 from agl_core.algorithm import Run
-from agl_core.errors import ConfigError, MissingDependencyError
+from agl_core.errors import ConfigError, MissingDependencyError, RunFailedError
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, NamedResources, PromptTemplate
+from agl_prompt_search.budget import Budget, Spending
 from agl_prompt_search.chat import ChatClient
+from agl_prompt_search.model_calls import MeteredModel
+from agl_prompt_search.state import SearchState
 
 __all__ = [
     "Snapshots",
+    "check_client",
+    "fingerprint",
     "open_client",
     "prompt_templates",
     "require_messages",
     "require_tasks",
+    "require_use",
 ]
+
+
+logger = logging.getLogger(__name__)
+
+_ALIKE: Final = 3  # prompts with equal rewards that are more than a coincidence
 
 
 class Snapshots:
@@ -68,6 +83,50 @@ class Snapshots:
             await self._store.update_resources(snapshot, self.resources_of(version))
 
 
+def require_use(algorithm: str, state: SearchState[Any]) -> None:
+    """Check that a finished search could do something: a search in vain must not look like one.
+
+    Raises:
+        RunFailedError: The models gave no usable prompt at all, or no rollout ended in time.
+    """
+    proposed = [candidate for candidate in state.history if candidate.round]
+    if proposed and all(candidate.unusable for candidate in proposed):
+        reasons = Counter(candidate.rejected for candidate in proposed)
+        what, count = reasons.most_common(1)[0]
+        raise RunFailedError(
+            f"{algorithm} got no usable prompt in {len(proposed)} proposals; {count} times: {what}"
+        )
+    _warn_if_alike(algorithm, state)
+    hung = not state.crashed and any(candidate.failed for candidate in state.history)
+    if hung and not any(candidate.earned for candidate in state.history):
+        raise RunFailedError(f"{algorithm}: no rollout of the agent ended in time")
+
+
+def _warn_if_alike(algorithm: str, state: SearchState[Any]) -> None:
+    """Warn if every prompt got the same rewards: the agent probably does not use it."""
+    measured = [one for one in state.history if one.rewards]
+    known: dict[int, float] = {}
+    for candidate in measured:
+        for row, reward in candidate.rewards.items():
+            if known.setdefault(row, reward) != reward:
+                return
+    if len(measured) >= _ALIKE and not state.solved:
+        logger.warning(
+            "%s: all %d prompts got the same rewards on every validation task; does the agent use "
+            "the prompt among its resources?",
+            algorithm,
+            len(measured),
+        )
+
+
+def fingerprint(dataset: Dataset[Any]) -> str:
+    """Return a text that differs for other tasks: their number, and a hash of up to 100 of them."""
+    places = range(0, len(dataset), max(1, len(dataset) // 100))
+    tasks = [dataset[place] for place in places]
+    digest = hashlib.sha256(to_json(tasks, fallback=repr, inf_nan_mode="constants"))
+    return f"{len(dataset)}, {digest.hexdigest()[:12]}"
+
+
 @asynccontextmanager
 async def open_client(client: ChatClient | None) -> AsyncGenerator[ChatClient]:
     """Yield the given client, or one made from ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
@@ -92,6 +151,22 @@ async def open_client(client: ChatClient | None) -> AsyncGenerator[ChatClient]:
         ) from error
     async with default_client:
         yield default_client
+
+
+async def check_client(client: ChatClient | None, model: str) -> None:
+    """Check that a search can call its model, as far as that costs nothing.
+
+    Args:
+        client: The client that the user gave; None: one is made from the environment.
+        model: Name of the model.
+
+    Raises:
+        ConfigError: The key is missing, or the endpoint refuses it.
+        MissingDependencyError: No client is given and the package ``openai`` is not installed.
+    """
+    async with open_client(client) as found:
+        metered = MeteredModel(found, Budget(), Spending(), temperature=1.0, timeout=10.0)
+        await metered.check_key(model)
 
 
 def require_messages(algorithm: str, adapter: Adapter[Any, Any]) -> TraceToMessages:

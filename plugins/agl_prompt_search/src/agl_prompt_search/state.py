@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
 
-from agl_core.algorithm import Estimate, estimate_mean
+from agl_core.algorithm import BatchOutcome, Estimate, RewardScale, estimate_mean
 from agl_prompt_search.budget import Spending
 
 __all__ = ["Candidate", "CurvePoint", "SearchState"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class Candidate(BaseModel):
@@ -22,7 +27,10 @@ class Candidate(BaseModel):
         round: Round that proposed it, from 1; 0 for the seed.
         critique: Criticism that the edit answers.
         rejected: Why it was rejected; empty if it was not.
-        rewards: Reward on each validation row that it was measured on.
+        unusable: Whether it was rejected because the model's reply held no usable prompt.
+        rewards: Reward on each validation row that it was measured on; on failed ones what a
+            failure counts (:meth:`SearchState.recount`).
+        failed: Validation rows on which the agent failed.
     """
 
     version: str
@@ -30,7 +38,9 @@ class Candidate(BaseModel):
     round: int = 0
     critique: str = ""
     rejected: str = ""
+    unusable: bool = False
     rewards: dict[int, float] = Field(default_factory=dict[int, float])
+    failed: list[int] = Field(default_factory=list[int])
 
     def texts(self) -> Mapping[str, str]:
         """Return its prompts by name, for the columns of the history."""
@@ -43,7 +53,23 @@ class Candidate(BaseModel):
 
     def missing(self, rows: Iterable[int]) -> list[int]:
         """Return the given validation rows that it was not measured on."""
-        return [row for row in rows if row not in self.rewards]
+        return [row for row in rows if row not in self.rewards and row not in self.failed]
+
+    def record(self, row: int, reward: float | None) -> None:
+        """Keep the reward of a validation row; None if the agent failed on it."""
+        if reward is None:
+            self.failed.append(row)
+        else:
+            self.rewards[row] = reward
+
+    @property
+    def earned(self) -> list[float]:
+        """The rewards of the rows on which the agent finished."""
+        return [reward for row, reward in self.rewards.items() if row not in self.failed]
+
+    def failures(self, rows: Iterable[int]) -> int:
+        """Return the number of these rows on which the agent failed."""
+        return len(set(self.failed).intersection(rows))
 
     def score(self, rows: Sequence[int] | None = None) -> Estimate | None:
         """Return the mean reward with its interval over the given rows, or over all measured ones.
@@ -56,10 +82,15 @@ class Candidate(BaseModel):
         return estimate_mean(rewards) if rewards else None
 
     def beats(self, other: Candidate) -> bool:
-        """Return whether it is strictly better on the rows that both were measured on."""
+        """Return whether it is strictly better on the rows that both were measured on.
+
+        Of equal scores the one with fewer failures is better.
+        """
         shared = sorted(self.rewards.keys() & other.rewards.keys())
         own, others = self.score(shared), other.score(shared)
-        return own is not None and others is not None and own.mean > others.mean
+        if own is None or others is None:
+            return False
+        return (own.mean, -self.failures(shared)) > (others.mean, -other.failures(shared))
 
 
 class CurvePoint(BaseModel):
@@ -102,6 +133,65 @@ class SearchState(BaseModel, Generic[C]):
     batches: dict[str, int] = Field(default_factory=dict[str, int])
     spent: Spending = Field(default_factory=Spending)
     stopped: str = ""
+    _scale: RewardScale = PrivateAttr(default_factory=RewardScale)
+    _crashed: bool = PrivateAttr(default=False)
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a rollout failed in this process; the trainer says why if none succeeded."""
+        return self._crashed
+
+    @property
+    def solved(self) -> bool:
+        """Whether the search ended because the best candidate solves every task."""
+        return self.stopped.endswith("solves every validation task")
+
+    def look_at(self, outcomes: BatchOutcome) -> None:
+        """Take note of the rewards and failures of a batch."""
+        self._crashed = self._crashed or "failed" in outcomes.statuses()
+        self._scale.learn(outcome.earned for outcome in outcomes)
+
+    @property
+    def scale(self) -> RewardScale:
+        """The scale of the rewards, of which it has seen those of all candidates."""
+        return self._scale
+
+    def use_scale(self, scale: RewardScale) -> None:
+        """Use a declared scale, and what a resumed run has seen."""
+        self._scale = scale
+        for candidate in self.history:
+            scale.learn(candidate.earned)
+        self.recount()
+
+    def recount(self) -> None:
+        """Set the rewards of failed rows to what a failure counts on the present scale.
+
+        They have none as long as no scale is known.
+        """
+        failure = self._scale.failure
+        if math.isfinite(failure):
+            for candidate in self.history:
+                candidate.rewards.update(dict.fromkeys(candidate.failed, failure))
+
+    def is_solved(self, rows: Sequence[int], target: float | None) -> bool:
+        """Return whether the best candidate has the highest possible reward on all these rows.
+
+        Args:
+            rows: Validation rows.
+            target: The highest possible reward; None if it is not known.
+        """
+        best = self.candidate(self.best)
+        if target is None or best.missing(rows) or best.failed:
+            return False
+        if any(best.rewards[row] < target for row in rows):
+            return False
+        if self._scale.declared is None and self._scale.lowest == target:
+            logger.warning(
+                "Every reward is %g, which counts as the highest possible one; declare the "
+                "reward_range if there are higher ones",
+                target,
+            )
+        return True
 
     @property
     def survivors(self) -> Sequence[str]:

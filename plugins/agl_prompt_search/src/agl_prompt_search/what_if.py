@@ -11,6 +11,7 @@ with its own. The model gets both rewards, and may go on.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate
 from agl_prompt_search.chat import ChatReply
 from agl_prompt_search.search import Snapshots
-from agl_prompt_search.templates import find_mistake, placeholders
+from agl_prompt_search.templates import EditRules
 
 __all__ = ["Subject", "WhatIf"]
 
@@ -144,7 +145,7 @@ class WhatIf:
         own = resources[subject.prompt]
         assert isinstance(own, PromptTemplate), "only prompt templates are searched"
         changed = own.model_copy(update={"template": text})
-        if mistake := find_mistake(changed, placeholders(own)):
+        if mistake := EditRules.of(own).mistake_in(text):
             return f"Not tried: {mistake}."
         if not 1 <= run <= len(subject.rollout_ids):
             return f"Not tried: the runs are 1 to {len(subject.rollout_ids)}."
@@ -178,7 +179,7 @@ class WhatIf:
             run=self._run,
             name=name,
         )
-        rewards = outcomes.rewards()
+        rewards = [r if math.isfinite(r) else 0.0 for r in outcomes.rewards()]  # 0: none finished
         self._count(name, rewards)
         before, after = rewards[: self._samples], rewards[self._samples :]
         return (

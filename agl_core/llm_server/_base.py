@@ -78,6 +78,18 @@ class LLMServer(ABC):
                 stay in use.
         """
 
+    def check_updates(self, path: str | Path) -> None:  # noqa: B027 - a server may take them all
+        """Check that :meth:`update_weights` will take models like this one, before a training.
+
+        Does nothing by default. The server need not run.
+
+        Args:
+            path: Folder of the model that the training starts from.
+
+        Raises:
+            LLMServerError: The server will refuse the trained model.
+        """
+
     async def load_adapter(self, name: str, path: str | Path) -> None:
         """Serve a LoRA adapter of the model beside it, under a name of its own.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import random
 from dataclasses import replace
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from agl_algo_grpo.batches import Row, forward_passes
 from agl_algo_grpo.config import GRPOConfig
@@ -247,3 +250,29 @@ def test_an_update_follows_the_sign_of_the_advantage(models: Path):
     after = [values.raw for values in one.evaluate(batch)]
     assert after[0][2] > known[0][2]
     assert after[1][2] < known[1][2]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exported_models_have_the_form_of_their_base(
+    models: Path, tmp_path: Path, tied: bool, dtype: Any
+):
+    """The same tensors, so that a tied model has no second head, and their type in the config."""
+    config = AutoConfig.from_pretrained(models / "random")
+    config.tie_word_embeddings = tied
+    base, out = tmp_path / "base", tmp_path / "out"
+    AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype)).save_pretrained(base)
+    AutoTokenizer.from_pretrained(models / "random").save_pretrained(base)
+    Policy(GRPOConfig(model=base, dtype=dtype), base).export(out)
+
+    def form(folder: Path) -> Any:
+        with safe_open(folder / "model.safetensors", "pt") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors = {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()}
+        return json.loads((folder / "config.json").read_text())["dtype"], tensors
+
+    assert form(out) == form(base)
+    reloaded = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
+    original = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    for name, tensor in original.state_dict().items():
+        assert torch.equal(tensor, reloaded.state_dict()[name])

@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 from openai import APIError, AsyncOpenAI
 
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
 from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.grpo import group_advantages
 from agl_algo_grpo.samples import Decision, Learner, Reason, Sample, Step, decide
-from agl_core.algorithm import RolloutOutcome
+from agl_core.algorithm import RewardRange, RolloutOutcome
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutStatus
 from agl_proxy_direct import DirectProxy
@@ -166,6 +168,90 @@ async def test_tokens_of_another_policy_are_dropped():
     assert decision_on(outcome).reason == Reason.OTHER_SAMPLING
     assert decision_on(outcome, temperature=0.5).reason == ""
     assert decision_on(await outcome_of([GOOD], narrow)).reason == Reason.OTHER_SAMPLING
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": 0.5},
+        {"logit_bias": {"5": -100}},
+        {"response_format": {"type": "json_object"}},
+        {"temperature": 0},
+        *(
+            {"extra_body": one}
+            for one in (
+                {"repetition_penalty": 1.2},
+                {"min_p": 0.1},
+                {"top_k": 1},
+                {"min_tokens": 5},
+                {"ignore_eos": True},
+                {"bad_words": ["no"]},
+                {"allowed_token_ids": [1, 2]},
+                {"structured_outputs": {"choice": ["a"]}},
+                {"guided_regex": "a+"},
+            )
+        ),
+    ],
+)
+async def test_other_distributions_are_refused_and_not_repeated(options: dict[str, Any]):
+    decision = decision_on(await outcome_of([GOOD], lambda client: ask(client, **options)))
+    assert decision.reason == Reason.OTHER_SAMPLING
+    assert not decision.failed
+    (name,) = options.get("extra_body", options)
+    assert decision.detail.startswith(f"{name}=")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "top_p": 1, "logit_bias": {}},
+        {"response_format": {"type": "text"}, "temperature": 1.0, "max_tokens": 9, "stop": "x"},
+        {"extra_body": {"repetition_penalty": 1.0, "min_p": 0.0, "top_k": -1, "min_tokens": 0}},
+        {"extra_body": {"top_k": 0, "bad_words": [], "ignore_eos": False}, "tool_choice": "auto"},
+    ],
+)
+async def test_neutral_parameters_are_allowed(options: dict[str, Any]):
+    decision = decision_on(await outcome_of([GOOD], lambda client: ask(client, **options)))
+    assert decision.reason == ""
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(1, 0), (1, -5), (10, 3), (0, 2)])
+@pytest.mark.parametrize("how", ["group", "group-mean", "rloo"])
+async def test_failures_are_never_reinforced(factor: float, shift: float, how: Any):
+    rewards = [factor * r + shift for r in (-3.0, -2.0)]
+    good = [await outcome_of([GOOD], once, reward=reward) for reward in rewards]
+    bad = [
+        await outcome_of([GOOD], once, reward=None, status="failed"),
+        await outcome_of([GOOD], once, reward=9e9, status="failed"),  # emitted before the crash
+    ]
+    decisions = [decision_on(one, on_failure="penalise") for one in [*good, *bad]]
+    step = Step.of([decisions], GRPOConfig(model="m", group_size=4))
+    counted = torch.tensor([one.reward for one in step.samples], dtype=torch.float64)
+    assert all(math.isfinite(reward) for reward in step.rewards)
+    advantages = group_advantages(counted, torch.zeros(4, dtype=torch.int64), how)
+    assert max(advantages[2:]) < min(advantages[:2])
+    assert max(advantages[2:]) < 0
+    raw = torch.tensor([one.sample.reward for one in decisions if one.sample])
+    again = group_advantages(raw.double(), torch.zeros(4, dtype=torch.int64), how)
+    assert again.tolist() == pytest.approx(advantages.tolist())
+
+
+async def test_failure_counts_the_lower_end_of_a_declared_range():
+    good = decision_on(await outcome_of([GOOD], once, reward=-2.0))
+    outcome = await outcome_of([GOOD], once, reward=None, status="failed")
+    bad = decision_on(outcome, on_failure="penalise")
+    config = GRPOConfig(model="m", group_size=2)
+    step = Step.of([[good, bad]], config, reward_range=RewardRange(-9, 0))
+    assert step.rewards == [-2.0, -9.0]
+
+
+async def test_truncated_rollouts_are_below_the_others():
+    cut = Reply("one two three", finish_reason="length")
+    outcomes = [await outcome_of([GOOD], once, reward=-2.0), await outcome_of([cut], once)]
+    decisions = [decision_on(one, on_overlong="penalise") for one in outcomes]
+    step = Step.of([decisions], GRPOConfig(model="m", group_size=2))
+    assert step.rewards == [-2.0, -3.0]
 
 
 async def test_rows_that_are_too_long_are_dropped():

@@ -23,8 +23,8 @@ from agl_adapter_trajectory import TraceToTrajectory
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics
 from agl_algo_grpo.serving import Backend, build_server
-from agl_algo_grpo.training import TrainingRun
-from agl_core.algorithm import Algorithm
+from agl_algo_grpo.training import TrainingRun, steps_of
+from agl_core.algorithm import Algorithm, Run
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.llm_server import LLMServer
@@ -72,6 +72,9 @@ class GRPO(Algorithm):
     def metrics(self) -> Metrics | None:
         """Metrics of the last run, of its first policy; None before it."""
         return next(iter(self.policies.values()), None)
+
+    def has_more_to_do(self, run: Run) -> bool:
+        return self.config.steps > steps_of(run.state)
 
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None

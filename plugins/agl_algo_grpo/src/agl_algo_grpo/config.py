@@ -102,12 +102,13 @@ class TrainingOptions(ComponentConfig):
     # -- rollouts that cannot be trained on
     on_failure: Literal["drop", "penalise"] = "drop"
     """drop: leave out failed rollouts; penalise: train with failure_reward."""
-    failure_reward: float = 0.0
-    """Reward of failed rollouts with ``on_failure="penalise"``."""
+    failure_reward: float | None = None
+    """Reward of failed rollouts with ``on_failure="penalise"``; None: below the others of their
+    group, or the lower end of the trainer's ``reward_range``."""
     on_overlong: Literal["keep", "drop", "penalise"] = "keep"
     """What to do with a rollout that has a truncated answer."""
-    overlong_reward: float = 0.0
-    """Reward of truncated rollouts with ``on_overlong="penalise"``."""
+    overlong_reward: float | None = None
+    """Reward of truncated rollouts with ``on_overlong="penalise"``; None: as for failed ones."""
     max_row_tokens: int = Field(default=8192, ge=2)
     """Rollouts with a longer row are dropped."""
     logprob_tolerance: float | None = Field(default=None, gt=0)

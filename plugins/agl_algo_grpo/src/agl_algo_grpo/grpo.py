@@ -33,6 +33,7 @@ from torch import Tensor
 from agl_algo_grpo.batches import Row, collate, forward_passes
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.policy import Policy
+from agl_core.algorithm import RewardScale
 
 __all__ = [
     "group_advantages",
@@ -57,7 +58,8 @@ def group_advantages(
     A group whose rewards are all equal carries no signal: its advantages are 0.
 
     Args:
-        rewards: float ``[R]``.
+        rewards: float ``[R]``; minus infinity for a failure, which counts as
+            :class:`~agl_core.algorithm.RewardScale` says for its group.
         groups: int ``[R]``, the number of each rollout's group.
         how: ``group``: ``(r - mean) / (std + epsilon)`` with the sample's standard deviation
             (n - 1). ``group-mean``: ``r - mean``, which does not favour tasks that are nearly
@@ -72,6 +74,11 @@ def group_advantages(
     for group in groups.unique():
         members = groups == group
         r = rewards[members].double()
+        failed = r == -torch.inf
+        if bool(failed.any()) and not bool(failed.all()):
+            scale = RewardScale()
+            scale.learn(r[~failed].tolist())
+            r[failed] = scale.failure
         n = len(r)
         if bool((r == r[0]).all()):
             continue  # otherwise rounding errors would be divided by epsilon

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -168,8 +169,7 @@ class Policy:
         if self._config.lora is not None:
             self.model.save_pretrained(str(part))
         else:
-            weights = {k: v.to(self.dtype) for k, v in self.model.state_dict().items()}
-            self.model.save_pretrained(str(part), state_dict=weights)
+            _save_model(self.model, part, self.dtype)
             AutoTokenizer.from_pretrained(self._folder, local_files_only=True).save_pretrained(part)
         _rename(part, folder)
 
@@ -221,6 +221,39 @@ class Policy:
 
     def _trained_parameters(self) -> list[tuple[str, Any]]:
         return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+
+
+def _save_model(model: Any, folder: Path, dtype: torch.dtype) -> None:
+    """Write a whole model in a type, as its base is: tied tensors once, the type in its config.
+
+    ``save_pretrained`` knows tied tensors by their memory, which converted ones do not share, and
+    writes the type of the parameters to the config, which is float32 in training.
+    """
+    tied = _tied_names(model)
+    weights = {k: v.to(dtype) for k, v in model.state_dict().items() if k not in tied}
+    model.save_pretrained(str(folder), state_dict=weights)
+    path = folder / "config.json"
+    config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    # Transformers called it torch_dtype before 5; models of several parts have it in each.
+    for part in (config, *(part for part in config.values() if isinstance(part, dict))):
+        for spelling in ("dtype", "torch_dtype"):
+            if spelling in part:
+                part[spelling] = str(dtype).removeprefix("torch.")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def _tied_names(model: Any) -> set[str]:
+    """Return the names of tensors that are another one's memory; a file has the other one only."""
+    declared = set(getattr(model, "_tied_weights_keys", None) or ())  # such as lm_head.weight
+    of_memory: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.numel():
+            of_memory.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append(name)
+    tied: set[str] = set()
+    for names in of_memory.values():
+        kept = next((name for name in names if name not in declared), names[0])
+        tied |= {name for name in names if name != kept}
+    return tied
 
 
 def _with_lora(model: Any, config: GRPOConfig) -> Any:

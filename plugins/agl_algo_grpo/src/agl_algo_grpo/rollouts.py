@@ -14,7 +14,14 @@ from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.forks import Forks
 from agl_algo_grpo.samples import Decision, Step, decide, reward_of, version_of
 from agl_algo_grpo.serving import Serving
-from agl_core.algorithm import BatchOutcome, Run, run_batch, run_requests
+from agl_core.algorithm import (
+    BatchOutcome,
+    RewardScale,
+    Run,
+    earned_reward,
+    run_batch,
+    run_requests,
+)
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutConfig, RolloutMode
 
@@ -53,6 +60,7 @@ class Rollouts:
         self._train = train
         self._config = config
         self._run = run
+        self._val_scales: dict[str, RewardScale] = {}
         self._forks = Forks(store, config) if config.credit.type == "forked" else None
 
     async def collect(self, step: int, tasks: Sequence[Any]) -> dict[str, Step]:
@@ -97,6 +105,7 @@ class Rollouts:
                 [[one[name] for one in group] for group in decisions],
                 learner.config,
                 {index: [one[name] for one in group] for index, group in (forks or {}).items()},
+                self._run.reward_range,
             )
             for name, learner in self._serving.learners.items()
         }
@@ -185,13 +194,19 @@ class Rollouts:
         """Run a rollout for each validation task after ``step`` steps.
 
         Returns:
-            The mean reward by the policy's name; a missing reward counts as 0.
+            The mean reward by the policy's name; failures count as the scale of the rewards says.
         """
         batch = await self._batch(f"val-{step}", tasks, "val")
-        return {
-            name: fmean(reward_of(outcome, learner.config.reward) or 0.0 for outcome in batch)
-            for name, learner in self._serving.learners.items()
-        }
+        means: dict[str, float] = {}
+        for name, learner in self._serving.learners.items():
+            earned = [
+                earned_reward(outcome.rollout.status, reward_of(outcome, learner.config.reward))
+                for outcome in batch
+            ]
+            scale = self._val_scales.setdefault(name, RewardScale(self._run.reward_range))
+            scale.learn(earned)
+            means[name] = fmean(scale.counted(earned))
+        return means
 
 
 def _is_unusable(decisions: Decisions) -> bool:

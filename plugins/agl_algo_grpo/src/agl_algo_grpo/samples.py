@@ -11,11 +11,12 @@ from typing import Any, Final
 from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory, TrajectoryRow
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
-from agl_core.algorithm import RolloutOutcome
+from agl_core.algorithm import RewardRange, RewardScale, RolloutOutcome
 from agl_core.types import Span
 from agl_credit import named_rewards
 
 __all__ = [
+    "FAILURE",
     "Decision",
     "Group",
     "Learner",
@@ -31,6 +32,53 @@ __all__ = [
 _VERSION: Final = "step-"
 _MODEL: Final = "gen_ai.request.model"
 _RESPONSE_IDS: Final = "response_token_ids"
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "top_a": (0,),
+    "typical_p": (1,),
+    "tfs": (1,),
+    "top_n_sigma": (0, -1),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "xtc_probability": (0,),
+    "dynatemp_range": (0,),
+    "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
+    "length_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "dry_multiplier": (0,),
+    "best_of": (1,),
+    "use_beam_search": (),
+    "min_tokens": (0,),
+    "min_new_tokens": (0,),
+    "ignore_eos": (),
+    "logit_bias": (),
+    "bad_words": (),
+    "allowed_token_ids": (),
+    "logits_processors": (),
+    "custom_logit_processor": (),
+    "tool_choice": ("auto", "none"),
+    "response_format": ('{"type":"text"}', '{"type": "text"}'),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "json_schema": (),
+    "regex": (),
+    "ebnf": (),
+    "grammar": (),
+}
+"""Parameters of a request that change what tokens are drawn, and values that do not: they change
+the distribution after the log-probabilities that a server reports, so the ratio of policies would
+be wrong, and no check of these could see it. Names of OpenAI, vLLM, SGLang and llama.cpp."""
+_NOTHING: Final = (None, "", "{}", "[]", "null", False)
 
 
 def version_of(steps: int) -> str:
@@ -56,12 +104,22 @@ class Reason:
     GAP: Final = "a call in the middle without token ids"
     BROKEN_CALL: Final = "a model call failed on the server's side"
     OTHER_WEIGHTS: Final = "sampled with other weights"
-    OTHER_SAMPLING: Final = "sampled at another temperature, or with top_p or top_k"
+    OTHER_SAMPLING: Final = "sampled at another temperature, or with top_p, penalties or a format"
     TOO_LONG: Final = "a row is longer than max_row_tokens"
     CUT_OFF: Final = "an answer was truncated"
     SMALL_GROUP: Final = "its group is too small"
     UNIFORM: Final = "the rewards of its group are all equal"
     NOT_CALLED: Final = "it called other policies only"
+
+    @classmethod
+    def is_lasting(cls, reason: str) -> bool:
+        """Return whether the agent or the configuration causes it, so that it would go on."""
+        lasting = (cls.BAD_REWARD, cls.NO_TOKENS, cls.NO_LOGPROBS, cls.OTHER_SAMPLING, cls.TOO_LONG)
+        return reason in lasting or reason.startswith(cls.NO_REWARD)
+
+
+FAILURE: Final = -math.inf
+"""Reward of a sample that failed, until its group is known: below all others of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +170,7 @@ class Decision:
         failed: True if a repetition may help; False if the configuration excludes the rollout.
         certificates: Certificates of the rollout's rows, used or not.
         tokens: Number of its sampled tokens, used or not.
+        detail: More about the reason, for people.
     """
 
     sample: Sample | None
@@ -120,6 +179,7 @@ class Decision:
     failed: bool = True
     tokens: int = 0
     certificates: CertificateSummary = field(default_factory=CertificateSummary)
+    detail: str = ""
 
     @property
     def is_absent(self) -> bool:
@@ -148,6 +208,16 @@ class Group:
         """Rollouts and forks to train on; a fork comes after its parent."""
         return [*self.samples, *self.forks]
 
+    def count_failures(self, scale: RewardScale) -> None:
+        """Set the rewards of failures (:data:`FAILURE`) to what they count on a scale."""
+        scale.learn(one.reward for one in self.members if one.reward != FAILURE)
+        counted = 0.0 if scale.failure == FAILURE else scale.failure  # all equal in any case
+
+        def of(samples: list[Sample]) -> list[Sample]:
+            return [replace(s, reward=counted) if s.reward == FAILURE else s for s in samples]
+
+        self.samples, self.forks = of(self.samples), of(self.forks)
+
     @property
     def is_uniform(self) -> bool:
         """Whether all rewards are equal, so that every advantage is 0."""
@@ -172,6 +242,7 @@ class Step:
         sampled_tokens: Number of tokens sampled in the step, in used rollouts, dropped ones,
             repetitions and forks.
         certificates: Certificates of all rows, including dropped ones.
+        details: Details of the reasons of dropped rollouts.
     """
 
     number: int = 0
@@ -186,6 +257,7 @@ class Step:
     rewards: list[float] = field(default_factory=list[float])
     sampled_tokens: int = 0
     certificates: CertificateSummary = field(default_factory=CertificateSummary)
+    details: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def samples(self) -> list[Sample]:
@@ -198,6 +270,7 @@ class Step:
         decisions: Sequence[Sequence[Decision]],
         config: GRPOConfig,
         forks: Mapping[int, Sequence[Decision]] | None = None,
+        reward_range: RewardRange | None = None,
     ) -> Step:
         """Return the step for the decisions on each group's rollouts.
 
@@ -205,6 +278,7 @@ class Step:
             decisions: Decisions on the rollouts of each group.
             config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
             forks: Decisions on forks, by the position of their group.
+            reward_range: Lowest and highest possible reward, if they are declared.
         """
         step = cls()
         for index, rollouts in enumerate(decisions):
@@ -219,9 +293,11 @@ class Step:
                 step.certificates += decision.certificates
                 if decision.sample is None and not decision.is_absent:
                     step.dropped[decision.reason] += 1
+                    step.details.update(filter(None, [decision.detail]))
                     step.dropped_rows += decision.rows
-            step.rewards += [sample.reward for sample in samples]
             group = Group(index, samples, len(members) - len(samples), _usable(samples, branches))
+            group.count_failures(RewardScale(reward_range))
+            step.rewards += [sample.reward for sample in group.samples]
             unfit = ""
             if len(samples) < fewest:
                 unfit = Reason.SMALL_GROUP
@@ -322,15 +398,25 @@ def _decide(
         reason = Reason.BAD_REWARD
     if flaw or reason:
         usable = reason and not flaw and config.on_failure == "penalise"
-        penalised = _sample(outcome, config.failure_reward, rows, calls, config)
-        return Decision(penalised if usable else None, reason or flaw, len(rows))
+        penalised = _sample(outcome, _or_failure(config.failure_reward), rows, calls, config)
+        return Decision(
+            penalised if usable else None,
+            reason or flaw,
+            len(rows),
+            failed=(reason or flaw) not in (Reason.OTHER_SAMPLING, Reason.NO_LOGPROBS),
+            detail=_other_sampling(calls, config) if flaw == Reason.OTHER_SAMPLING else "",
+        )
     assert reward is not None
     if any("length" in _finish_reasons(call) for call in calls):
         if config.on_overlong == "drop":
             return Decision(None, Reason.CUT_OFF, len(rows), failed=False)
         if config.on_overlong == "penalise":
-            reward = config.overlong_reward
+            reward = _or_failure(config.overlong_reward)
     return Decision(_sample(outcome, float(reward), rows, calls, config), rows=len(rows))
+
+
+def _or_failure(reward: float | None) -> float:
+    return FAILURE if reward is None else reward
 
 
 def _sample(
@@ -402,7 +488,7 @@ def _flaw(
             return Reason.OTHER_WEIGHTS
         if len(row.token_ids) > config.max_row_tokens:
             return Reason.TOO_LONG
-    if any(_is_sampled_otherwise(call, config) for call in calls):
+    if _other_sampling(calls, config):
         return Reason.OTHER_SAMPLING
     return ""
 
@@ -428,14 +514,26 @@ def _was_repeated(call: Span, calls: Sequence[Span]) -> bool:
     )
 
 
-def _is_sampled_otherwise(call: Span, config: GRPOConfig) -> bool:
-    def requested(key: str, default: float) -> float:
-        value: Any = call.attributes.get(f"gen_ai.request.{key}")
-        return float(value) if isinstance(value, (int, float)) else default
+def _other_sampling(calls: Sequence[Span], config: GRPOConfig) -> str:
+    """Return how calls were sampled in another way than is trained; empty if none was."""
+    found: list[str] = []
+    for call in calls:
+        # 0.7 as JSON and 0.7 as a number are the same temperature.
+        temperature = call.attributes.get("gen_ai.request.temperature")
+        if temperature is not None and _number(temperature) != config.temperature:
+            found.append(f"temperature={temperature}")
+        for name, neutral in _NEUTRAL.items():
+            value: Any = call.attributes.get(f"gen_ai.request.{name}")
+            if value not in (*_NOTHING, *neutral) and _number(value) not in neutral:
+                found.append(f"{name}={value}")
+    return ", ".join(dict.fromkeys(found))
 
-    if requested("temperature", config.temperature) != config.temperature:
-        return True
-    return requested("top_p", 1.0) < 1 or requested("top_k", 0) > 0
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _finish_reasons(call: Span) -> Sequence[Any]:

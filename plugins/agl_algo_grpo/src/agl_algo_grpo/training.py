@@ -25,7 +25,7 @@ from agl_algo_grpo.rollouts import Rollouts
 from agl_algo_grpo.samples import Reason, Step, staleness, version_of
 from agl_algo_grpo.serving import Serving
 from agl_core.algorithm import Run, batch_iter_over_dataset, show_progress
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, RunFailedError
 from agl_core.types import Dataset
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agl_algo_grpo.batches import Row
     from agl_algo_grpo.policy import Policy
 
-__all__ = ["TrainingRun", "to_rows"]
+__all__ = ["TrainingRun", "steps_of", "to_rows"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,8 @@ class TrainingRun:
             name: self.folder if config.is_single else self.folder / name for name in self._configs
         }
         self._policies: dict[str, Policy] = {}
+        self._trained = False
+        """Whether this process has trained a step."""
 
     async def run(self) -> None:
         config = self._config
@@ -76,7 +78,12 @@ class TrainingRun:
             for name, folder in self._folders.items()
         }
         self._algorithm.policies = metrics
-        serving = Serving(self._algorithm.backends(bases), self._algorithm.proxy(), config)
+        backends = self._algorithm.backends(bases)
+        for backend in backends:
+            for name in backend.policies:
+                if self._configs[name].lora is None:
+                    backend.server.check_updates(bases[name])
+        serving = Serving(backends, self._algorithm.proxy(), config)
         rollouts = Rollouts(
             self._algorithm.get_store(), serving, self._adapter, self._train, config, self._run
         )
@@ -99,6 +106,11 @@ class TrainingRun:
                         figures = self._figures(rows)
                         self._algorithm.report_step(step, figures)
                         await self._checkpoint(step + 1, figures)
+        if not self._trained and first < config.steps:
+            raise RunFailedError(
+                f"no step of {config.steps - first} had a rollout to train on; the log has the "
+                "reasons, and metrics.csv the counts"
+            )
         for name, folder in self._folders.items():
             columns = {"train": "reward", "val": "val_reward"}
             curves = {curve: metrics[name].column(key) for curve, key in columns.items()}
@@ -148,6 +160,7 @@ class TrainingRun:
                 selected = await collections[0]
                 collections.popleft()
                 collected = time.monotonic()
+                self._check_use(selected)
                 serving.reset_limit()
                 if waits:
                     collect(depth)
@@ -176,6 +189,31 @@ class TrainingRun:
                 task.cancel()
             await asyncio.gather(*collections, return_exceptions=True)
 
+    def _check_use(self, selected: Mapping[str, Step]) -> None:
+        """Stop a run whose first step shows that no step will train anything.
+
+        Raises:
+            RunFailedError: The agent or the configuration excludes every rollout of the step.
+        """
+        self._trained = self._trained or any(step.samples for step in selected.values())
+        if self._trained:
+            return
+        said: list[str] = []
+        for name, step in selected.items():
+            if not step.dropped or not all(map(Reason.is_lasting, step.dropped)):
+                return  # a later step may do better
+            reason = f"{self._label(name)}{step.describe_dropped()}"
+            if step.details:
+                sampling = "; ".join(detail for detail, _ in step.details.most_common(3))
+                reason += (
+                    f": the agent asks for {sampling}. It is trained at temperature="
+                    f"{self._configs[name].temperature:g}: set GRPO(temperature=…), or leave these "
+                    "parameters out, and send calls that are not to be trained (a judge, a router) "
+                    "to another model"
+                )
+            said.append(reason)
+        raise RunFailedError(f"no rollout of the first step can be trained on: {'; '.join(said)}")
+
     async def _train_step(self, name: str, selected: Step, serving: Serving) -> dict[str, Any]:
         """Train a policy on a step's rollouts; return its metrics."""
         step = selected.number
@@ -192,6 +230,13 @@ class TrainingRun:
                 "%sstep %d trains on %d incomplete groups", label, step, selected.partial
             )
         began = time.monotonic()
+        if selected.groups and all(group.is_uniform for group in selected.groups):
+            logger.warning(
+                "%sstep %d: in each group all rewards are equal, so it teaches nothing (an agent "
+                "that passes a seed gets the same answer each time)",
+                label,
+                step,
+            )
         if selected.samples:
             row |= await anyio.to_thread.run_sync(self._train_on, name, selected)
         else:
@@ -302,6 +347,12 @@ class TrainingRun:
             )
             for old in kept[: -config.keep_checkpoints]:
                 await anyio.to_thread.run_sync(shutil.rmtree, old)
+
+
+def steps_of(state: Any) -> int:
+    """Return the number of steps after which the state of a run was saved."""
+    folders = (state or {}).values()
+    return min((int(Path(it).name.rpartition("-")[2]) for it in folders), default=0)
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, float]:

@@ -26,7 +26,12 @@ from agl_core.plugins import configured_by
 from agl_server_vllm.config import VLLMConfig
 from agl_server_vllm.engine import Engine, PortTakenError, ending
 from agl_server_vllm.installation import find_installation
-from agl_server_vllm.weights import check_adapter, check_checkpoint, tensor_shapes
+from agl_server_vllm.weights import (
+    check_adapter,
+    check_checkpoint,
+    refuse_tied,
+    tensor_shapes,
+)
 
 __all__ = ["VLLMServer"]
 
@@ -151,6 +156,12 @@ class VLLMServer(LLMServer):
         return {**self.__dict__, "_engine": None}
 
     # -- weights ---------------------------------------------------------------------------------
+
+    def check_updates(self, path: str | Path) -> None:
+        """See :meth:`LLMServer.check_updates`; refuses tied embeddings, unless with ``lora``."""
+        if not self._config.lora:
+            folder = _absolute(path)
+            refuse_tied(folder, tensor_shapes(folder))
 
     async def update_weights(self, path: str | Path, *, version: str) -> None:
         """Serve other weights from now on.

@@ -20,6 +20,7 @@ __all__ = [
     "check_adapter",
     "check_checkpoint",
     "is_adapter",
+    "refuse_tied",
     "tensor_shapes",
     "write_blank_adapter",
 ]

@@ -41,9 +41,10 @@ class VERLConfig(ComponentConfig):
     on_overlong: Literal["retry", "drop", "penalise"] = "drop"
     """What to do about rows over ``data.max_prompt_length`` or ``data.max_response_length``:
     ``retry`` the rollout, ``drop`` the rows, or truncate responses and ``penalise`` the rollout."""
-    penalty: float = 0.0
-    """Reward of a penalised rollout."""
-    missing_reward: float | None = 0.0
+    penalty: float | None = None
+    """Reward of a penalised rollout; None: below the others of its group, or the lower end of the
+    trainer's ``reward_range``."""
+    missing_reward: float | None = None
     """Reward of a rollout without one; None counts it as failed."""
     max_retries: int = Field(default=2, ge=0)
     """Number of retries before a rollout is dropped."""

@@ -5,16 +5,20 @@ Pure functions. Every reason has a name, under which the metrics count it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.rows import Fit, Row, fit_rows
 from agl_core.types import RolloutStatus
 
-__all__ = ["Decision", "Limits", "Reason", "decide"]
+__all__ = ["FAILURE", "Decision", "Limits", "Reason", "decide"]
+
+FAILURE: Final = -math.inf
+"""Reward of a rollout that failed, until its group is known: below all others of it."""
 
 
 class Reason(StrEnum):
@@ -50,7 +54,7 @@ class Decision:
     Attributes:
         action: ``keep`` its rows, ``retry`` it, or ``drop`` it.
         rows: Rows to train on; empty unless it is kept.
-        reward: Reward of these rows.
+        reward: Reward of these rows; :data:`FAILURE` until its group is known.
         reason: What is wrong with the rollout; None if nothing is.
         penalised: Whether the reward is the penalty.
         fit: Rows within the limits, and the number beyond them.
@@ -60,7 +64,7 @@ class Decision:
 
     action: Literal["keep", "retry", "drop"]
     rows: Sequence[Row] = ()
-    reward: float = 0.0
+    reward: float = FAILURE
     reason: Reason | None = None
     penalised: bool = False
     fit: Fit = field(default_factory=lambda: Fit([]))
@@ -94,6 +98,7 @@ def decide(
     without = len(rows) - len(usable)
     if reward is None:
         reward = options.missing_reward
+    penalty = FAILURE if options.penalty is None else options.penalty
     problem = _problem(status, reward, rows, usable)
     if problem is not None:
         if options.on_failed == "retry" and may_retry and status != "cancelled":
@@ -101,7 +106,7 @@ def decide(
         penalised = options.on_failed == "penalise"
         fit = fit_rows(usable, limits.max_prompt, limits.max_response, cut=True)
         if penalised and fit.rows:
-            return Decision("keep", fit.rows, options.penalty, problem, True, fit, without)
+            return Decision("keep", fit.rows, penalty, problem, True, fit, without)
         return Decision("drop", reason=problem, fit=fit, without_logprobs=without)
 
     assert reward is not None  # otherwise _problem() found it
@@ -113,7 +118,7 @@ def decide(
         return Decision("retry", reason=Reason.OVERLONG, fit=fit, without_logprobs=without)
     if not fit.rows:
         return Decision("drop", reason=Reason.OVERLONG, fit=fit, without_logprobs=without)
-    paid = options.penalty if penalised else reward
+    paid = penalty if penalised else reward
     return Decision("keep", fit.rows, paid, Reason.OVERLONG, penalised, fit, without)
 
 
@@ -124,7 +129,7 @@ def _problem(
         return Reason.CANCELLED
     if status != "succeeded":
         return Reason.FAILED
-    if reward is None:
+    if reward is None or not math.isfinite(reward):
         return Reason.NO_REWARD
     if not rows:
         return Reason.NO_ROWS

@@ -8,6 +8,7 @@ rows from its queue.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,9 @@ from anyio import to_thread
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.counting import ALWAYS, Tally
 from agl_algo_verl.credit import Branch, Forks, spreads, token_advantages
-from agl_algo_verl.decisions import Decision, Limits, decide
+from agl_algo_verl.decisions import FAILURE, Decision, Limits, decide
 from agl_algo_verl.rows import Row, RowBuilder
-from agl_core.algorithm import Run, cancel_rollouts
+from agl_core.algorithm import RewardScale, Run, cancel_rollouts
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AgentError
 from agl_core.runner import SyncCalls
@@ -348,7 +349,16 @@ class GroupRunner:
                 decisions[sessions[rollout.rollout_id]] = decision
                 pending.discard(rollout.rollout_id)
                 self._open.discard(rollout.rollout_id)
-        return [(one.rollout_id, decisions[i]) for i, one in enumerate(enqueued)]
+        counted = self._counted([decisions[i] for i in range(len(enqueued))], tally)
+        return [(one.rollout_id, counted[i]) for i, one in enumerate(enqueued)]
+
+    def _counted(self, decisions: Sequence[Decision], tally: Tally) -> list[Decision]:
+        """Return the decisions on a group, with failures as what they count beside the others."""
+        scale = RewardScale(self._run.reward_range)
+        scale.learn(one.reward for one in decisions if one.reward != FAILURE)
+        failure = scale.failure if math.isfinite(scale.failure) else 0.0  # all are equal
+        tally.rewards = [failure if it == FAILURE else it for it in tally.rewards]
+        return [replace(d, reward=failure) if d.reward == FAILURE else d for d in decisions]
 
     async def _decide(self, rollout: Rollout, tries: int, tally: Tally, fork: bool) -> Decision:
         async with self._readers:

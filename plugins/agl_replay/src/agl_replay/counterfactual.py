@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from agl_core.agent import LitAgent
+from agl_core.algorithm import comparable
 from agl_core.errors import ConfigError
 from agl_core.runner import Hook
 from agl_core.store import InMemoryLightningStore, LightningStore
@@ -38,8 +39,11 @@ class Counterfactual:
 
     @property
     def rewards(self) -> tuple[float, float]:
-        """The mean reward without and with the change; a failed continuation counts as 0."""
-        return _mean(self.factual), _mean(self.counterfactual)
+        """The mean reward without and with the change; a failed one is below all others."""
+        factual, changed = comparable(
+            [one.reward for one in self.factual], [one.reward for one in self.counterfactual]
+        )
+        return fmean(factual), fmean(changed)
 
     @property
     def change(self) -> float:
@@ -120,7 +124,3 @@ async def what_if(
         factual=await sample(recording, compare=True),
         counterfactual=await sample(changed, compare=False),
     )
-
-
-def _mean(results: Sequence[ReplayResult]) -> float:
-    return fmean(one.reward or 0.0 for one in results)

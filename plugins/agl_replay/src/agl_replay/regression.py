@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from agl_core.agent import LitAgent
+from agl_core.algorithm import comparable
 from agl_core.runner import Hook
 from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import OtelTracer, Tracer
@@ -42,9 +43,11 @@ class SuiteResult:
 
     @property
     def rewards(self) -> tuple[float, float]:
-        """The mean reward then and now; a task without a reward counts as 0."""
-        then = fmean(one.recording.reward or 0.0 for one in self.results)
-        return then, fmean(one.reward or 0.0 for one in self.results)
+        """The mean reward then and now; one without a reward is below all others."""
+        then, now = comparable(
+            [one.recording.reward for one in self.results], [one.reward for one in self.results]
+        )
+        return fmean(then), fmean(now)
 
 
 async def replay_suite(

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from agl_core.agent import LitAgent
+from agl_core.algorithm import comparable
 from agl_core.errors import ConfigError
 from agl_core.runner import Hook, LitAgentRunner
 from agl_core.store import InMemoryLightningStore, LightningStore
@@ -79,8 +80,9 @@ class ReplayResult:
 
     @property
     def reward_change(self) -> float:
-        """The reward now less the recorded one; none counts as 0, as in an evaluation."""
-        return (self.reward or 0.0) - (self.recording.reward or 0.0)
+        """The reward now less the recorded one; a missing one is below the other."""
+        then, now = comparable([self.recording.reward], [self.reward])
+        return now[0] - then[0]
 
     @property
     def changed_at(self) -> str:

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -20,6 +22,26 @@ def test_check_runs_nothing(project, capsys):
     said = json.loads(capsys.readouterr().out)
     assert (said["status"], said["problems"]) == ("ok", [])
     assert said["parts"]["val_dataset"] == "3 tasks"
+
+
+@pytest.mark.parametrize("key", [None, "wrong"])
+def test_check_checks_the_key(project, capsys, monkeypatch, key):
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+        do_POST = do_GET
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        if key is not None:
+            monkeypatch.setenv("OPENAI_API_KEY", key)
+        assert main(["train", "train.toml", "--check", "--set", "algorithm=apo"]) == 2
+        server.shutdown()
+    said = capsys.readouterr().err
+    assert ("cannot be called: AuthenticationError" if key else "set OPENAI_API_KEY") in said
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ CONFIDENCE = 0.95
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for the whole dataset; unfinished tasks count as 0.",
+    help="Seconds for the whole dataset; unfinished tasks count as failures.",
 )
 @click.option(
     "--record",
@@ -95,8 +95,10 @@ def evaluate(
 ) -> int:
     """Score the agent that FILE describes over a dataset, updating nothing.
 
-    The score is the mean reward with its 95 % interval; a task without a reward counts as 0.
-    Without --resources the agent runs with the latest in the store, or else with those in FILE.
+    The score is the mean reward with its 95 % interval. A task that failed, did not end or got no
+    reward counts the lower end of trainer.reward_range, or else less than all others. Without
+    --resources the agent runs with those in FILE if they were edited since the last training, else
+    with the latest in the store.
 
     With --replay, exits with 1 if a task differs from its recording; with --live-from-divergence,
     if a reward is lower than the recorded one.
@@ -192,13 +194,14 @@ def _score(
 def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json: bool) -> None:
     score = outcome.score(confidence=CONFIDENCE)
     missing = sum(one.reward is None for one in outcome)
+    failures_count = outcome.scale.failure if any(one.earned is None for one in outcome) else None
     if as_json:
         print_json(
             {
                 "run": record.as_json(),
                 "status": "failed" if failures.verdict else "succeeded",
                 "metrics": {
-                    "mean": score.mean,
+                    "mean": finite(score.mean),
                     "low": finite(score.low),
                     "high": finite(score.high),
                     "confidence": CONFIDENCE,
@@ -216,6 +219,7 @@ def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json
         ["95 % interval", f"{score.low:.3f} to {score.high:.3f}"],
         ["tasks", str(len(outcome))],
         ["without a reward", str(missing)],
+        *([] if failures_count is None else [["a failure counts", f"{failures_count:.3f}"]]),
         *failures.rows(),
         ["resources", outcome.resources_id or "none"],
         ["seconds", f"{record.seconds:.1f}"],

@@ -26,6 +26,7 @@ a :class:`~agl_core.errors.ConfigError` that starts with the path to it in the f
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -94,6 +95,7 @@ class TrainerTable(_Table):
     max_rollouts: int | None = Field(default=None, ge=1)
     concurrency: int | None = Field(default=None, ge=1)
     port: int | None = Field(default=None, ge=0, le=65535)
+    reward_range: tuple[float, float] | None = None
 
 
 class LoggingTable(_Table):
@@ -280,7 +282,7 @@ class TrainPlan:
             if key != "store" and spec is not None:
                 expected = Runner if key == "runner" else None
                 with problems.collected():
-                    build_component(
+                    built: Any = build_component(
                         part.kind,
                         spec,
                         inject={name: values[name]() for name in part.supplied if name in values},
@@ -288,6 +290,8 @@ class TrainPlan:
                         expected=expected,
                         path=key,
                     )
+                    if isinstance(built, Algorithm):
+                        asyncio.run(built.check())
 
     def describe(self) -> dict[str, str]:
         """Return the components of the run by name, for display."""

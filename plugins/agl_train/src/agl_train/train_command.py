@@ -16,6 +16,7 @@ import click
 
 from agl_core.cli import print_json, print_table
 from agl_core.errors import ConfigError, RunFailedError
+from agl_core.types import ProxyLLM
 from agl_train.curves import curve
 from agl_train.failures import Failures, failed_rollouts, retried_attempts
 from agl_train.runs import (
@@ -258,7 +259,12 @@ def _print_next(
         again = command_again("train", record, overrides, "--run", record.name, "--resume")
         click.echo(f"resume it: {again}")
         return
-    if status == "succeeded" and latest is not None:
+    behind = latest is not None and any(
+        isinstance(it, ProxyLLM) for it in latest.resources.values()
+    )
+    if behind and trainer.llm_proxy is None:
+        click.echo("score it: serve the trained model first; the proxy of the run has ended")
+    elif status == "succeeded" and latest is not None:
         scored = command_again("eval", record, overrides, "--resources", latest.resources_id)
         click.echo(f"score it: {scored}")
     path = getattr(trainer.store, "path", None)

@@ -77,7 +77,7 @@ class Evolution:
     def target(self) -> float | None:
         """The reward that cannot be exceeded, as far as is known now."""
         scale, perfect = self._state.scale, self._perfect_score
-        if perfect == "auto":
+        if isinstance(perfect, str):
             return scale.target
         if perfect is not None and scale.highest > perfect:
             if not self._contradicted:

@@ -55,7 +55,7 @@ def test_a_dataset_of_its_own_and_a_failing_agent(project, agl):
     (project / "missing.csv").write_text("q\nx\n")
     done = agl("eval", "train.toml", "--json", "--dataset", "missing.csv")
     metrics = json.loads(done.stdout)["metrics"]
-    assert (metrics["mean"], metrics["without_reward"], metrics["failed"]) == (0.0, 1, 1)
+    assert (metrics["mean"], metrics["without_reward"], metrics["failed"]) == (None, 1, 1)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "agl: error: 1 of 1 failed: KeyError 'a'"
     assert json.loads(done.stdout)["status"] == "failed"

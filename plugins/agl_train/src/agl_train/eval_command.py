@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,7 +195,8 @@ def _score(
 def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json: bool) -> None:
     score = outcome.score(confidence=CONFIDENCE)
     missing = sum(one.reward is None for one in outcome)
-    failures_count = outcome.scale.failure if any(one.earned is None for one in outcome) else None
+    failed = any(one.earned is None for one in outcome)
+    failure = finite(outcome.scale.failure) if failed else None
     if as_json:
         print_json(
             {
@@ -215,11 +217,11 @@ def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json
         )
         return
     rows = [
-        ["score", f"{score.mean:.3f}"],
+        ["score", f"{score.mean:.3f}" if math.isfinite(score.mean) else "no task finished"],
         ["95 % interval", f"{score.low:.3f} to {score.high:.3f}"],
         ["tasks", str(len(outcome))],
         ["without a reward", str(missing)],
-        *([] if failures_count is None else [["a failure counts", f"{failures_count:.3f}"]]),
+        *([] if failure is None else [["a failure counts", f"{failure:.3f}"]]),
         *failures.rows(),
         ["resources", outcome.resources_id or "none"],
         ["seconds", f"{record.seconds:.1f}"],

@@ -200,7 +200,7 @@ def test_the_table_shows_each_changed_task(
     assert "Oslo" in lines[1]
     assert lines[1].endswith("1     none  -1      call 2: messages[0].parts[0].content")
     assert '  + "Is it rain"' in lines
-    assert lines[-2:][0] == "mean reward: 0.6667 then, 0.3333 now"
+    assert lines[-2:][0] == "mean reward: 0.6667 then, 0 now"
     assert lines[-1].startswith("2 of 3 tasks as recorded in suite.jsonl, 5 recorded answers in ")
 
 

@@ -8,6 +8,7 @@ stores index and sort by are attributes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic import TypeAdapter
 
 from agl_core.errors import InvalidArgumentError
+from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.types import Span, SpanContext, StatusCode
 from agl_core.types._copying import construct, construct_span, copy_value
 
@@ -59,7 +61,7 @@ class EncodedSpan:
     Immutable by convention: stores share instances instead of copying them.
     """
 
-    __slots__ = ("_parts", "_payload", "has_reward", *_FIELDS)
+    __slots__ = ("_parts", "_payload", "has_reward", "reward", *_FIELDS)
 
     def __init__(
         self,
@@ -75,12 +77,15 @@ class EncodedSpan:
         payload: bytes | None,
         parts: SpanParts | None = None,
         has_reward: bool | None = None,
+        reward: float | None = None,
     ) -> None:
         """Hold a span as bytes or, if ``payload`` is None, as the parts of an object.
 
         ``has_reward`` says whether it has a primary reward; None means to search its bytes.
+        ``reward`` is the finite one, if it is known.
         """
         self.has_reward = has_reward
+        self.reward = reward
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.sequence_id = sequence_id
@@ -105,6 +110,14 @@ class EncodedSpan:
     def parts(self) -> SpanParts | None:
         """The span's content if it is held as an object; not to be changed."""
         return self._parts
+
+    def with_payload(self, payload: bytes) -> EncodedSpan:
+        """Return this span with other JSON; the fields that stores read stay as they are."""
+        if payload is self._payload:
+            return self
+        check_size(self.span_id, len(payload))
+        fields = _fields_of(self)
+        return EncodedSpan(*fields, payload, None, self.has_reward, self.reward)
 
     def decode(self) -> Span:
         """Return a fresh :class:`Span` that shares nothing with this object."""
@@ -162,7 +175,7 @@ class StoredSpan(EncodedSpan):
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
-        self._parts = self.has_reward = None
+        self._parts = self.has_reward = self.reward = None
 
     def __getattr__(self, name: str) -> Any:
         if name not in _FIELDS:
@@ -280,7 +293,11 @@ def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> Encoded
         )
     if payload is not None:
         check_size(span.span_id, len(payload))
-    return EncodedSpan(*_fields_of(span), payload=payload, parts=parts)
+    value: Any = span.attributes.get(PRIMARY_REWARD_VALUE)
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return EncodedSpan(
+        *_fields_of(span), payload, parts, value is not None, float(value) if known else None
+    )
 
 
 def decode_spans(spans: Iterable[EncodedSpan]) -> Sequence[Span]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from agl_store_http.server.otlp.wire import read_attributes
+from agl_core.otel import sanitize_attribute_value
+from agl_store_http.server.otlp import lists, wire
+from agl_store_http.server.otlp.lists import LongList, NestedValues, TooManyValues
+from agl_store_http.server.weighing import Pauses
+
+
+def read_attributes(pairs: list[bytes], **options: Any) -> dict[str, Any]:
+    return wire.read_attributes(pairs, NestedValues(), **options)
 
 
 def pair_of(key: str, value: Any) -> bytes:
@@ -109,11 +118,66 @@ def test_a_name_is_not_guessed_for_the_pair_of_another():
 
 
 def test_a_client_that_sends_ever_new_sizes_fills_no_memory(monkeypatch):
-    from agl_store_http.server.otlp import wire
-
     monkeypatch.setattr(wire._Heads, "stored", wire._MAX_HEADS - 3)
     for size in range(20, 40):
         assert as_read([pair_of("sizes", "x" * size)]) == {"sizes": "x" * size}
     name = wire._names[b"\x0a\x05sizes"]
     assert len(name.heads) <= 3
     assert wire._Heads.stored == wire._MAX_HEADS
+
+
+# -- lists and maps --------------------------------------------------------------------------------
+
+
+def any_value(value: Any) -> AnyValue:
+    message = AnyValue()
+    if isinstance(value, list):
+        message.array_value.SetInParent()
+        message.array_value.values.extend(map(any_value, value))
+    elif isinstance(value, dict):
+        message.kvlist_value.SetInParent()
+        for key, item in value.items():
+            message.kvlist_value.values.add(key=key, value=any_value(item))
+    elif isinstance(value, bool):
+        message.bool_value = value
+    elif isinstance(value, int):
+        message.int_value = value
+    elif isinstance(value, float):
+        message.double_value = value
+    elif value is not None:
+        message.string_value = value
+    return message
+
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+SAME = (
+    st.lists(NUMBERS) | st.lists(st.booleans()) | st.lists(FLOATS) | st.lists(st.text(max_size=200))
+)
+MIXED = st.lists(st.none() | st.booleans() | NUMBERS | st.text(max_size=5), max_size=20)
+TREES = st.recursive(MIXED, lambda inner: st.lists(inner, max_size=3), max_leaves=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(value=SAME | MIXED | TREES | st.dictionaries(st.text(max_size=9), TREES, max_size=3))
+def test_lists_are_read_alike_with_an_object_per_value_and_without(value):
+    pair = KeyValue(key="k", value=any_value(value)).SerializeToString()
+    expected = sanitize_attribute_value(value)
+    assert read_attributes([pair]) == {"k": expected}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lists, "_LONG_BYTES", 0)
+        found = read_attributes([pair], long_lists=True)["k"]
+    if isinstance(found, LongList):
+        found = json.loads(asyncio.run(found.to_json(Pauses())))
+    elif isinstance(value, list) and value and not isinstance(value[0], (list, type(None))):
+        assert len(set(map(type, value))) > 1
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "value", [[None] * 50_000, [[]] * 50_000, {"k": [1, "a"] * 25_000}, ["ab"] * 300_000]
+)
+def test_values_that_become_objects_are_counted_before(value):
+    pair = KeyValue(key="k", value=any_value(value)).SerializeToString()
+    with pytest.raises(TooManyValues):
+        read_attributes([pair], long_lists=True)

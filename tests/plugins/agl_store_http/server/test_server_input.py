@@ -43,7 +43,7 @@ def with_input(value: bytes) -> bytes:
         with_input(b"1E+400"),
         with_input(b"9" * 400 + b".5"),
         with_input(b"9" * 5000),
-        with_input(b"[" * 100_000 + b"]" * 100_000),
+        with_input(b"[" * 30_000 + b"]" * 30_000),
         with_input(b'{"a":' * 300 + b"1" + b"}" * 300),
         with_input(b'"\xff\xfe"'),
         with_input(b'"\\ud800"'),
@@ -116,7 +116,7 @@ async def test_bodies_of_too_many_keys_are_413(served, text):
     body = body.replace('"events":[]', f'"events":[{",".join([text] * 140_000)}]')
     data = BytesIO(body.encode())
     answer = await served.send("POST", "/v1/agl/spans", data=data, headers=JSON)
-    assert (answer.status, "keys and objects" in answer.json["detail"]) == (413, True)
+    assert (answer.status, "too many values" in answer.json["detail"]) == (413, True)
 
 
 async def test_announced_size_is_refused_without_reading(serve):

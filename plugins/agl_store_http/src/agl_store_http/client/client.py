@@ -84,6 +84,7 @@ _SLICE_SECONDS: Final = 20.0
 """Longest single wait: shorter than the request timeout, and than what middleboxes tolerate."""
 _GIVE_BACK_SECONDS: Final = 2.0
 _DEQUEUE: Final = "/queues/rollouts/dequeue"
+_TOO_LARGE: Final = 413
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _LONGEST_REPLY: Final = 0.05
@@ -192,11 +193,19 @@ class LightningStoreClient(BatchingStore):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        """Enqueue a batch; one of more than 5,000 rollouts goes in several steps, in order."""
+        """Enqueue a batch; one that is too large for a request goes in several, in order."""
         enqueued: list[Rollout] = []
-        for start in range(0, len(rollouts), MAX_BATCH):
-            body = to_json({"rollouts": list(rollouts[start : start + MAX_BATCH])})
-            reply = await self._create("/queues/rollouts/enqueue", body)
+        path, size = "/queues/rollouts/enqueue", MAX_BATCH
+        while len(enqueued) < len(rollouts):
+            some = list(rollouts[len(enqueued) : len(enqueued) + size])
+            body = to_json({"rollouts": some})
+            try:
+                reply = await self.request("POST", path, body, key=self._transport.new_key(path))
+            except RequestFailed as error:
+                if error.status != _TOO_LARGE or len(some) == 1:
+                    raise error.as_store_error() from None
+                size = len(some) // 2
+                continue
             enqueued += ROLLOUTS.validate_json(reply.body)
         return enqueued
 

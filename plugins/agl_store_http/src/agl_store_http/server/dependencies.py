@@ -7,7 +7,6 @@ names the caller first, so the token is checked before a byte of the body is rea
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import cache
@@ -34,6 +33,7 @@ from agl_serving import (
     reject_non_finite,
 )
 from agl_store_http.server.replies import Reply
+from agl_store_http.server.weighing import MAX_WEIGHT, check_weight
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Allow", "Call", "JsonBody", "RawBody", "allow", "json_body", "parse_query", "raw_body"]
 
 _MAX_KEY_LENGTH: Final = 200
-_STRING_OR_OBJECT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"\s*+(:)?|(\{)', re.DOTALL)
 
 _body_digest: ContextVar[bytes] = ContextVar("body_digest", default=b"")
 """Digest of the current request's body, if the request has an idempotency key."""
@@ -165,7 +164,7 @@ class JsonBody(RawBody):
         kind: Type of the body.
         optional: Whether the body may be missing; it is an empty object then.
         keeps_infinity: Whether the type can hold a number past the largest double.
-        max_keys: Most objects and keys of objects.
+        max_weight: Most that the body may weigh, see :mod:`~agl_store_http.server.weighing`.
     """
 
     def __init__(
@@ -174,20 +173,20 @@ class JsonBody(RawBody):
         *,
         optional: bool = False,
         keeps_infinity: bool = False,
-        max_keys: int | None = None,
+        max_weight: int = MAX_WEIGHT,
     ) -> None:
         super().__init__("application/json")
         self.adapter: TypeAdapter[Any] = TypeAdapter(kind)
         self.optional = optional
         self._parse = self.adapter.validator.validate_json
         self._overflow = not keeps_infinity
-        self._max_keys = max_keys
+        self._max_weight = max_weight
 
     async def read(self, app: StoreApp, headers: Headers, receive: Receive) -> Any:
         """Return the parsed body.
 
         Raises:
-            HTTPError: 413 if it is too large or has too many keys, 415 if it is not JSON by its
+            HTTPError: 413 if it is too large or holds too many values, 415 if it is not JSON by its
                 media type, 422 if it is missing or holds a number that JSON cannot write.
             ValidationError: It does not parse.
         """
@@ -201,26 +200,14 @@ class JsonBody(RawBody):
         media_type = headers.get(b"content-type", JSON[1])
         if media_type != JSON[1] and not _is_json(media_type):
             raise HTTPError(415, "the body must be application/json")
-        if self._max_keys is not None and _has_more_keys(body, self._max_keys):
-            raise HTTPError(413, f"the body may hold {self._max_keys} keys and objects")
+        return await self.parse(body)
+
+    async def parse(self, body: bytes) -> Any:
+        """Return what a JSON document says; raises as :meth:`read` does."""
+        await check_weight(body, self._max_weight)
         parsed = self._parse(body)
         reject_non_finite(body, overflow=self._overflow)
         return parsed
-
-
-def _has_more_keys(body: bytes, limit: int) -> bool:
-    """Return whether JSON has more keys and objects than the limit, or too many strings to count.
-
-    A key with its value, and an object, take far more bytes parsed than here.
-    """
-    if body.count(b":") + body.count(b"{") <= limit:
-        return False
-    found = 0
-    for count, item in enumerate(_STRING_OR_OBJECT.finditer(body)):
-        found += item.lastindex is not None
-        if found > limit or count > 4 * limit:
-            return True
-    return False
 
 
 def _is_json(media_type: bytes) -> bool:

@@ -76,7 +76,7 @@ MAX_BATCH: Final = 5_000
 Lists also stop at their first item that does not fit. The errors of all items would take much more
 memory than the request (https://docs.pydantic.dev/latest/concepts/performance/, "FailFast").
 """
-Strings = Annotated[list[str], Field(max_length=1_000_000, fail_fast=True)]
+Strings = Annotated[list[str], Field(max_length=100_000, fail_fast=True)]
 
 
 # -- work ------------------------------------------------------------------------------------------

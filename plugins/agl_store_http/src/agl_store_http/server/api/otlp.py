@@ -54,8 +54,8 @@ async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
         plain = decompress(
             body, headers.get(b"content-encoding", b""), call.app.options.max_body_bytes
         )
-        message = decode_request(plain, media_type)
-        pending, unfit = pending_spans(
+        message = await decode_request(plain, media_type)
+        pending, unfit = await pending_spans(
             message, identity.rollout_id, identity.attempt_id, len(plain)
         )
         for item in pending:
@@ -64,7 +64,7 @@ async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
             (item.rollout_id, item.attempt_id) for item in pending if item.sequence_id is None
         ]
         drawn = await store.get_many_span_sequence_ids(unnumbered) if unnumbered else ()
-        spans = encode_spans(pending, drawn)
+        spans = await encode_spans(pending, drawn)
     except OTLPError as error:
         if media_type == JSON_TYPE:
             return _answer(call, error.status, to_json({"message": str(error)}), JSON_TYPE)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
-from fastapi import Query
+from fastapi import Depends, Query
 
-from agl_core.store import MAX_SPAN_ATTRIBUTES, EncodedSpan, encode_span
+from agl_core.store import EncodedSpan
 from agl_core.types import Span
-from agl_serving import HTTPError
 from agl_store_http.server.api.common import AnyCall, SpanCall, page_arguments, page_json
 from agl_store_http.server.dependencies import Call, json_body
 from agl_store_http.server.replies import Reply
@@ -20,32 +19,24 @@ from agl_store_http.server.schemas import (
     SequenceIdRequest,
     SequenceIds,
     SequenceIdsRequest,
-    SpanBatch,
     SpanPage,
     SpanQuery,
 )
+from agl_store_http.server.span_bodies import BatchBody, SpanBody
 
-__all__ = ["MAX_SEQUENCE_ID", "router"]
+__all__ = ["router"]
 
 router = new_router("spans", f"{PREFIX}/spans")
-
-MAX_SEQUENCE_ID: Final = 2**63 - 1
-"""Largest integer of a database column."""
-MAX_SPAN_KEYS: Final = 2 * MAX_SPAN_ATTRIBUTES
-"""Most keys and objects in a span's JSON, events and links included."""
-MAX_BATCH_KEYS: Final = 16 * MAX_SPAN_ATTRIBUTES
-"""Most keys and objects in the spans of one request."""
 
 
 @router.post("", summary="Store a span; null if it is stored already", **answers(201, Span | None))
 async def add(
     call: SpanCall,
-    body: Annotated[Span, json_body(Span, keeps_infinity=True, max_keys=MAX_SPAN_KEYS)],
+    body: Annotated[EncodedSpan, Depends(SpanBody())],
 ) -> Reply:
     call.identity.require_attempt(body.rollout_id, body.attempt_id)
-    encoded = _encode(body)
-    stored = await call.store.add_encoded_spans((encoded,))
-    return Reply(encoded.payload if stored else b"null", 201)
+    stored = await call.store.add_encoded_spans((body,))
+    return Reply(body.payload if stored else b"null", 201)
 
 
 @router.post(
@@ -55,13 +46,12 @@ async def add(
 )
 async def add_many(
     call: SpanCall,
-    body: Annotated[SpanBatch, json_body(SpanBatch, keeps_infinity=True, max_keys=MAX_BATCH_KEYS)],
+    body: Annotated[Sequence[EncodedSpan], Depends(BatchBody())],
 ) -> Reply:
-    for span in body.spans:
+    for span in body:
         call.identity.require_attempt(span.rollout_id, span.attempt_id)
-    encoded = [_encode(span) for span in body.spans]
-    stored = await call.store.add_encoded_spans(encoded)
-    duplicates = _positions_missing(encoded, stored) if len(stored) < len(encoded) else []
+    stored = await call.store.add_encoded_spans(body)
+    duplicates = _positions_missing(body, stored) if len(stored) < len(body) else []
     body_json = b'{"stored":%d,"duplicates":%b}' % (len(stored), str(duplicates).encode())
     return Reply(body_json, 201)
 
@@ -70,12 +60,6 @@ def _positions_missing(sent: Sequence[EncodedSpan], stored: Sequence[EncodedSpan
     # By identity: a store returns the very objects it stored, and equal spans may stand twice.
     kept = {id(span) for span in stored}
     return [position for position, span in enumerate(sent) if id(span) not in kept]
-
-
-def _encode(span: Span) -> EncodedSpan:
-    if not -MAX_SEQUENCE_ID <= span.sequence_id <= MAX_SEQUENCE_ID:
-        raise HTTPError(422, f"sequence_id {span.sequence_id} does not fit in 64 bits")
-    return encode_span(span)
 
 
 async def _page(call: Call, query: SpanQuery) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import zlib
 from typing import Any, Final, cast
@@ -11,8 +12,10 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pydantic_core import from_json
 
+from agl_serving import HTTPError
 from agl_store_http.server.otlp.wire import TraceRequest, count_spans
 from agl_store_http.server.schemas import MAX_BATCH as MAX_SPANS
+from agl_store_http.server.weighing import check_weight
 
 __all__ = ["JSON_TYPE", "PROTOBUF_TYPE", "OTLPError", "decode_request", "decompress"]
 
@@ -21,7 +24,6 @@ JSON_TYPE: Final = b"application/json"
 
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _MAX_DEPTH: Final = 64
-_MAX_BRACES: Final = 100
 _MAX_FIELDS: Final = 100
 _UNCOUNTED_BYTES: Final = 2 * 1024 * 1024
 _MAX_RATIO: Final = 100
@@ -63,7 +65,7 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
     return plain
 
 
-def decode_request(body: bytes, media_type: bytes) -> Any:
+async def decode_request(body: bytes, media_type: bytes) -> Any:
     """Parse an export request into a :data:`~agl_store_http.server.otlp.wire.TraceRequest`.
 
     Raises:
@@ -82,11 +84,13 @@ def decode_request(body: bytes, media_type: bytes) -> Any:
         except DecodeError as error:
             raise OTLPError(f"the body is not an ExportTraceServiceRequest: {error}") from error
     if media_type == JSON_TYPE:
-        # No span is shorter than its braces; the others are counted in the encoded request.
-        if body.count(b"{") > MAX_SPANS * _MAX_BRACES:
-            raise OTLPError("a request may not hold that many objects", status=413)
-        encoded: bytes = _from_json(body).SerializeToString()
-        return decode_request(encoded, PROTOBUF_TYPE)
+        try:
+            await check_weight(body)
+        except HTTPError as error:
+            raise OTLPError(str(error.detail), status=error.status) from None
+        # Python code, which lets other threads run, and so the loop.
+        encoded = await asyncio.to_thread(lambda: _from_json(body).SerializeToString())
+        return await decode_request(encoded, PROTOBUF_TYPE)
     raise OTLPError(
         "Content-Type must be application/x-protobuf or application/json, "
         f"not {media_type.decode('latin-1')!r}"

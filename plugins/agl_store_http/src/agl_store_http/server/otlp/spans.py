@@ -6,6 +6,7 @@ stored: there is no model in between, and string attributes are never decoded.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -17,7 +18,9 @@ from pydantic_core import to_json
 from agl_core import semconv
 from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan
 from agl_store_http.server.otlp.decoding import OTLPError
+from agl_store_http.server.otlp.lists import LongList, NestedValues, TooManyValues
 from agl_store_http.server.otlp.wire import read_attributes
+from agl_store_http.server.weighing import Pauses
 
 __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 
@@ -40,12 +43,12 @@ class PendingSpan(NamedTuple):
     sequence_id: int | None
     span: Any
     attributes: dict[str, Any]
-    events: Sequence[Any]
-    links: Sequence[Any]
+    events: Sequence[dict[str, Any]]
+    links: Sequence[dict[str, Any]]
     resource_json: bytes
 
 
-def pending_spans(
+async def pending_spans(
     request: Any, rollout_id: str | None, attempt_id: str | None, size: int
 ) -> tuple[list[PendingSpan], Counter[str]]:
     """Find out which attempt each span belongs to.
@@ -66,33 +69,39 @@ def pending_spans(
             written with each span.
     """
     try:
-        return _pending_spans(request, rollout_id, attempt_id, _FREE_BYTES + _MAX_RATIO * size)
+        free_bytes = _FREE_BYTES + _MAX_RATIO * size
+        return await _pending_spans(request, rollout_id, attempt_id, free_bytes)
+    except TooManyValues as error:
+        raise OTLPError(f"{error}; send fewer spans at a time", status=413) from error
     except (DecodeError, ValueError) as error:
         raise OTLPError(f"an attribute is malformed: {error}") from error
 
 
-def _pending_spans(
+async def _pending_spans(
     request: Any, rollout_id: str | None, attempt_id: str | None, free_bytes: int
 ) -> tuple[list[PendingSpan], Counter[str]]:
     found: list[PendingSpan] = []
     rejected: Counter[str] = Counter()
+    nested, pauses = NestedValues(), Pauses()
     for group in request.resource_spans:
         if len(group.resource.attributes) > MAX_SPAN_ATTRIBUTES:
             rejected[_TOO_MANY] += sum(len(scope.spans) for scope in group.scope_spans)
             continue
-        shared = read_attributes(group.resource.attributes)
+        shared = read_attributes(group.resource.attributes, nested)
         resource_json = _to_json({"attributes": shared, "schema_url": group.schema_url})
         shared_rollout = shared.get(semconv.ROLLOUT_ID, rollout_id)
         shared_attempt = shared.get(semconv.ATTEMPT_ID, attempt_id)
         shared_sequence = shared.get(semconv.SPAN_SEQUENCE_ID)
         for scope in group.scope_spans:
             for span in scope.spans:
+                if pauses.due:
+                    await pauses.take()
                 pairs, events, links = span.attributes[:], span.events, span.links
                 longest = max(len(pairs), len(events), len(links))
                 if longest + len(shared) > MAX_SPAN_ATTRIBUTES:
                     rejected[_TOO_MANY] += 1
                     continue
-                attributes = read_attributes(pairs)
+                attributes = read_attributes(pairs, nested, long_lists=True)
                 of_rollout = attributes.get(semconv.ROLLOUT_ID, shared_rollout)
                 of_attempt = attributes.get(semconv.ATTEMPT_ID, shared_attempt)
                 if of_rollout is None or of_attempt is None:
@@ -113,15 +122,17 @@ def _pending_spans(
                         None if sequence is None else _sequence_id(sequence),
                         span,
                         attributes,
-                        events,
-                        links,
+                        [_event(event, nested) for event in events] if events else (),
+                        [_link(link, nested) for link in links] if links else (),
                         resource_json,
                     )
                 )
     return found, rejected
 
 
-def encode_spans(pending: Iterable[PendingSpan], sequence_ids: Sequence[int]) -> list[EncodedSpan]:
+async def encode_spans(
+    pending: Iterable[PendingSpan], sequence_ids: Sequence[int]
+) -> list[EncodedSpan]:
     """Encode spans as :meth:`Span.model_dump_json` would.
 
     Args:
@@ -132,14 +143,27 @@ def encode_spans(pending: Iterable[PendingSpan], sequence_ids: Sequence[int]) ->
         OTLPError: A string is not UTF-8, or a span is too large.
     """
     drawn = iter(sequence_ids)
-    quoted = _Quoted()
+    quoted, pauses = _Quoted(), Pauses()
+    encoded: list[EncodedSpan] = []
     try:
-        return [
-            _encode(item, next(drawn) if item.sequence_id is None else item.sequence_id, quoted)
-            for item in pending
-        ]
+        for item in pending:
+            sequence_id = next(drawn) if item.sequence_id is None else item.sequence_id
+            long_lists = await _take_long_lists(item.attributes, pauses)
+            encoded.append(_encode(item, sequence_id, quoted, long_lists))
+            if pauses.due:
+                await pauses.take()
     except ValueError as error:  # pydantic's serialization error is one
         raise OTLPError(f"a span cannot be written as JSON: {error}") from error
+    return encoded
+
+
+async def _take_long_lists(attributes: dict[str, Any], pauses: Pauses) -> bytes:
+    """Remove long lists from attributes; return them as the rest of the attributes' JSON."""
+    names = [name for name, value in attributes.items() if type(value) is LongList]
+    parts: list[bytes] = []
+    for name in names:
+        parts += [b",", to_json(name), b":", await attributes.pop(name).to_json(pauses)]
+    return b"".join(parts) if attributes else b"".join(parts[1:])
 
 
 class _Quoted(dict[str, str]):
@@ -150,7 +174,7 @@ class _Quoted(dict[str, str]):
         return quoted
 
 
-def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted) -> EncodedSpan:
+def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, long_lists: bytes) -> EncodedSpan:
     span = item.span
     trace_id = _hex_id(span.trace_id, 32)
     span_id = _hex_id(span.span_id, 16)
@@ -178,11 +202,12 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted) -> EncodedSpan
     payload = b"".join(
         (
             head.encode(),
-            _to_json(item.attributes),
-            b',"events":',
-            _to_json([_event(event) for event in item.events]) if item.events else b"[]",
+            _to_json(item.attributes)[:-1],
+            long_lists,
+            b'},"events":',
+            _to_json(item.events) if item.events else b"[]",
             b',"links":',
-            _to_json([_link(link) for link in item.links]) if item.links else b"[]",
+            _to_json(item.links) if item.links else b"[]",
             b",",
             to_json({"start_time": start_time, "end_time": end_time})[1:-1],
             tail.encode(),
@@ -194,6 +219,8 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted) -> EncodedSpan
         raise OTLPError(
             f"a span takes {len(payload)} bytes as JSON; it may take {MAX_SPAN_BYTES}", status=413
         )
+    reward = item.attributes.get(semconv.PRIMARY_REWARD_VALUE)
+    known = isinstance(reward, int | float) and math.isfinite(reward)
     return EncodedSpan(
         item.rollout_id,
         item.attempt_id,
@@ -205,22 +232,23 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted) -> EncodedSpan
         start_time,
         end_time,
         payload,
-        has_reward=semconv.PRIMARY_REWARD_VALUE in item.attributes,
+        has_reward=reward is not None,
+        reward=float(reward) if known else None,
     )
 
 
-def _event(event: Any) -> dict[str, Any]:
+def _event(event: Any, nested: NestedValues) -> dict[str, Any]:
     return {
         "name": event.name,
-        "attributes": read_attributes(event.attributes),
+        "attributes": read_attributes(event.attributes, nested),
         "timestamp": _seconds(event.time_unix_nano),
     }
 
 
-def _link(link: Any) -> dict[str, Any]:
+def _link(link: Any, nested: NestedValues) -> dict[str, Any]:
     return {
         "context": _context(_hex_id(link.trace_id, 32), _hex_id(link.span_id, 16)),
-        "attributes": read_attributes(link.attributes) or None,
+        "attributes": read_attributes(link.attributes, nested) or None,
     }
 
 

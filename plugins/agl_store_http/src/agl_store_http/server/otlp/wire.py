@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-from agl_core.otel import sanitize_attribute_value
+from agl_store_http.server.otlp.lists import NestedValues, read_varint
 
 __all__ = ["TraceRequest", "count_spans", "read_attributes"]
 
@@ -28,11 +28,13 @@ _VALUE_TAG: Final = 0x12
 """Field 2, length-delimited: the value of a KeyValue."""
 
 
-def _message_class() -> Any:
+def _message_classes() -> tuple[Any, Any]:
     pool = descriptor_pool.DescriptorPool()
     _add_file(pool, trace_service_pb2.DESCRIPTOR)
-    name = trace_service_pb2.ExportTraceServiceRequest.DESCRIPTOR.full_name
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    official = trace_service_pb2.ExportTraceServiceRequest.DESCRIPTOR, KeyValue.DESCRIPTOR
+    found = [pool.FindMessageTypeByName(each.full_name) for each in official]
+    request, pair = map(message_factory.GetMessageClass, found)
+    return request, pair
 
 
 def _add_file(pool: Any, descriptor: Any) -> None:
@@ -45,14 +47,15 @@ def _add_file(pool: Any, descriptor: Any) -> None:
         message = messages.pop()
         messages += message.nested_type
         for field in message.field:
-            if field.name == "attributes":
+            if field.name in ("attributes", "array_value", "kvlist_value"):
                 field.type = FieldDescriptorProto.TYPE_BYTES
                 field.ClearField("type_name")
     pool.AddSerializedFile(file.SerializeToString())
 
 
-TraceRequest: Final = _message_class()
-"""ExportTraceServiceRequest; every field ``attributes`` is a list of encoded KeyValues."""
+TraceRequest, _KeyValue = _message_classes()
+"""ExportTraceServiceRequest; every field ``attributes`` is a list of encoded KeyValues, whose lists
+and maps are encoded, too. And such a KeyValue."""
 
 
 _PATH_TO_SPANS: Final = (1, 2, 2)
@@ -77,10 +80,10 @@ def count_spans(request: bytes, limit: int, *, with_fields: bool = False) -> int
         while at < end and count <= limit:
             tag, at = request[at], at + 1
             if tag > 0x7F:  # rare: a call for every tag takes 15 % of the time
-                tag, at = _read_varint(request, at - 1)
+                tag, at = read_varint(request, at - 1)
             kind = tag & 7
             if kind == 2:
-                size, at = _read_varint(request, at)
+                size, at = read_varint(request, at)
                 if depth == 3:
                     count += 1
                 elif tag >> 3 == _PATH_TO_SPANS[depth]:
@@ -89,7 +92,7 @@ def count_spans(request: bytes, limit: int, *, with_fields: bool = False) -> int
                         parts.append((at, min(at + size, end), depth + 1))
                 at += size
             elif kind == 0:
-                _, at = _read_varint(request, at)
+                _, at = read_varint(request, at)
             elif kind in (1, 5):
                 at += 8 if kind == 1 else 4
             else:
@@ -97,29 +100,25 @@ def count_spans(request: bytes, limit: int, *, with_fields: bool = False) -> int
     return count
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80 or shift > 63:
-            break
-        shift += 7
-    return number, at
-
-
 # -- attributes ------------------------------------------------------------------------------------
 
 
-def read_attributes(pairs: Iterable[bytes]) -> dict[str, Any]:
+def read_attributes(
+    pairs: Iterable[bytes], nested: NestedValues, *, long_lists: bool = False
+) -> dict[str, Any]:
     """Return attributes by name; strings are UTF-8 bytes, not checked yet.
 
     The spans of an agent have the same names in the same order. So each name is guessed from the
     one before it, which takes half the time of finding it.
 
+    Args:
+        pairs: Encoded KeyValues.
+        nested: How many more values of lists and maps the request may hold.
+        long_lists: Return long lists as :class:`~agl_store_http.server.otlp.lists.LongList`.
+
     Raises:
         DecodeError: A pair is not an encoded KeyValue.
+        TooManyValues: The request holds too many nested values.
     """
     attributes: dict[str, Any] = {}
     name = _no_name
@@ -127,7 +126,7 @@ def read_attributes(pairs: Iterable[bytes]) -> dict[str, Any]:
         guess = name.next
         text = pair.removeprefix(guess.heads[len(pair)])
         if text is pair:
-            found = _read_pair(pair, attributes)
+            found = _read_pair(pair, attributes, nested, long_lists)
             if found is not None:
                 name.next = name = found
         else:
@@ -216,7 +215,9 @@ _scalars: Final[dict[bytes, bool | int | float]] = {}
 """Values that are not strings by what follows the key; many spans hold the same small numbers."""
 
 
-def _read_pair(encoded: bytes, attributes: dict[str, Any]) -> _Name | None:
+def _read_pair(
+    encoded: bytes, attributes: dict[str, Any], nested: NestedValues, long_lists: bool
+) -> _Name | None:
     """Read a pair whose name was not guessed, or that holds no string; return its known name."""
     key_end = encoded[1] + 2 if len(encoded) > 1 else 0
     name = _names.get(encoded[:key_end])
@@ -226,7 +227,7 @@ def _read_pair(encoded: bytes, attributes: dict[str, Any]) -> _Name | None:
         if value is not None:
             attributes[name.key] = value
             return name
-    pair = KeyValue.FromString(encoded)
+    pair = _KeyValue.FromString(encoded)
     key: str = pair.key
     value = pair.value
     kind = value.WhichOneof("value")
@@ -239,20 +240,10 @@ def _read_pair(encoded: bytes, attributes: dict[str, Any]) -> _Name | None:
         if name and rest[1] == len(rest) - 2 and len(_scalars) < _MAX_CACHED:
             _scalars[rest] = scalar
     elif kind is not None:
-        # Spans hold primitives and lists of one primitive type; anything else becomes text.
-        attributes[key] = sanitize_attribute_value(_plain(value))
+        content = getattr(value, kind)
+        found = nested.read_long_list(content) if kind == "array_value" and long_lists else None
+        attributes[key] = nested.read(kind, content) if found is None else found
     if name is None and len(key.encode()) < 0x80 and len(_names) < _MAX_CACHED:
         name = _Name(key)
         _names[name.heads.prefix] = name
     return name
-
-
-def _plain(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return [_plain(item) for item in value.array_value.values]
-    if kind == "kvlist_value":
-        return {pair.key: _plain(pair.value) for pair in value.kvlist_value.values}
-    if kind == "bytes_value":
-        return value.bytes_value.hex()
-    return None if kind is None else getattr(value, kind)

@@ -1,0 +1,89 @@
+"""Limits on what JSON becomes: values take more memory and time than their bytes.
+
+``[[],[],[]]`` takes 20 times its size as Python objects, and a store copies and checks each of
+them. So a body is weighed before it is parsed. Long texts weigh nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Final
+
+from agl_serving import HTTPError
+
+__all__ = ["MAX_WEIGHT", "Pauses", "check_weight", "is_light"]
+
+MAX_WEIGHT: Final = 300_000
+"""Most that a body may weigh: parsing, storing and writing it takes about 60 ms."""
+_CONTAINER: Final = 8
+"""Weight of a list or an object; a value in it weighs 1, and a key 1."""
+_HELD_SECONDS: Final = 0.01
+_CHUNK: Final = 256 * 1024
+_QUICK: Final = 2 * 1024 * 1024
+"""Counting in more bytes at a stretch would hold the loop."""
+
+
+class Pauses:
+    """Lets other requests run while one is read. For one task."""
+
+    __slots__ = ("_since",)
+
+    def __init__(self) -> None:
+        self._since = perf_counter()
+
+    @property
+    def due(self) -> bool:
+        """Whether the task has held the loop long enough."""
+        return perf_counter() - self._since > _HELD_SECONDS
+
+    async def take(self) -> None:
+        """Give the loop a turn if one is due."""
+        if self.due:
+            await asyncio.sleep(0)
+            self._since = perf_counter()
+
+
+def is_light(body: bytes, limit: int = MAX_WEIGHT) -> bool:
+    """Return whether a body is light even if all the punctuation in its texts were JSON's.
+
+    Takes little time, and holds for nearly every body.
+    """
+    return len(body) <= limit // _CONTAINER or (len(body) <= _QUICK and _weight(body) <= limit)
+
+
+async def check_weight(body: bytes, limit: int = MAX_WEIGHT) -> None:
+    """Refuse JSON that holds more values than the server takes.
+
+    Args:
+        body: A JSON document, valid or not.
+        limit: Most that it may weigh.
+
+    Raises:
+        HTTPError: 413.
+    """
+    if is_light(body, limit):
+        return
+    pauses = Pauses()
+    at = weight = within_text = 0
+    while at < len(body):
+        chunk = body[at : at + _CHUNK]
+        if (len(chunk) - len(chunk.rstrip(b"\\"))) % 2:
+            chunk = body[at : at + _CHUNK + 1]  # the last backslash escapes the next byte
+        at += len(chunk)
+        # Without escaped characters, each quote begins or ends a text.
+        parts = chunk.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        weight += _weight(b"".join(parts[within_text::2]))
+        within_text ^= (len(parts) - 1) % 2
+        if weight > limit:
+            raise HTTPError(
+                413,
+                f"the body holds too many values: a value weighs 1, a list or object {_CONTAINER}, "
+                f"all together at most {limit}. Send fewer at a time, or as one JSON text",
+            )
+        await pauses.take()
+
+
+def _weight(json: bytes) -> int:
+    containers = json.count(b"[") + json.count(b"{")
+    return json.count(b",") + json.count(b":") + _CONTAINER * containers

@@ -46,6 +46,7 @@ from agl_core.store._encoded import (
     StoredSpan,
     decode_spans,
     encode_span,
+    finite_number,
 )
 from agl_core.store._engine import EngineStore
 from agl_core.store._feed import NoticeFeed
@@ -134,6 +135,7 @@ __all__ = [
     "duration_of",
     "encode_span",
     "filter_options",
+    "finite_number",
     "innermost",
     "installed_interceptors",
     "intercept",

@@ -294,10 +294,16 @@ def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> Encoded
     if payload is not None:
         check_size(span.span_id, len(payload))
     value: Any = span.attributes.get(PRIMARY_REWARD_VALUE)
-    known = isinstance(value, int | float) and math.isfinite(value)
-    return EncodedSpan(
-        *_fields_of(span), payload, parts, value is not None, float(value) if known else None
-    )
+    return EncodedSpan(*_fields_of(span), payload, parts, value is not None, finite_number(value))
+
+
+def finite_number(value: Any) -> float | None:
+    """Return a finite number as a float, and None for anything else."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    return number if math.isfinite(number) else None
 
 
 def decode_spans(spans: Iterable[EncodedSpan]) -> Sequence[Span]:

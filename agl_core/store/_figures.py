@@ -6,14 +6,13 @@ A missing one sorts as the smallest. No record has them; they are fields of quer
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, Final
 
 from agl_core.lifecycle import Change
 from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.store._backend import RolloutState
-from agl_core.store._encoded import EncodedSpan
+from agl_core.store._encoded import EncodedSpan, finite_number
 from agl_core.types import Attempt
 
 _REWARD_BYTES: Final = PRIMARY_REWARD_VALUE.encode()
@@ -28,8 +27,7 @@ def reward_of(span: EncodedSpan) -> float | None:
     if span.has_reward is False or (parts is None and span.payload.rfind(_REWARD_BYTES) < 0):
         return None
     value: Any = (span.decode() if parts is None else parts).attributes.get(PRIMARY_REWARD_VALUE)
-    known = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if known else None
+    return finite_number(value)
 
 
 def last_rewards(spans: Iterable[EncodedSpan]) -> dict[tuple[str, str], float]:

@@ -42,6 +42,10 @@ def dense(item: str) -> str:
     return "[" + ",".join([item] * (1_500_000 // (len(item) + 1))) + "]"
 
 
+def batch(spans: str) -> str:
+    return '{"spans":[' + spans + "]}"
+
+
 JSON_TYPE = {"Content-Type": "application/json"}
 
 
@@ -100,23 +104,31 @@ async def test_a_million_tokens_of_many_calls_arrive(served, separators):
     tokens = list(range(100_000, 110_000))
     attributes = json.dumps({"ids": tokens, "text": "[1,2]" * 500}, separators=separators)
     spans = [span_json(ids, attributes, number) for number in range(100)]
-    answer, _ = await timed(served, "/spans/batch", '{"spans":[%s]}' % ",".join(spans))
+    answer, _ = await timed(served, "/spans/batch", batch(",".join(spans)))
     assert answer.json == {"stored": 100, "duplicates": []}
     stored = await served.store.query_spans(*ids)
     assert all(span.attributes["ids"] == tokens for span in stored)
+
+
+async def test_a_reward_of_400_digits_is_refused(served):
+    ids = await served.claim()
+    attributes = '{"agentlightning.reward.0.value":' + "9" * 400 + "}"
+    answer, _ = await timed(served, "/spans", span_json(ids, attributes))
+    assert answer.status == 422
+    assert "reward" in answer.json["detail"]
 
 
 async def test_a_long_batch_in_pieces_is_the_batch(served):
     ids = await served.claim()
     rows = [{"n": n, "text": ',{"rollout_id":' * 20} for n in range(3_000)]
     spans = [span_json(ids, json.dumps(row), number) for number, row in enumerate(rows)]
-    body = '{"spans":[%s]}' % ",".join([*spans, spans[7]])
+    body = batch(",".join([*spans, spans[7]]))
     answer, _ = await timed(served, "/spans/batch", body)
     assert answer.json == {"stored": 3_000, "duplicates": [3_000]}
     stored = await served.store.query_spans(*ids)
     assert [span.attributes for span in stored] == rows
     broken = [*spans[:2_500], spans[0].replace('"sequence_id":0', '"sequence_id":"x"')]
-    answer, _ = await timed(served, "/spans/batch", '{"spans":[%s]}' % ",".join(broken))
+    answer, _ = await timed(served, "/spans/batch", batch(",".join(broken)))
     assert answer.status == 422
     assert answer.json["detail"][0]["loc"] == ["body", "spans", 2_500, "sequence_id"]
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from pydantic_core import ValidationError
 
+from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.store import EncodedSpan, encode_span
 from agl_core.types import Span
 from agl_serving import HTTPError, error_details, reject_non_finite
@@ -108,4 +109,8 @@ def _encoded(span: Span, lists: NumberLists) -> EncodedSpan:
     if not -MAX_SEQUENCE_ID <= span.sequence_id <= MAX_SEQUENCE_ID:
         raise HTTPError(422, f"sequence_id {span.sequence_id} does not fit in 64 bits")
     encoded = encode_span(span)
+    if encoded.has_reward and encoded.reward is None:
+        value = span.attributes[PRIMARY_REWARD_VALUE]
+        if isinstance(value, int):
+            raise HTTPError(422, "a reward must be less than 1.8e308, the largest double")
     return encoded.with_payload(lists.put_back(encoded.payload))

@@ -6,7 +6,6 @@ stored: there is no model in between, and string attributes are never decoded.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from google.protobuf.message import DecodeError
 from pydantic_core import to_json
 
 from agl_core import semconv
-from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan
+from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan, finite_number
 from agl_store_http.server.otlp.decoding import OTLPError
 from agl_store_http.server.otlp.lists import LongList, NestedValues, TooManyValues
 from agl_store_http.server.otlp.wire import read_attributes
@@ -220,7 +219,6 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, long_lists: by
             f"a span takes {len(payload)} bytes as JSON; it may take {MAX_SPAN_BYTES}", status=413
         )
     reward = item.attributes.get(semconv.PRIMARY_REWARD_VALUE)
-    known = isinstance(reward, int | float) and math.isfinite(reward)
     return EncodedSpan(
         item.rollout_id,
         item.attempt_id,
@@ -233,7 +231,7 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, long_lists: by
         end_time,
         payload,
         has_reward=reward is not None,
-        reward=float(reward) if known else None,
+        reward=finite_number(reward),
     )
 
 

@@ -1,7 +1,8 @@
-"""Connections that uvicorn would leave open: slow heads of requests, and late ones.
+"""Connections that uvicorn would leave open: slow heads of requests, slow readers, and late ones.
 
 A client that sends its request line and headers byte by byte would hold a connection for as long as
-it likes ("slowloris"). uvicorn's keep-alive timeout ends with the first byte. And uvicorn closes
+it likes ("slowloris"). uvicorn's keep-alive timeout ends with the first byte. A client that does
+not read its response would hold the connection, and what is to be sent, as long. And uvicorn closes
 the connections that it knows when it begins to stop; one that was just accepted comes later.
 """
 
@@ -14,14 +15,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 __all__ = ["TimedHeads"]
 
+READ_SECONDS: Final = 30.0
+"""Longest time that a client may take to read what is buffered for it: at most 320 KiB here."""
+
 _TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class TimedHeads(HttpToolsProtocol):
     """uvicorn's protocol, which closes a connection whose request has no complete head in time.
 
-    The time runs from the connection, or from the first byte of a later request on it. Responses in
-    progress, such as long polls and streams, and idle connections are not limited.
+    The time for a head runs from the connection, or from the first byte of a later request on it.
+    Responses in progress, such as long polls and streams, and idle connections are not limited. It
+    also cuts off a client that does not read: what is buffered for it must drain in time.
 
     It also passes the parts of a body on without copying each of them twice.
 
@@ -37,6 +42,7 @@ class TimedHeads(HttpToolsProtocol):
         self._stopping = stopping
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_message = False
+        self._drain_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -47,7 +53,22 @@ class TimedHeads(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_drain_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_drain_timer()
+        self._drain_timer = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_drain_timer()
+        super().resume_writing()
+
+    def _stop_drain_timer(self) -> None:
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

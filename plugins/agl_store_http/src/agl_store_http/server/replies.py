@@ -22,6 +22,7 @@ RETENTION_SECONDS: Final = 300.0
 """Longer than a client with the default schedule (four tries of 30 s) goes on retrying."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 _ENTRY_BYTES: Final = 400
+_PART_BYTES: Final = 256 * 1024
 
 
 class Reply(Response):
@@ -49,7 +50,16 @@ class Reply(Response):
             "headers": list(self.raw_headers),
         }
         await send(start)
-        await send({"type": "http.response.body", "body": self.body})
+        body = memoryview(self.body)
+        # The server waits after each part until the client has read most of it.
+        while len(body) > _PART_BYTES:
+            await send(_part(bytes(body[:_PART_BYTES]), more=True))
+            body = body[_PART_BYTES:]
+        await send(_part(bytes(body)))
+
+
+def _part(body: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
 
 
 class NoReply(Response):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Response
 
 from agl_core.types import Attempt, AttemptedRollout
 from agl_store_http.server.api.common import (
@@ -14,9 +14,9 @@ from agl_store_http.server.api.common import (
     model_json,
     optional_json,
     page_arguments,
-    page_json,
 )
 from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.pages import Listing, page_reply, read_already
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import PREFIX, answers, new_router
 from agl_store_http.server.schemas import (
@@ -48,14 +48,16 @@ async def start(
     return await call.once(201, work)
 
 
-async def _page(rollout_id: str, call: Call, query: AttemptQuery) -> Reply:
-    return Reply(page_json(await call.store.query_attempts(rollout_id, **page_arguments(query))))
+async def _page(rollout_id: str, call: Call, query: AttemptQuery) -> Response:
+    found = await call.store.query_attempts(rollout_id, **page_arguments(query))
+    listing = Listing(read_already(found), model_json)
+    return await page_reply(call, listing, query.limit, query.offset)
 
 
 @router.get("", summary="List the attempts of a rollout", **answers(200, AttemptPage))
 async def query(
     rollout_id: str, call: WorkReaderCall, query: Annotated[AttemptQuery, Query()]
-) -> Reply:
+) -> Response:
     return await _page(rollout_id, call, query)
 
 
@@ -66,7 +68,7 @@ async def query(
 )
 async def search(
     rollout_id: str, call: WorkReaderCall, body: Annotated[AttemptQuery, json_body(AttemptQuery)]
-) -> Reply:
+) -> Response:
     return await _page(rollout_id, call, body)
 
 

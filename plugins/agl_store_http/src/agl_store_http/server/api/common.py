@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import AttemptedRollout, PaginatedResult
+from agl_core.types import AttemptedRollout
 from agl_store_http.server.dependencies import Call, allow
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "model_json",
     "optional_json",
     "page_arguments",
-    "page_json",
 ]
 
 # Callers by what they may do; the admin may do everything.
@@ -65,31 +64,12 @@ def list_json(models: Iterable[BaseModel]) -> bytes:
     return b"[" + b",".join([model_json(model) for model in models]) + b"]"
 
 
-def page_json(page: PaginatedResult[Any], items: Sequence[bytes] | None = None) -> bytes:
-    """Return the JSON of a page.
-
-    Args:
-        page: The page.
-        items: Its items' JSON, if they have it already.
-    """
-    if items is None:
-        items = [model_json(item) for item in page.items]
-    head = b'{"items":['
-    tail = b'],"limit":%d,"offset":%d,"total":%d}' % (page.limit, page.offset, page.total)
-    if not items:
-        return head + tail
-    # One join: a page of spans is large, and each further step would copy it once more.
-    parts = [head + items[0], *items[1:]]
-    parts[-1] += tail
-    return b",".join(parts)
-
-
-def page_arguments(query: BaseModel) -> Mapping[str, Any]:
+def page_arguments(query: BaseModel) -> dict[str, Any]:
     """Return a query's fields as arguments of the store's query method."""
-    arguments = query.__dict__
+    arguments = dict(query.__dict__)
     limit = arguments["limit"]
-    if limit == 0:
-        raise InvalidArgumentError("limit must be -1 (unlimited) or at least 1, not 0")
+    if limit == 0 or limit < -1:
+        raise InvalidArgumentError(f"limit must be -1 (unlimited) or at least 1, not {limit}")
     return arguments
 
 

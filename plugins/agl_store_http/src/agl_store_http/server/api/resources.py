@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Query, Response
 
 from agl_core.types import NamedResources, ResourcesUpdate
 from agl_store_http.server.api.common import (
@@ -14,9 +14,9 @@ from agl_store_http.server.api.common import (
     model_json,
     optional_json,
     page_arguments,
-    page_json,
 )
 from agl_store_http.server.dependencies import json_body
+from agl_store_http.server.pages import Listing, page_reply, read_already
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import ResourcesPage, ResourcesQuery
@@ -29,8 +29,10 @@ NamedResourcesBody = Annotated[NamedResources, json_body(NamedResources)]
 
 
 @router.get("/resources", summary="List resources snapshots", **answers(200, ResourcesPage))
-async def query(call: WorkReaderCall, query: Annotated[ResourcesQuery, Query()]) -> Reply:
-    return Reply(page_json(await call.store.query_resources(**page_arguments(query))))
+async def query(call: WorkReaderCall, query: Annotated[ResourcesQuery, Query()]) -> Response:
+    found = await call.store.query_resources(**page_arguments(query))
+    listing = Listing(read_already(found), model_json)
+    return await page_reply(call, listing, query.limit, query.offset)
 
 
 @router.post(

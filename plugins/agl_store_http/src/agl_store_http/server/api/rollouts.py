@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Response
 
 from agl_core.errors import PermissionDeniedError
-from agl_core.types import AttemptedRollout, Rollout
+from agl_core.types import AttemptedRollout, PaginatedResult, Rollout
 from agl_store_http.server.api.common import (
     AlgorithmCall,
     AnyCall,
@@ -18,9 +19,9 @@ from agl_store_http.server.api.common import (
     model_json,
     optional_json,
     page_arguments,
-    page_json,
 )
 from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.pages import Listing, is_long, page_reply, read_already
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import (
@@ -50,11 +51,27 @@ async def start(
     return await call.once(201, work)
 
 
-async def _page(call: Call, query: RolloutQuery) -> Reply:
-    arguments = dict(page_arguments(query))
+async def _page(call: Call, query: RolloutQuery) -> Response:
+    arguments = page_arguments(query)
     if query.mode_in is None:
         del arguments["mode_in"]  # a store of version 0.3 has no such filter
-    return Reply(page_json(await call.store.query_rollouts(**arguments)))
+    keep: Callable[[Rollout], bool] | None = None
+    if is_long(query.limit):
+        if query.sort_by is not None or query.filter_logic == "or":
+            found = await call.store.query_rollouts(**arguments)
+            listing = Listing(read_already(found), model_json)
+            return await page_reply(call, listing, query.limit, query.offset)
+        if query.status_in is not None:
+            # A rollout that changes its status would move those behind it.
+            statuses = frozenset(query.status_in)
+            arguments["status_in"] = None
+            keep = lambda rollout: rollout.status in statuses  # noqa: E731
+
+    async def read(limit: int, offset: int) -> PaginatedResult[Any]:
+        page: dict[str, Any] = {**arguments, "limit": limit, "offset": offset}
+        return await call.store.query_rollouts(**page)
+
+    return await page_reply(call, Listing(read, model_json, keep), query.limit, query.offset)
 
 
 @router.get(
@@ -62,7 +79,7 @@ async def _page(call: Call, query: RolloutQuery) -> Reply:
     summary="List rollouts, each with its latest attempt",
     **answers(200, RolloutPage),
 )
-async def query(call: ReaderCall, query: Annotated[RolloutQuery, Query()]) -> Reply:
+async def query(call: ReaderCall, query: Annotated[RolloutQuery, Query()]) -> Response:
     return await _page(call, query)
 
 
@@ -73,7 +90,7 @@ async def query(call: ReaderCall, query: Annotated[RolloutQuery, Query()]) -> Re
 )
 async def search(
     call: WorkReaderCall, body: Annotated[RolloutQuery, json_body(RolloutQuery)]
-) -> Reply:
+) -> Response:
     by_ids = body.rollout_id_in is not None and body.filter_logic == "and"
     if call.identity.scope == "runner" and not by_ids:
         # It asks whether the rollouts that it runs continue; it may read those one by one, too.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Depends, Query, Response
 
 from agl_core.store import EncodedSpan
-from agl_core.types import Span
-from agl_store_http.server.api.common import AnyCall, SpanCall, page_arguments, page_json
+from agl_core.types import PaginatedResult, Span
+from agl_store_http.server.api.common import AnyCall, SpanCall, page_arguments
 from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.pages import Listing, page_reply
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import PREFIX, answers, new_router
 from agl_store_http.server.schemas import (
@@ -62,14 +63,23 @@ def _positions_missing(sent: Sequence[EncodedSpan], stored: Sequence[EncodedSpan
     return [position for position, span in enumerate(sent) if id(span) not in kept]
 
 
-async def _page(call: Call, query: SpanQuery) -> Reply:
+async def _page(call: Call, query: SpanQuery) -> Response:
     call.identity.require_attempt(query.rollout_id, query.attempt_id)
-    page = await call.store.query_encoded_spans(**page_arguments(query))
-    return Reply(page_json(page, [span.payload for span in page.items]))
+    arguments = page_arguments(query)
+
+    async def read(limit: int, offset: int) -> PaginatedResult[EncodedSpan]:
+        page: dict[str, Any] = {**arguments, "limit": limit, "offset": offset}
+        return await call.store.query_encoded_spans(**page)
+
+    return await page_reply(call, Listing(read, _payload), query.limit, query.offset)
+
+
+def _payload(span: EncodedSpan) -> bytes:
+    return span.payload
 
 
 @router.get("", summary="List the spans of a rollout", **answers(200, SpanPage))
-async def query(call: AnyCall, query: Annotated[SpanQuery, Query()]) -> Reply:
+async def query(call: AnyCall, query: Annotated[SpanQuery, Query()]) -> Response:
     return await _page(call, query)
 
 
@@ -78,7 +88,7 @@ async def query(call: AnyCall, query: Annotated[SpanQuery, Query()]) -> Reply:
     summary="List the spans of a rollout (filters in the body)",
     **answers(200, SpanPage),
 )
-async def search(call: AnyCall, body: Annotated[SpanQuery, json_body(SpanQuery)]) -> Reply:
+async def search(call: AnyCall, body: Annotated[SpanQuery, json_body(SpanQuery)]) -> Response:
     return await _page(call, body)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import Query
+from fastapi import Query, Response
 
 from agl_core.types import PaginatedResult
-from agl_store_http.server.api.common import ReaderCall, list_json, model_json, page_json
+from agl_store_http.server.api.common import ReaderCall, list_json, model_json
 from agl_store_http.server.dependencies import json_body
+from agl_store_http.server.pages import Listing, page_reply, read_already
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import (
@@ -57,7 +58,7 @@ async def summaries(
 )
 async def calls(
     rollout_id: str, call: ReaderCall, query: Annotated[ModelCallQuery, Query()]
-) -> Reply:
+) -> Response:
     spans = await call.store.query_spans(rollout_id, query.attempt_id)
     found = model_calls(spans)
     end = None if query.limit < 0 else query.offset + query.limit
@@ -67,7 +68,9 @@ async def calls(
         offset=query.offset,
         total=len(found),
     )
-    return Reply(page_json(page))
+    return await page_reply(
+        call, Listing(read_already(page), model_json), query.limit, query.offset
+    )
 
 
 @router.get(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Response
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Worker
@@ -17,9 +17,9 @@ from agl_store_http.server.api.common import (
     model_json,
     optional_json,
     page_arguments,
-    page_json,
 )
 from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.pages import Listing, page_reply, read_already
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import WorkerPage, WorkerQuery, WorkerRelease, WorkerUpdate
@@ -29,19 +29,23 @@ __all__ = ["router"]
 router = new_router("workers")
 
 
-async def _page(call: Call, query: WorkerQuery) -> Reply:
-    return Reply(page_json(await call.store.query_workers(**page_arguments(query))))
+async def _page(call: Call, query: WorkerQuery) -> Response:
+    found = await call.store.query_workers(**page_arguments(query))
+    listing = Listing(read_already(found), model_json)
+    return await page_reply(call, listing, query.limit, query.offset)
 
 
 @router.get("/workers", summary="List workers", **answers(200, WorkerPage))
-async def query(call: ReaderCall, query: Annotated[WorkerQuery, Query()]) -> Reply:
+async def query(call: ReaderCall, query: Annotated[WorkerQuery, Query()]) -> Response:
     return await _page(call, query)
 
 
 @router.post(
     "/workers/search", summary="List workers (filters in the body)", **answers(200, WorkerPage)
 )
-async def search(call: ReaderCall, body: Annotated[WorkerQuery, json_body(WorkerQuery)]) -> Reply:
+async def search(
+    call: ReaderCall, body: Annotated[WorkerQuery, json_body(WorkerQuery)]
+) -> Response:
     return await _page(call, body)
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "AGL_REWARD",
     "AGL_VIRTUAL",
     "ATTEMPT_ID",
+    "LATE",
     "LINK",
     "MESSAGE_BODY",
     "MODEL_VERSION",
@@ -44,6 +45,7 @@ __all__ = [
     "SPAN_VIRTUAL",
     "TAG",
     "TRACER_NAME",
+    "WRITTEN_BY",
     "LightningResourceAttributes",
     "LightningSpanAttributes",
     "LinkAttributes",
@@ -74,6 +76,10 @@ TRACER_NAME: Final = "agentlightning.tracer.name"
 # Attribute keys; REWARD, LINK and TAG are prefixes of ``<prefix>.<i>[.<field>]``.
 REWARD: Final = "agentlightning.reward"
 PRIMARY_REWARD_VALUE: Final = f"{REWARD}.0.value"
+WRITTEN_BY: Final = "agl.written_by"
+"""``attempt`` in a span that came with an attempt's own token; only a store server writes it."""
+LATE: Final = "agl.late"
+"""True in a span that came after its attempt had ended; its reward does not count."""
 LINK: Final = "agentlightning.link"
 TAG: Final = "agentlightning.tag"
 MESSAGE_BODY: Final = "agentlightning.message.body"

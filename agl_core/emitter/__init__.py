@@ -8,6 +8,7 @@ from agl_core.emitter._chance import now, random
 from agl_core.emitter._operation import OperationContext, operation
 from agl_core.emitter._recorded import RecordedError, answering_operations
 from agl_core.emitter._reward import (
+    by_authority,
     emit_reward,
     find_final_reward,
     find_reward_spans,
@@ -29,6 +30,7 @@ __all__ = [
     "OperationContext",
     "RecordedError",
     "answering_operations",
+    "by_authority",
     "emit_annotation",
     "emit_exception",
     "emit_message",

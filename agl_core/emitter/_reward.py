@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, SupportsFloat, TypeVar, cast
 
 from agl_core import semconv
@@ -128,11 +128,14 @@ def reward(function: F) -> F:
 def get_rewards_from_span(span: SpanLike) -> list[RewardPydanticModel]:
     """Return every dimension of a span's reward, the primary one first; ``[]`` if it has none.
 
+    The reward of a span that came after the end of its attempt does not count.
+
     Raises:
         ValueError: The dimensions are not numbered from 0, or one lacks its name or value.
     """
-    found = filter_and_unflatten_attributes(span.attributes or {}, semconv.REWARD)
-    if not found:
+    attributes = span.attributes or {}
+    found = filter_and_unflatten_attributes(attributes, semconv.REWARD)
+    if not found or attributes.get(semconv.LATE):
         return []
     if not isinstance(found, list):
         raise ValueError(f"{semconv.REWARD}.<i> must number rewards from 0")
@@ -143,9 +146,11 @@ def get_reward_value(span: SpanLike) -> float | None:
     """Return the primary reward that a span carries, or None.
 
     Besides the current attributes it reads those of AgentOps' operations and of older versions of
-    the format.
+    the format. The reward of a span that came after the end of its attempt does not count.
     """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
+    if attributes.get(semconv.LATE):
+        return None
     if PRIMARY_REWARD_VALUE in attributes:
         return float(attributes[PRIMARY_REWARD_VALUE])
     for key in _AGENTOPS_OUTPUTS:
@@ -187,9 +192,26 @@ def find_reward_spans(spans: Sequence[S]) -> list[S]:
     return [span for span in spans if is_reward_span(span)]
 
 
-def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
-    """Return the reward of the last span that carries one, or None."""
+def by_authority(spans: Sequence[S]) -> Iterator[S]:
+    """Yield spans from the one whose reward counts most: the last one that the agent did not write.
+
+    An agent's own spans, those that came with its attempt's token, are the last of all.
+    """
+    own: list[S] = []
     for span in reversed(spans):
+        if (span.attributes or {}).get(semconv.WRITTEN_BY) == "attempt":
+            own.append(span)
+        else:
+            yield span
+    yield from own
+
+
+def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
+    """Return the reward that counts, or None: that of the last span that carries one.
+
+    A reward that the agent did not write itself outranks the agent's, see :func:`by_authority`.
+    """
+    for span in by_authority(spans):
         value = get_reward_value(span)
         if value is not None:
             return value

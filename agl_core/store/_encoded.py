@@ -117,7 +117,7 @@ class EncodedSpan:
             return self
         check_size(self.span_id, len(payload))
         fields = _fields_of(self)
-        return EncodedSpan(*fields, payload, None, self.has_reward, self.reward)
+        return EncodedSpan(*fields, payload=payload, has_reward=self.has_reward, reward=self.reward)
 
     def decode(self) -> Span:
         """Return a fresh :class:`Span` that shares nothing with this object."""
@@ -294,7 +294,13 @@ def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> Encoded
     if payload is not None:
         check_size(span.span_id, len(payload))
     value: Any = span.attributes.get(PRIMARY_REWARD_VALUE)
-    return EncodedSpan(*_fields_of(span), payload, parts, value is not None, finite_number(value))
+    return EncodedSpan(
+        *_fields_of(span),
+        payload=payload,
+        parts=parts,
+        has_reward=value is not None,
+        reward=finite_number(value),
+    )
 
 
 def finite_number(value: Any) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from agl_core.lifecycle import Change
-from agl_core.semconv import PRIMARY_REWARD_VALUE
+from agl_core.semconv import LATE, PRIMARY_REWARD_VALUE
 from agl_core.store._backend import RolloutState
 from agl_core.store._encoded import EncodedSpan, finite_number
 from agl_core.types import Attempt
@@ -26,7 +26,8 @@ def reward_of(span: EncodedSpan) -> float | None:
     # Decoding a span costs more than storing it, and rfind takes half the time of a search.
     if span.has_reward is False or (parts is None and span.payload.rfind(_REWARD_BYTES) < 0):
         return None
-    value: Any = (span.decode() if parts is None else parts).attributes.get(PRIMARY_REWARD_VALUE)
+    attributes: Any = (span.decode() if parts is None else parts).attributes
+    value = None if attributes.get(LATE) else attributes.get(PRIMARY_REWARD_VALUE)
     return finite_number(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from typing import Any
@@ -39,10 +40,10 @@ def make(**fields: Any) -> Span:
 
 
 def decode(request: Any) -> list[dict[str, Any]]:
-    message = decode_request(request.SerializeToString(), PROTOBUF_TYPE)
-    found, rejected = pending_spans(message, None, None, 0)
+    message = asyncio.run(decode_request(request.SerializeToString(), PROTOBUF_TYPE))
+    found, rejected = asyncio.run(pending_spans(message, None, None, 0))
     assert not rejected
-    return [from_json(span.payload) for span in encode_spans(found, ())]
+    return [from_json(span.payload) for span in asyncio.run(encode_spans(found, ()))]
 
 
 def test_the_server_reads_back_what_was_encoded():

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
 from agl_adapters import CallRules, TraceToMessages, TraceTree, is_model_call
 from agl_core.adapter import AdapterReport, read_reward
+from agl_core.emitter import by_authority
 from agl_core.types import OpenAIMessages, Span
 
 __all__ = [
@@ -62,7 +63,7 @@ def task_key(task: Any) -> str:
 
 def final_reward(spans: Sequence[Span]) -> float | None:
     """Return the reward of the last span that has one; NaN if it is not a finite number."""
-    return next((r for span in reversed(spans) if (r := read_reward(span)) is not None), None)
+    return next((r for span in by_authority(spans) if (r := read_reward(span)) is not None), None)
 
 
 def about(sample: Sample) -> Row:

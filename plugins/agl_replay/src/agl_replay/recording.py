@@ -10,6 +10,7 @@ from typing import Final, cast
 from agl_adapters import is_model_call
 from agl_core import semconv
 from agl_core.adapter import read_reward
+from agl_core.emitter import by_authority
 from agl_core.errors import AglError, AttemptNotFoundError, RolloutNotFoundError
 from agl_core.genai import PROTOCOLS, Json, Protocol, loads
 from agl_core.store import LightningStore
@@ -130,7 +131,7 @@ class Recording:
 
 def final_reward(spans: Sequence[Span]) -> float | None:
     """Return the last reward of an attempt."""
-    return next((r for span in reversed(spans) if (r := read_reward(span)) is not None), None)
+    return next((r for span in by_authority(spans) if (r := read_reward(span)) is not None), None)
 
 
 async def read_recording(

@@ -103,10 +103,11 @@ def _walk(root: ForkTree) -> Iterator[tuple[ForkTree, Sequence[bool]]]:
 
 async def _reward(store: LightningStore, rollout_id: str) -> float | None:
     from agl_core.adapter import read_reward
+    from agl_core.emitter import by_authority
     from agl_core.errors import SpansEvictedError
 
     try:
         spans = await store.query_spans(rollout_id, "latest")
     except SpansEvictedError:
         return None
-    return next((r for span in reversed(spans) if (r := read_reward(span)) is not None), None)
+    return next((r for span in by_authority(spans) if (r := read_reward(span)) is not None), None)

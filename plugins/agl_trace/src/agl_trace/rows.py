@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from agl_adapters import VIRTUAL_ROOT, ModelCall, TraceTree, by_start, is_model_call
 from agl_core import semconv
 from agl_core.adapter import read_reward
-from agl_core.emitter import get_rewards_from_span
+from agl_core.emitter import by_authority, get_rewards_from_span
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
 
@@ -254,7 +254,7 @@ def _summary(rows: Sequence[SpanRow], spans: Sequence[Span]) -> TraceSummary:
     ends = max(
         (row.start + (row.seconds or 0.0) for row in rows if row.start is not None), default=0.0
     )
-    final = next((r for span in reversed(spans) if (r := read_reward(span)) is not None), None)
+    final = next((r for span in by_authority(spans) if (r := read_reward(span)) is not None), None)
     models = [row for row in rows if row.kind == "model"]
     # A proxy's span is a child of the span with which the agent's client recorded the same call.
     repeated = {row.parent_id for row in models}

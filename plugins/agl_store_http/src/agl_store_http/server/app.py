@@ -44,6 +44,7 @@ from agl_store_http.server.replies import Reply, ReplyMemory
 from agl_store_http.server.routing import QUOTED_PATH, method_of
 from agl_store_http.server.summaries import Summaries
 from agl_store_http.server.training import Training
+from agl_store_http.server.writers import IssuedIds
 
 __all__ = ["StoreApp", "StoreAppOptions"]
 
@@ -104,6 +105,7 @@ class StoreApp:
         self.training = Training(store)
         self.undelivered: dict[str, Reply] = {}
         """Claims that a worker whose client sends no keys did not get, by worker id."""
+        self.issued = IssuedIds()
         self._guard = (
             None
             if self.tokens is not None

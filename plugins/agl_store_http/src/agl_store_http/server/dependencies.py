@@ -39,10 +39,22 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_store_http.server.app import StoreApp
 
-__all__ = ["Allow", "Call", "JsonBody", "RawBody", "allow", "json_body", "parse_query", "raw_body"]
+__all__ = [
+    "Allow",
+    "Call",
+    "JsonBody",
+    "RawBody",
+    "allow",
+    "current_call",
+    "json_body",
+    "parse_query",
+    "raw_body",
+]
 
 _MAX_KEY_LENGTH: Final = 200
 
+current_call: ContextVar[Call] = ContextVar("current_call")
+"""The request that this task serves."""
 _body_digest: ContextVar[bytes] = ContextVar("body_digest", default=b"")
 """Digest of the current request's body, if the request has an idempotency key."""
 
@@ -73,6 +85,7 @@ class Call:
         self._path: str = scope["path"]
         key = headers.get(b"idempotency-key")
         self.key = None if key is None else _checked_key(key)
+        current_call.set(self)
         # The store may remember a call under its key in the transaction that does the work.
         current_request_key.set(None if key is None else self.store_key(self.reply_name()))
 

@@ -12,10 +12,11 @@ from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.store import EncodedSpan, encode_span
 from agl_core.types import Span
 from agl_serving import HTTPError, error_details, reject_non_finite
-from agl_store_http.server.dependencies import JsonBody
+from agl_store_http.server.dependencies import JsonBody, current_call
 from agl_store_http.server.number_lists import NumberLists
 from agl_store_http.server.schemas import MAX_BATCH, SpanBatch
 from agl_store_http.server.weighing import Pauses, check_weight, is_light
+from agl_store_http.server.writers import Writer
 
 __all__ = ["MAX_SEQUENCE_ID", "BatchBody", "SpanBody"]
 
@@ -39,7 +40,9 @@ class SpanBody(JsonBody):
         lists = NumberLists()
         if not is_light(body):
             body = await lists.cut(body)
-        return _encoded(await super().parse(body), lists)
+        writer = await Writer.of(current_call.get())
+        encoded = _encoded(await super().parse(body), lists, writer)
+        return (await writer.finish((encoded,)))[0]
 
 
 class BatchBody(JsonBody):
@@ -56,15 +59,20 @@ class BatchBody(JsonBody):
         lists = NumberLists()
         if not is_light(body):
             body = await lists.cut(body)
-        if len(body) > _SMALL and body.startswith(_BEGINNING) and body.endswith(_END):
-            return await self._parse_pieces(body, lists)
-        return await self._parse_whole(body, lists)
+        writer = await Writer.of(current_call.get())
+        in_pieces = len(body) > _SMALL and body.startswith(_BEGINNING) and body.endswith(_END)
+        parse = self._parse_pieces if in_pieces else self._parse_whole
+        return await writer.finish(await parse(body, lists, writer))
 
-    async def _parse_whole(self, body: bytes, lists: NumberLists) -> Sequence[EncodedSpan]:
+    async def _parse_whole(
+        self, body: bytes, lists: NumberLists, writer: Writer
+    ) -> Sequence[EncodedSpan]:
         batch: SpanBatch = await super().parse(body)
-        return [_encoded(span, lists) for span in batch.spans]
+        return [_encoded(span, lists, writer) for span in batch.spans]
 
-    async def _parse_pieces(self, body: bytes, lists: NumberLists) -> Sequence[EncodedSpan]:
+    async def _parse_pieces(
+        self, body: bytes, lists: NumberLists, writer: Writer
+    ) -> Sequence[EncodedSpan]:
         encoded: list[EncodedSpan] = []
         pauses = Pauses()
         at, end = len(_BEGINNING), len(body) - len(_END)
@@ -79,7 +87,7 @@ class BatchBody(JsonBody):
                 spans = _spans.validate_json(piece)
             except ValidationError as error:
                 if is_light(body):  # the pieces may be wrong, and not the body
-                    return await self._parse_whole(body, lists)
+                    return await self._parse_whole(body, lists, writer)
                 raise HTTPError(422, _details(error, len(encoded))) from None
             reject_non_finite(piece, overflow=False)
             if len(encoded) + len(spans) > MAX_BATCH:
@@ -88,7 +96,7 @@ class BatchBody(JsonBody):
                     422, [{"type": "too_long", "loc": ["body", "spans"], "msg": message}]
                 )
             for span in spans:
-                encoded.append(_encoded(span, lists))
+                encoded.append(_encoded(span, lists, writer))
                 await pauses.take()
             at = cut + 1
         return encoded
@@ -105,9 +113,10 @@ def _details(error: ValidationError, before: int) -> list[dict[str, Any]]:
     return details
 
 
-def _encoded(span: Span, lists: NumberLists) -> EncodedSpan:
+def _encoded(span: Span, lists: NumberLists, writer: Writer) -> EncodedSpan:
     if not -MAX_SEQUENCE_ID <= span.sequence_id <= MAX_SEQUENCE_ID:
         raise HTTPError(422, f"sequence_id {span.sequence_id} does not fit in 64 bits")
+    writer.mark(span.attributes)
     encoded = encode_span(span)
     if encoded.has_reward and encoded.reward is None:
         value = span.attributes[PRIMARY_REWARD_VALUE]

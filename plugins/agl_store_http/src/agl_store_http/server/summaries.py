@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from agl_adapters import ModelCall, TraceToMessages, is_model_call
-from agl_core.emitter import get_reward_value, get_rewards_from_span
+from agl_core.emitter import by_authority, get_reward_value, get_rewards_from_span
 from agl_core.errors import InvalidArgumentError, SpansEvictedError
 from agl_core.store import LightningStore
 from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, Span
@@ -140,10 +140,11 @@ def _summarize(rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Rollo
                 summary.input_tokens = (summary.input_tokens or 0) + taken
             if given is not None:
                 summary.output_tokens = (summary.output_tokens or 0) + given
-        reward = _reward_of(span)
-        if reward is not None:
-            summary.reward = reward
+    for span in by_authority(spans):
+        summary.reward = _reward_of(span)
+        if summary.reward is not None:
             summary.rewards = _dimensions(span)
+            break
     return summary
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from agl_core.errors import SpansEvictedError
+from agl_core.semconv import WRITTEN_BY
 from agl_core.store import EncodedSpan, LightningStore, reward_of
 from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, RolloutStatus
 
@@ -312,14 +313,24 @@ class Training:
                 # Spans of one sequence id are in the order of insertion, also from last to first.
                 # Only a span with a reward is asked for its id, which may cost reading its JSON.
                 rewarded = [span for span in newest.items if reward_of(span) is not None]
-                reward = _last_reward(sorted(rewarded, key=attrgetter("sequence_id")))
-                if reward is None and newest.total > len(newest.items):
-                    reward = _last_reward((await query(*ids)).items)
+                reward, final = _counting(sorted(rewarded, key=attrgetter("sequence_id")))
+                if not final and newest.total > len(newest.items):
+                    reward, _ = _counting((await query(*ids)).items)
             except SpansEvictedError:
                 return None
         return reward
 
 
-def _last_reward(spans: Sequence[EncodedSpan]) -> float | None:
-    rewards = map(reward_of, reversed(spans))
-    return next((value for value in rewards if value is not None), None)
+def _counting(spans: Sequence[EncodedSpan]) -> tuple[float | None, bool]:
+    """Return the reward that counts, and whether no earlier span can outrank it."""
+    own = None
+    for span in reversed(spans):
+        value = reward_of(span)
+        if value is None:
+            continue
+        if WRITTEN_BY.encode() not in span.payload:
+            return value, True
+        if span.decode().attributes.get(WRITTEN_BY) != "attempt":
+            return value, True
+        own = value if own is None else own
+    return own, False

@@ -25,6 +25,7 @@ from agl_store_http.server.otlp.decoding import (
 from agl_store_http.server.otlp.spans import encode_spans, pending_spans
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import new_router
+from agl_store_http.server.writers import Writer
 
 __all__ = ["router"]
 
@@ -55,16 +56,20 @@ async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
             body, headers.get(b"content-encoding", b""), call.app.options.max_body_bytes
         )
         message = await decode_request(plain, media_type)
+        writer = await Writer.of(call)
         pending, unfit = await pending_spans(
             message, identity.rollout_id, identity.attempt_id, len(plain)
         )
         for item in pending:
+            writer.mark(item.attributes)
             identity.require_attempt(item.rollout_id, item.attempt_id)
         unnumbered = [
             (item.rollout_id, item.attempt_id) for item in pending if item.sequence_id is None
         ]
         drawn = await store.get_many_span_sequence_ids(unnumbered) if unnumbered else ()
-        spans = await encode_spans(pending, drawn)
+        for (rollout_id, _), number in zip(unnumbered, drawn, strict=True):
+            call.app.issued.add(rollout_id, number)
+        spans = await writer.finish(await encode_spans(pending, drawn))
     except OTLPError as error:
         if media_type == JSON_TYPE:
             return _answer(call, error.status, to_json({"message": str(error)}), JSON_TYPE)

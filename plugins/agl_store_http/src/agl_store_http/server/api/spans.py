@@ -35,7 +35,6 @@ async def add(
     call: SpanCall,
     body: Annotated[EncodedSpan, Depends(SpanBody())],
 ) -> Reply:
-    call.identity.require_attempt(body.rollout_id, body.attempt_id)
     stored = await call.store.add_encoded_spans((body,))
     return Reply(body.payload if stored else b"null", 201)
 
@@ -49,8 +48,6 @@ async def add_many(
     call: SpanCall,
     body: Annotated[Sequence[EncodedSpan], Depends(BatchBody())],
 ) -> Reply:
-    for span in body:
-        call.identity.require_attempt(span.rollout_id, span.attempt_id)
     stored = await call.store.add_encoded_spans(body)
     duplicates = _positions_missing(body, stored) if len(stored) < len(body) else []
     body_json = b'{"stored":%d,"duplicates":%b}' % (len(stored), str(duplicates).encode())
@@ -100,6 +97,7 @@ async def next_id(
 ) -> Reply:
     call.identity.require_attempt(body.rollout_id, body.attempt_id)
     number = await call.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
+    call.app.issued.add(body.rollout_id, number)
     return Reply(b'{"sequence_id":%d}' % number)
 
 
@@ -116,4 +114,6 @@ async def next_ids(
     numbers = await call.store.get_many_span_sequence_ids(
         [(item.rollout_id, item.attempt_id) for item in body.ids]
     )
+    for item, number in zip(body.ids, numbers, strict=True):
+        call.app.issued.add(item.rollout_id, number)
     return Reply(b'{"sequence_ids":%b}' % str(list(numbers)).encode())

@@ -17,6 +17,7 @@ from agl_serving import JSON, Message, Receive, Send
 
 if TYPE_CHECKING:
     from agl_proxy_direct.app import ProxyApp
+    from agl_proxy_direct.limits import Reservation
     from agl_proxy_direct.pending_span import PendingSpan
 
 __all__ = ["Exchange"]
@@ -29,6 +30,7 @@ TOKENS: Final = Metric(
     "counter", "agl.proxy.tokens", "Tokens of calls.", ("model", "type"), "tokens"
 )
 
+_BYTES_PER_TOKEN: Final = 4
 _CLIENT_CLOSED: Final = 499
 """nginx's status for a client that closed its connection; recorded in the span and never sent."""
 
@@ -70,6 +72,7 @@ class Exchange(ABC):
         self._ended_by: CallError | None = None
         self._task: asyncio.Task[Any] | None = None
         self._span: PendingSpan | None = None
+        self._reservation: Reservation | None = None
         self._record = CallRecord(route.protocol, self._method, route.endpoint, time.time())
 
     @abstractmethod
@@ -109,6 +112,7 @@ class Exchange(ABC):
         finally:
             watch.cancel()
             self._submit_span()
+            self._settle()
             if is_recording():
                 self._record_metrics()
 
@@ -150,7 +154,12 @@ class Exchange(ABC):
             return
         record.end_time = record.start_time + time.monotonic() - self._started_at
         span.submit(span_fields(record))
-        self._app.limits.add_tokens(span.rollout_id, _total_tokens(record.response))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Count the call's tokens against the budget of its rollout, once."""
+        if self._reservation is not None:
+            self._reservation.settle(_tokens_taken(self._record, len(self._body)))
 
     def _record_metrics(self) -> None:
         call = self._record
@@ -216,8 +225,18 @@ class Exchange(ABC):
         await self._send_error(CallError(error.status, error.message, error.code))
 
 
-def _total_tokens(response: Json | None) -> int:
-    """Return the tokens of prompt and response; 0 if the backend does not say."""
-    usage: Any = (response or {}).get("usage")
+def _tokens_taken(call: CallRecord, body_bytes: int) -> int:
+    """Return the tokens of prompt and response.
+
+    If the backend did not say, since it does not or the agent left before, they are estimated by
+    the size of the texts.
+    """
+    response = call.response or {}
+    usage: Any = response.get("usage")
     tokens: Any = cast("Json", usage).get("total_tokens") if isinstance(usage, dict) else None
-    return max(0, tokens) if isinstance(tokens, int) else 0
+    if isinstance(tokens, int):
+        return max(0, tokens)
+    refused = call.error_type is not None and call.error_type.startswith("backend_")
+    if not call.tries or refused:
+        return 0
+    return 1 + (body_bytes + len(dumps(response))) // _BYTES_PER_TOKEN

@@ -1,16 +1,23 @@
-"""Budgets and rate limits of rollouts."""
+"""Budgets and rate limits of rollouts.
+
+Calls of one rollout may run at the same time, and how many tokens one takes is known at its end. So
+a call reserves the most that it may take, and what it took replaces that. A call whose most does
+not fit into the rest of the budget waits for the calls before it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from agl_proxy_direct.errors import CallError
 
-__all__ = ["Limits", "RolloutLimits"]
+__all__ = ["Limits", "Reservation", "RolloutLimits"]
 
 _ROLLOUTS: Final = 65_536
 _FINAL: Final = (b"x-should-retry", b"false")
@@ -24,7 +31,9 @@ class RolloutLimits:
     calls: int | None = None
     """Model calls in all."""
     tokens: int | None = None
-    """Tokens in all, of prompts and responses. The call that exceeds it is the last one."""
+    """Tokens in all, of prompts and responses. The call that exceeds it is the last one. Calls run
+    at the same time as long as their prompts and their own limits (``max_tokens``) fit into what is
+    left; a call without a limit of its own runs alone."""
     calls_per_minute: float | None = None
     """Rate of calls. Bursts of up to ten seconds' worth are allowed."""
 
@@ -33,8 +42,39 @@ class RolloutLimits:
 class _Usage:
     calls: int = 0
     tokens: int = 0
+    reserved: float = 0
+    """Tokens that the running calls may take."""
+    running: int = 0
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a call ends."""
     allowance: float = 0.0
     at: float = 0.0
+
+
+class Reservation:
+    """What a running call may take of its rollout's tokens.
+
+    Args:
+        used: The usage of its rollout.
+        tokens: The most that the call may take.
+    """
+
+    def __init__(self, used: _Usage, tokens: float) -> None:
+        self._used: _Usage | None = used
+        self._tokens = tokens
+        used.reserved += tokens
+        used.running += 1
+
+    def settle(self, tokens: int) -> None:
+        """Count what the call took; only the first time."""
+        used, self._used = self._used, None
+        if used is None:
+            return
+        used.running -= 1
+        # Nothing is reserved once nothing runs: an infinite amount cannot be taken away again.
+        used.reserved = used.reserved - self._tokens if used.running else 0
+        used.tokens += tokens
+        used.settled.set()
 
 
 class Limits:
@@ -51,27 +91,41 @@ class Limits:
         self._none = limits == RolloutLimits()
         self._used: OrderedDict[str, _Usage] = OrderedDict()
 
-    def admit(self, rollout_id: str) -> None:
-        """Count a call.
+    async def admit(self, rollout_id: str, most: float = math.inf) -> Reservation | None:
+        """Count a call, and reserve its tokens once they fit.
+
+        Args:
+            rollout_id: The call's rollout.
+            most: Tokens that the call may take at most.
+
+        Returns:
+            What to settle when the call has ended; None without a budget of tokens.
 
         Raises:
             CallError: 429, a limit is reached; with ``retry-after`` if waiting helps.
         """
         if self._none:
-            return
+            return None
         limits, used = self._limits, self._of(rollout_id)
         if limits.calls is not None and used.calls >= limits.calls:
             raise _budget_exceeded(f"{limits.calls} model calls")
-        if limits.tokens is not None and used.tokens >= limits.tokens:
+        if limits.tokens is None:
+            self._count(used)
+            return None
+        while used.tokens < limits.tokens < used.tokens + used.reserved + most and used.running:
+            used.settled.clear()
+            await used.settled.wait()
+        if used.tokens >= limits.tokens:
             raise _budget_exceeded(f"{limits.tokens} tokens")
-        if limits.calls_per_minute is not None:
-            self._take(used, limits.calls_per_minute / 60)
-        used.calls += 1
+        if limits.calls is not None and used.calls >= limits.calls:
+            raise _budget_exceeded(f"{limits.calls} model calls")
+        self._count(used)
+        return Reservation(used, most)
 
-    def add_tokens(self, rollout_id: str, tokens: int) -> None:
-        """Count the tokens of a finished call."""
-        if not self._none:
-            self._of(rollout_id).tokens += tokens
+    def _count(self, used: _Usage) -> None:
+        if self._limits.calls_per_minute is not None:
+            self._take(used, self._limits.calls_per_minute / 60)
+        used.calls += 1
 
     def _take(self, used: _Usage, per_second: float) -> None:
         """Take one call from the token bucket."""

@@ -12,6 +12,7 @@ in the spool.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -41,6 +42,16 @@ __all__ = ["ModelCallExchange"]
 
 # 529 is Anthropic's "overloaded". Any other status says that the request itself is wrong.
 _RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504, 529})
+
+
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
+
+def _most_generated(request: Json) -> float:
+    """Return how many tokens the response may have. A prompt has no more tokens than bytes."""
+    given = [request[name] for name in _LIMITS if isinstance(request.get(name), int)]
+    choices = request.get("n")
+    return max(given) * (choices if isinstance(choices, int) else 1) if given else math.inf
 
 
 class BackendRefusal(UpstreamError):
@@ -73,7 +84,8 @@ class ModelCallExchange(Exchange):
         app, record, rollout = self._app, self._record, self._route.rollout_id or ""
         request = self._parse_request()
         if self._span is not None:
-            app.limits.admit(self._span.rollout_id)
+            most = len(self._body) + _most_generated(request)
+            self._reservation = await app.limits.admit(self._span.rollout_id, most)
         failed: list[Member] = []
         while True:
             queued = time.monotonic()

@@ -25,7 +25,7 @@ class PassthroughExchange(Exchange):
         self._check_model(model)
         record.model = model
         if self._span is not None and f"{self._method} {self._route.endpoint}" not in TOKENIZING:
-            app.limits.admit(self._span.rollout_id)
+            self._reservation = await app.limits.admit(self._span.rollout_id, len(self._body))
         member = await app.balancer.acquire(model, self._route.rollout_id or "")
         backend = member.backend
         record.backend, record.provider = backend.api_base, backend.provider

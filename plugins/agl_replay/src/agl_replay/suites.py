@@ -123,7 +123,8 @@ def write_suite(path: Path, suite: Suite) -> None:
     header = {_FORMAT: _VERSION, "of_file": sorted(suite.of_file)}
     unfinished = path.with_name(path.name + ".part")
     try:
-        with unfinished.open("wb") as file:
+        unfinished.unlink(missing_ok=True)  # it may be a link to another file
+        with unfinished.open("xb") as file:
             for line in (header, *map(_as_json, suite.recordings)):
                 file.write(dumps(line) + b"\n")
         unfinished.replace(path)

@@ -6,19 +6,22 @@ A file has one line of JSON per record (``.jsonl``), or is a Parquet file with t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, get_args
+from typing import IO, Any, Final, Protocol, get_args
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from agl_core.errors import InvalidArgumentError, MissingDependencyError
+from agl_core.errors import ConfigError, InvalidArgumentError, MissingDependencyError
 from agl_core.store import LightningStore, Record, RecordKind, Restorable, encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
+from agl_store_http.secrets import masked
 
 __all__ = [
+    "copy_records",
     "count_records",
     "export_records",
     "import_records",
@@ -29,15 +32,22 @@ __all__ = [
 _KINDS: Final = get_args(RecordKind)
 _PAGE: Final = 200
 _BATCH: Final = 1000
+_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 # -- stores ----------------------------------------------------------------------------------------
 
 
-async def export_records(store: LightningStore) -> AsyncIterator[Record]:
-    """Yield all records of a store, read page by page; the store may be in use."""
+async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncIterator[Record]:
+    """Yield all records of a store, read page by page; the store may be in use.
+
+    Args:
+        store: The store.
+        keys: Keep the API keys in resources; else they are masked.
+    """
     async for snapshot in _pages(store.query_resources):
-        yield Record("resources", _json(snapshot))
+        json = _json(snapshot)
+        yield Record("resources", json if keys else to_json(masked(from_json(json))))
     async for worker in _pages(store.query_workers):
         yield Record("worker", _json(worker))
     async for rollout in _pages(store.query_rollouts):
@@ -96,6 +106,44 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
             batch = []
     if batch:
         yield batch
+
+
+async def copy_records(
+    source: LightningStore, target: LightningStore, progress: Callable[[int], None]
+) -> Counter[str]:
+    """Copy everything of a store into another one, unchanged, keys included.
+
+    What the target has already is skipped, so an interrupted copy is finished by copying again.
+
+    Args:
+        source: The store to read; nobody should write to it meanwhile.
+        target: The store to write to.
+        progress: Gets the number of rollouts copied so far.
+
+    Returns:
+        How many records of each kind the source has, and under ``new`` how many were copied now.
+
+    Raises:
+        ConfigError: The target cannot hold records under their ids.
+        InvalidArgumentError: A record is malformed.
+    """
+    if not isinstance(target, Restorable):
+        raise ConfigError(f"{type(target).__name__} cannot hold records of another store unchanged")
+    counts: Counter[str] = Counter()
+    batch: list[Record] = []
+    size = 0
+    async for record in export_records(source, keys=True):
+        counts[record.kind] += 1
+        batch.append(record)
+        size += len(record.json)
+        if len(batch) == _BATCH or size > _BATCH_BYTES:
+            counts["new"] += await target.restore(batch)
+            batch, size = [], 0
+            progress(counts["rollout"])
+    if batch:
+        counts["new"] += await target.restore(batch)
+    progress(counts["rollout"])
+    return counts
 
 
 class _Replay:
@@ -169,16 +217,17 @@ class RecordWriter(Protocol):
 def writing(path: Path) -> Generator[RecordWriter]:
     """Open a file for records; its suffix sets the format. An error in the context discards it."""
     unfinished = path.with_name(path.name + ".part")
-    with _open(unfinished, path.suffix) as write:
+    # A file that somebody else put there may be a link to another.
+    unfinished.unlink(missing_ok=True)
+    with unfinished.open("xb") as file, _records(file, path.suffix) as write:
         yield write
     unfinished.replace(path)
 
 
 @contextmanager
-def _open(path: Path, suffix: str) -> Generator[RecordWriter]:
+def _records(file: IO[bytes], suffix: str) -> Generator[RecordWriter]:
     if suffix != ".parquet":
-        with path.open("wb") as file:
-            yield lambda record: _write_line(file, record)
+        yield lambda record: _write_line(file, record)
         return
     pyarrow, parquet = _load_parquet()
     schema = pyarrow.schema([("kind", pyarrow.string()), ("record", pyarrow.string())])
@@ -189,7 +238,7 @@ def _open(path: Path, suffix: str) -> Generator[RecordWriter]:
         writer.write_table(pyarrow.table(columns, schema=schema))
         rows.clear()
 
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
 
         def write(record: Record) -> None:
             rows.append(record)
@@ -200,7 +249,7 @@ def _open(path: Path, suffix: str) -> Generator[RecordWriter]:
         flush(writer)
 
 
-def _write_line(file: Any, record: Record) -> None:
+def _write_line(file: IO[bytes], record: Record) -> None:
     file.write(b'{"kind":"%b","record":%b}\n' % (record.kind.encode(), record.json))
 
 

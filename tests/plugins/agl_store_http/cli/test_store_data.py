@@ -88,6 +88,61 @@ def filled(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def test_a_copy_is_the_store_and_may_be_interrupted(filled, capsys, monkeypatch):
+    from agl_store_http import transfer
+
+    monkeypatch.setattr(transfer, "_BATCH", 4)
+    restore = sqlite.SqliteLightningStore.restore
+    left = [2]
+
+    async def failing(self: Any, records: Any) -> int:
+        if not left[0]:
+            raise OSError("no space left on device")
+        left[0] -= 1
+        return await restore(self, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite.SqliteLightningStore, "restore", failing)
+        assert main(["store", "copy", "one.db", "two.db"]) == 1
+    capsys.readouterr()
+    said: list[str] = []
+    for _ in range(2):
+        assert main(["store", "copy", "one.db", "two.db"]) == 0
+        said.append(capsys.readouterr().out.partition("; ")[2].partition(" records")[0])
+    assert said == ["7", "0"]  # of 15
+    one, two = (
+        asyncio.run(closing(open_file(filled / name), content)) for name in ("one.db", "two.db")
+    )
+    assert one == two
+
+
+def test_a_copy_keeps_keys_and_an_export_masks_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = LLM(endpoint="http://x", model="m", api_key="sk-secret")
+
+    async def add(store: LightningStore) -> None:
+        await store.add_resources({"m": model})
+
+    asyncio.run(closing(open_file(tmp_path / "one.db"), add))
+    assert main(["store", "copy", "one.db", "two.db"]) == 0
+    assert main(["store", "export", "all.jsonl", "--path", "two.db"]) == 0
+    assert main(["store", "export", "keys.jsonl", "--with-keys", "--path", "two.db"]) == 0
+    assert "sk-secret" not in (tmp_path / "all.jsonl").read_text()
+    assert '"api_key":"***"' in (tmp_path / "all.jsonl").read_text()
+    assert "sk-secret" in (tmp_path / "keys.jsonl").read_text()
+
+
+def test_an_export_follows_no_link(filled):
+    """In a folder that others can write to, a link could name any file of the user."""
+    (filled / "precious").write_text("mine")
+    for name in ("all.jsonl", "all.jsonl.part"):
+        (filled / name).unlink(missing_ok=True)
+        (filled / name).symlink_to(filled / "precious")
+        assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
+        assert (filled / "precious").read_text() == "mine"
+        assert not (filled / "all.jsonl").is_symlink()
+
+
 def test_a_file_comes_back_as_it_was(filled, capsys):
     assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""``agl store export``, ``import`` and ``vacuum``."""
+"""``agl store export``, ``import``, ``copy`` and ``vacuum``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import click
 from agl_core.algorithm import ProgressReporter, show_progress
 from agl_core.cli import open_store, store_options
 from agl_core.errors import ConfigError
+from agl_core.plugins import build_component
 from agl_core.store import LightningStore, Record
 
-__all__ = ["export_command", "import_command", "vacuum_command"]
+__all__ = ["copy_command", "export_command", "import_command", "vacuum_command"]
 
 _TOLD: Final = 1000
 """Records between two updates of the progress."""
@@ -26,8 +27,11 @@ _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0
 
 @click.command("export", epilog="Example: agl store export night.jsonl --path runs.db")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--with-keys", is_flag=True, help="Write the API keys in resources, too.")
 @store_options
-def export_command(file: Path, backend: str | None, path: str | None, url: str | None) -> None:
+def export_command(
+    file: Path, with_keys: bool, backend: str | None, path: str | None, url: str | None
+) -> None:
     """Write everything in a store to FILE: .jsonl, or .parquet if pyarrow is installed."""
     from agl_store_http.transfer import export_records, writing
 
@@ -36,7 +40,7 @@ def export_command(file: Path, backend: str | None, path: str | None, url: str |
         try:
             total = (await store.query_rollouts(limit=1)).total
             with writing(file) as write, show_progress("rollouts", total) as progress:
-                async for record in export_records(store):
+                async for record in export_records(store, keys=with_keys):
                     write(record)
                     counts[record.kind] += 1
                     if record.kind == "rollout":
@@ -78,6 +82,45 @@ def import_command(file: Path, backend: str | None, path: str | None, url: str |
 
     taken = asyncio.run(run(open_store(backend, path, url)))
     click.echo(f"{file}: {taken} records were taken in")
+
+
+@click.command("copy", epilog="Example: agl store copy runs.db postgresql://agl@db.example/agl")
+@click.argument("source")
+@click.argument("target")
+def copy_command(source: str, target: str) -> None:
+    """Copy everything from one store to another, under the same ids.
+
+    SOURCE and TARGET are files (SQLite) or databases (postgresql://); SOURCE may be a store server
+    (http://), too. Stop what writes to SOURCE first. After an interruption, copy again:
+    what TARGET has is skipped.
+    """
+    from agl_store_http.transfer import copy_records
+
+    async def run() -> Counter[str]:
+        from_store = _store_at(source, "SOURCE", reading=True)
+        to_store = _store_at(target, "TARGET")
+        try:
+            total = (await from_store.query_rollouts(limit=1)).total
+            with show_progress("rollouts", total) as progress:
+                return await copy_records(from_store, to_store, progress.update)
+        finally:
+            await to_store.close()
+            await from_store.close()
+
+    counts = asyncio.run(run())
+    new = counts.pop("new", 0)
+    listed = ", ".join(f"{counts[kind]} {kind}" for kind in counts) or "nothing"
+    click.echo(f"{source} has {listed}; {new} records were copied, the others were in {target}")
+
+
+def _store_at(place: str, what: str, *, reading: bool = False) -> LightningStore:
+    """Return the store in a file or at an address."""
+    scheme = place.partition("://")[0]
+    if scheme in ("http", "https"):
+        return open_store(None, None, place, reading=reading)
+    if scheme in ("postgresql", "postgres"):
+        return build_component("store", {"type": "postgres", "uri": place}, path=what)
+    return open_store("sqlite", place, None, reading=reading)
 
 
 @click.command("vacuum", epilog="Example: agl store vacuum --path runs.db --keep 7d")

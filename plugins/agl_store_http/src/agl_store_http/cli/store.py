@@ -17,7 +17,7 @@ from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError
 from agl_core.plugins import AppSpec, build_component, get_registry
 from agl_serving import freeze_memory, listen_options, log_level_option, stop_signal
-from agl_store_http.cli.data import export_command, import_command, vacuum_command
+from agl_store_http.cli.data import copy_command, export_command, import_command, vacuum_command
 
 if TYPE_CHECKING:
     from agl_serving import PythonServerLauncher
@@ -220,7 +220,7 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
     return parsed
 
 
-for command in (export_command, import_command, vacuum_command):
+for command in (export_command, import_command, copy_command, vacuum_command):
     store.add_command(command)
 
 

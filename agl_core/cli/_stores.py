@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,7 +64,28 @@ def open_store(
         spec["path"] = path
     if reading:
         _check_readable(spec)
+        if spec["type"] == "sqlite":
+            spec = _in_writable_folder(spec)
     return build_component("store", spec)
+
+
+def _in_writable_folder(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a store to read whose folder takes the files that SQLite keeps beside a store.
+
+    A store in a folder that cannot be written to is copied; the copy goes with the process.
+    """
+    file = Path(spec.get("path") or "")
+    if not file.is_file() or os.access(file.parent, os.W_OK):
+        return spec
+    folder = Path(tempfile.mkdtemp(prefix="agl-store-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    click.echo(f"{file.parent} is read-only: reading a copy of {file.name}", err=True)
+    # The log last: what moves from it into the file meanwhile is then in the copy at least once.
+    for part in (file, file.with_name(file.name + "-wal")):
+        if part.is_file():
+            shutil.copy(part, folder / part.name)
+            (folder / part.name).chmod(0o600)
+    return {**spec, "path": str(folder / file.name)}
 
 
 def _check_readable(spec: dict[str, Any]) -> None:

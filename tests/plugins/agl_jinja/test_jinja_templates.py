@@ -131,3 +131,25 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "agl_jinja", None)
     with pytest.raises(MissingDependencyError, match="pip install 'agl-jinja'"):
         fill("{{ a }}", a=1)
+
+
+BIG = "{% set ns = namespace(big='ab' * 5000) %}{% for i in range(9) %}"
+BIG += "{% set ns.big = ns.big ~ ns.big %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        BIG + "{% for i in range(200000) %}{% if 'x' in ns.big %}{% endif %}{% endfor %}",
+        BIG + "{{ " + " or ".join(["'x' in ns.big"] * 20_000) + " }}",
+        BIG + "{{ " + " or ".join(["ns.big|wordcount == 3"] * 5_000) + " }}",
+        BIG + "{% for i in range(100000) %}{{ ns.big|urlize|length }}{% endfor %}",
+        BIG + "{% for i in range(200000) %}{{ ns.big.find('x') }}{% endfor %}",
+    ],
+    ids=["search", "searches", "words", "links", "find"],
+)
+def test_a_template_ends_in_seconds(template: str):
+    started = time.monotonic()
+    with pytest.raises(REFUSED):
+        fill(template)
+    assert time.monotonic() - started < 20

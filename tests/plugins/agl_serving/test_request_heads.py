@@ -106,3 +106,25 @@ async def test_a_long_poll_and_a_slow_body_are_not_cut(address: tuple[str, int])
     await drip(writer, b"twelve bytes")
     assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200 ")
     writer.close()
+
+
+async def test_trailers_are_not_headers():
+    """RFC 9110, section 6.5.1. A token after the body would pass a gateway that removes tokens."""
+    seen: list[Any] = []
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(0.1)  # what is sent in one piece has been read by now
+            seen.append(dict(scope["headers"]))
+        await app(scope, receive, send)
+
+    launcher = PythonServerLauncher(noting, PythonServerLauncherArgs())
+    await launcher.start()
+    port = int(launcher.endpoint.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    chunked = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    writer.write(chunked + b"1\r\nx\r\n0\r\nauthorization: Bearer x\r\nhost: evil\r\n\r\n")
+    assert b"200 OK" in await reader.readline()
+    writer.close()
+    await launcher.stop()
+    assert seen == [{b"host": b"localhost", b"transfer-encoding": b"chunked"}]

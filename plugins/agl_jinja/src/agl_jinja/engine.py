@@ -8,8 +8,10 @@ processes that hold secrets. Jinja's own sandbox bounds neither memory nor time
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
 from typing import Any, Final, cast
 
@@ -25,6 +27,8 @@ _MAX_OUTPUT: Final = 16 * 2**20
 """Characters of a filled template."""
 _MAX_STEPS: Final = 300_000
 """Iterations, calls and operations of one template, and 64 characters of their results."""
+_MAX_SECONDS: Final = 2.0
+"""A step may take long: a search in a long text."""
 _CALL_STEPS: Final = 10
 """A call of a macro takes ten times as long as an iteration."""
 _MAX_ARGUMENT: Final = 10_000
@@ -45,7 +49,7 @@ def fill_jinja(template: str, values: Mapping[str, Any]) -> str:
     """
     if len(template) > _MAX_TEMPLATE or len(re.findall(r"\{[{%]", template)) > _MAX_TAGS:
         raise SecurityError(f"the template is larger than 1 MiB or has more than {_MAX_TAGS} tags")
-    token = _steps.set([0])
+    token = _steps.set(_Work(time.monotonic() + _MAX_SECONDS))
     try:
         return _compiled(template).render(values)
     except TemplateSyntaxError as error:
@@ -57,7 +61,13 @@ def fill_jinja(template: str, values: Mapping[str, Any]) -> str:
         _steps.reset(token)
 
 
-_steps: ContextVar[list[int]] = ContextVar("agl_template_steps")
+@dataclass(slots=True)
+class _Work:
+    deadline: float
+    steps: int = 0
+
+
+_steps: ContextVar[_Work] = ContextVar("agl_template_steps")
 """The work of the template that is being filled."""
 
 
@@ -79,6 +89,13 @@ def _environment() -> SandboxedEnvironment:
                 raise SecurityError("a template may not use recursive loops")
             node.iter = _call("counted", [node.iter])
             super().visit_For(node, frame)
+
+        @override
+        def visit_Compare(self, node: nodes.Compare, frame: Any) -> None:
+            node.expr = _call("charge", [node.expr])
+            for operand in node.ops:
+                operand.expr = _call("charge", [operand.expr])
+            super().visit_Compare(node, frame)
 
         @override
         def visit_Concat(self, node: nodes.Concat, frame: Any) -> None:
@@ -109,9 +126,11 @@ def _environment() -> SandboxedEnvironment:
 
         def charge(self, value: Any = None, steps: int = 0) -> Any:
             work = _steps.get()
-            work[0] += steps + _size(value)
-            if work[0] > _MAX_STEPS:
+            work.steps += steps + _size(value)
+            if work.steps > _MAX_STEPS:
                 raise SecurityError("the template does more work than a prompt needs")
+            if time.monotonic() > work.deadline:
+                raise SecurityError(f"the template takes more than {_MAX_SECONDS:g} seconds")
             return value
 
         def counted(self, values: Iterable[Any]) -> Iterator[Any]:

@@ -26,7 +26,8 @@ class TimedHeads(HttpToolsProtocol):
 
     The time for a head runs from the connection, or from the first byte of a later request on it.
     Responses in progress, such as long polls and streams, and idle connections are not limited. It
-    also cuts off a client that does not read: what is buffered for it must drain in time.
+    also cuts off a client that does not read: what is buffered for it must drain in time. Trailers
+    are dropped.
 
     It also passes the parts of a body on without copying each of them twice.
 
@@ -42,6 +43,7 @@ class TimedHeads(HttpToolsProtocol):
         self._stopping = stopping
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_message = False
+        self._in_trailers = False
         self._drain_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -78,11 +80,19 @@ class TimedHeads(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_message = True
+        self._in_trailers = False
         self._start_timer()
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Fields after a chunked body are not headers (RFC 9110, section 6.5.1): whoever checks a
+        # request's headers on its way here does not look at them.
+        if not self._in_trailers:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._stop_timer()
+        self._in_trailers = True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

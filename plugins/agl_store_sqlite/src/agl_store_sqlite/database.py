@@ -62,6 +62,9 @@ class Database:
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
+        if Path(self.path).exists() and not Path(self.path).is_file():
+            # Opening a named pipe waits for somebody to write to it.
+            raise StoreDataError(f"{self.path} is not a file; choose another path")
         with naming(self.path):
             connection = self._connect(_WRITER_CACHE_KIB)
             try:

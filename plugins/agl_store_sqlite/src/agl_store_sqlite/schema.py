@@ -231,6 +231,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
     Raises:
         StoreDataError: The file belongs to another program, or to a newer version.
     """
+    _refuse_programs(connection, path)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == SCHEMA_VERSION:
         return
@@ -256,6 +257,26 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _refuse_programs(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a file that makes its reader compute: a view in the place of a table may never end.
+
+    This store's files hold tables and indexes of columns only
+    (https://www.sqlite.org/security.html, "Untrusted SQLite Database Files").
+    """
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    found = connection.execute(
+        "SELECT name, type FROM sqlite_master WHERE type NOT IN ('table', 'index') "
+        "OR sql LIKE '%GENERATED%' OR sql LIKE '% AS (%' OR sql LIKE '%VIRTUAL%' "
+        "OR sql LIKE '%CHECK%' LIMIT 1"
+    ).fetchone()
+    if found is not None:
+        raise StoreDataError(
+            f"{path} holds {found[1]} {found[0]!r:.80} that no store of agl has; do not open files "
+            "that you do not trust"
+        )
 
 
 def _check_origin(connection: sqlite3.Connection, path: str, version: int) -> None:

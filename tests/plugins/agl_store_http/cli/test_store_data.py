@@ -481,3 +481,20 @@ def test_four_server_processes_share_one_watchdog(served, tmp_path):
     assert sorted(told) == sorted(started)  # each verdict once
     assert len(looks) > 3
     assert min(b - a for a, b in itertools.pairwise(looks)) >= period
+
+
+def test_a_store_in_a_read_only_folder_is_read(filled, capsys, monkeypatch):
+    locked = filled / "locked"
+    locked.mkdir()
+    (filled / "one.db").rename(locked / "one.db")
+    real = os.access
+    # The tests may run as root, for whom no mode is read-only.
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).resolve() != locked and real(path, mode)
+    )
+    before = sorted(locked.iterdir())
+    assert main(["store", "export", "all.jsonl", "--path", "locked/one.db"]) == 0
+    said = capsys.readouterr()
+    assert "4 rollout" in said.out
+    assert "read-only" in said.err
+    assert sorted(locked.iterdir()) == before

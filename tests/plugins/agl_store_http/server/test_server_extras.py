@@ -291,3 +291,13 @@ async def test_a_large_batch_goes_in_several_requests(served):
     ids = [(claim.rollout_id, claim.attempt.attempt_id)] * 5_001
     assert list(await client.get_many_span_sequence_ids(ids)) == list(range(1, 5_002))
     await client.close()
+
+
+async def test_events_end_with_their_token(serve):
+    served = await serve(auth_token="a-secret-of-the-operator")
+    token = mint_token("a-secret-of-the-operator", "read", lifetime=2)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with asyncio.timeout(15):
+        answer = await served.send("GET", "/v1/agl/events", headers=headers)
+    assert answer.status == 200
+    assert answer.body.startswith(b": listening")

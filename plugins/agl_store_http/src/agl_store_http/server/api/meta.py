@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final
 
@@ -62,18 +64,21 @@ async def wait_for_rollouts(
 
 
 class EventStream(Response):
-    """Server-sent events until the client leaves or the server stops."""
+    """Server-sent events until the client leaves, its token expires or the server stops."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, store: LightningStore, stopping: asyncio.Future[None]) -> None:
+    def __init__(
+        self, store: LightningStore, stopping: asyncio.Future[None], expires: float | None
+    ) -> None:
         super().__init__()
         self._store = store
         self._stopping = stopping
+        self._expires = expires
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         headers = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
-        stream = Stream(_event_stream(self._store), headers)
+        stream = Stream(_event_stream(self._store, self._expires), headers)
         await send_stream(stream, send, receive, self._stopping)
 
 
@@ -87,18 +92,23 @@ class EventStream(Response):
 async def events(call: ReaderCall) -> Response:
     if not call.store.capabilities.get("events"):
         raise HTTPError(501, "the store behind this server tells no events")
-    return EventStream(call.store, call.app.stopping)
+    return EventStream(call.store, call.app.stopping, call.identity.expires)
 
 
-async def _event_stream(store: LightningStore) -> AsyncGenerator[bytes, None]:
-    """Yield events as text (WHATWG HTML, section 9.2), and a comment after a silence."""
+async def _event_stream(
+    store: LightningStore, expires: float | None
+) -> AsyncGenerator[bytes, None]:
+    """Yield events as text (WHATWG HTML, section 9.2), and a comment after a silence.
+
+    Ends when the client's token expires, in epoch seconds; None: never.
+    """
     iterator = store.events()
     pending: asyncio.Future[StoreEvent] = asyncio.ensure_future(anext(iterator))
     try:
         await asyncio.sleep(0)  # the iteration has begun: nothing from here on is missed
         yield b": listening\n\n"
-        while True:
-            await asyncio.wait({pending}, timeout=_KEEP_ALIVE_SECONDS)
+        while (left := math.inf if expires is None else expires - time.time()) > 0:
+            await asyncio.wait({pending}, timeout=min(left, _KEEP_ALIVE_SECONDS))
             if not pending.done():
                 yield b": still here\n\n"
                 continue

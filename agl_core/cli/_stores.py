@@ -56,7 +56,9 @@ def open_store(
             raise ConfigError("--url and --backend or --path mean different stores")
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--url must be a server's, e.g. http://127.0.0.1:4747, not {url!r}")
-        return build_component("store", {"type": "http", "server_address": url}, path="--url")
+        # A command says that its server is gone; it does not wait for it.
+        spec = {"type": "http", "server_address": url, "reconnect_timeout": 0}
+        return build_component("store", spec, path="--url")
     spec = default_store(Path.cwd()) if backend is None else {"type": backend}
     if path is not None:
         if backend is None and spec["type"] == "memory":

@@ -11,6 +11,7 @@ from agl_core import lifecycle
 from agl_core.lifecycle import Change
 from agl_core.plugins._events import has_listeners
 from agl_core.store._backend import RolloutState, StorageBackend
+from agl_core.store._clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Watchdog:
         self._backend = backend
         self._debounce = debounce
         self._last_scan: float | None = None
+        self._clock = Clock()
         self._lock = threading.Lock()
         self.period = max(debounce, _SHORTEST_PERIOD)
         """Longest sleep of a waiting call until the next scan is due, in seconds."""
@@ -37,7 +39,7 @@ class Watchdog:
     def renewed(self) -> Watchdog:
         """Return a watchdog for a forked child, with an unlocked lock."""
         twin = Watchdog(self._backend, self._debounce)
-        twin._last_scan = self._last_scan
+        twin._last_scan, twin._clock = self._last_scan, self._clock
         return twin
 
     def is_due(self) -> bool:
@@ -54,14 +56,14 @@ class Watchdog:
             if not self.is_due():
                 return 0
             self._last_scan = time.monotonic()
-        now = time.time()
+            now = self._clock.look()
         if not await self._backend.begin_scan(now, self._debounce):
             return 0
         ended = 0
         for rollout, attempt in await self._backend.find_watched():
             if attempt is None:
                 logger.warning("Rollout %s runs without an attempt", rollout.rollout_id)
-            elif lifecycle.verdict(rollout, attempt, now=now) is not None:
+            elif lifecycle.verdict(rollout, self._clock.moved(attempt), now=now) is not None:
                 ended += await self._end(rollout.rollout_id, now)
         return ended
 
@@ -72,8 +74,10 @@ class Watchdog:
             nonlocal ended
             ended = 0
             rollout, _, attempt, worker = state
-            status = None if attempt is None else lifecycle.verdict(rollout, attempt, now=now)
-            if attempt is None or status is None:
+            if attempt is None:
+                return None
+            status = lifecycle.verdict(rollout, self._clock.moved(attempt), now=now)
+            if status is None:
                 return None  # since the scan it has sent a span or ended
             ended = 1
             changes = {"status": status}

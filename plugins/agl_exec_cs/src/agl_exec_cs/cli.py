@@ -53,6 +53,12 @@ _NOT_FOR_RUNNERS: Final = (
     "--concurrency", type=click.IntRange(min=1), help="Rollouts at a time in each process."
 )
 @click.option("--max-rollouts", type=click.IntRange(min=1), help="Most rollouts per runner.")
+@click.option(
+    "--connect-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Longest wait for a server that has not started; by default as long as it takes.",
+)
 def runner(
     file: Path,
     overrides: tuple[str, ...],
@@ -61,6 +67,7 @@ def runner(
     n_runners: int | None,
     concurrency: int | None,
     max_rollouts: int | None,
+    connect_timeout: float | None,
 ) -> int:
     """Run the agent that FILE describes for an algorithm elsewhere.
 
@@ -76,6 +83,7 @@ def runner(
             "strategy.role": "runner",
             "strategy.server_host": server,
             "strategy.server_port": port,
+            "strategy.connect_timeout": connect_timeout,
             "trainer.n_runners": n_runners,
             "trainer.concurrency": concurrency,
             "trainer.max_rollouts": max_rollouts,
@@ -129,7 +137,7 @@ def algorithm(
     )
 
 
-def _overrides(values: dict[str, str | int | None]) -> list[str]:
+def _overrides(values: dict[str, str | float | None]) -> list[str]:
     """Return the given values as overrides of a train file."""
     return [
         f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}"

@@ -39,6 +39,7 @@ from agl_exec_cs.children import Children
 from agl_exec_cs.config import ClientServerConfig, Role
 from agl_exec_cs.dead_runners import fail_attempts_of
 from agl_exec_cs.events import MultiprocessingEvent
+from agl_exec_cs.first_contact import wait_for_server
 from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
@@ -96,6 +97,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.start_method = config.start_method
         self.max_restarts = config.max_restarts
         self.reconnect_timeout = config.reconnect_timeout
+        self.connect_timeout = config.connect_timeout
         self.worker_seed = config.worker_seed
 
     def execute(
@@ -196,9 +198,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     # -- runners in this process, or for an algorithm elsewhere ----------------------------------
 
     def _run_runners(self, runner: RunnerBundle, store: LightningStore) -> None:
-        access = self._serverless_access(store) or StoreAccess.over_http(
-            self._server_url(), self.reconnect_timeout
-        )
+        access = self._serverless_access(store)
+        if access is None:
+            wait_for_server(self._server_url(), self.connect_timeout)
+            access = StoreAccess.over_http(self._server_url(), self.reconnect_timeout)
         first = first_worker(self.worker_seed)
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)

@@ -48,8 +48,12 @@ class ClientServerConfig(ComponentConfig):
     max_restarts: int = Field(default=3, ge=0)
     """Replacements of each runner process that died (killed, out of memory, crashed) without a
     finished attempt in between."""
-    reconnect_timeout: float = Field(default=60.0, ge=0)
-    """Longest wait of runners for a lost server, in seconds."""
+    reconnect_timeout: float = Field(default=300.0, ge=0)
+    """Longest wait of runners for a lost server, in seconds: what a supervisor needs to restart
+    it."""
+    connect_timeout: float | None = Field(default=None, ge=0)
+    """With the role ``runner``: longest wait for a server that has not started yet, in seconds.
+    None waits as long as it takes."""
     worker_seed: str | None = None
     """With the role ``runner``: a text that the worker ids are made from, so that whoever starts
     this process knows them. It differs between processes that run at a time. None draws ids."""

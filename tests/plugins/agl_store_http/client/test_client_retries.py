@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -392,3 +393,33 @@ async def test_events_arrive(moody, connect):
         "queuing",
     )
     await events.aclose()
+
+
+async def test_a_server_that_answered_before_is_waited_for(caplog):
+    store = InMemoryLightningStore()
+    args = PythonServerLauncherArgs(launch_mode="thread")
+    first = PythonServerLauncher(StoreApp(store), args)
+    await first.start()
+    port = int(first.endpoint.rpartition(":")[2])
+    client = LightningStoreClient(first.endpoint)
+    await client.enqueue_rollout(1)
+    await first.stop()
+    call = asyncio.create_task(client.enqueue_rollout(2))
+    await asyncio.sleep(4.5)
+    assert not call.done()
+    assert "Waiting for the store server" in caplog.text
+    again = PythonServerLauncher(StoreApp(store), replace(args, port=port))
+    await again.start()
+    await asyncio.wait_for(call, 30)
+    assert len(await store.query_rollouts()) == 2
+    await client.close()
+    await again.stop()
+
+
+async def test_a_server_that_never_answered_is_not_waited_for():
+    client = LightningStoreClient("http://127.0.0.1:9")
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailableError):
+        await client.enqueue_rollout(1)
+    assert time.monotonic() - started < 20
+    await client.close()

@@ -301,3 +301,28 @@ async def test_events_end_with_their_token(serve):
         answer = await served.send("GET", "/v1/agl/events", headers=headers)
     assert answer.status == 200
     assert answer.body.startswith(b": listening")
+
+
+async def test_health_tells_about_the_database(served, monkeypatch):
+    from agl_core.errors import StoreUnavailableError
+    from agl_store_http.server import database_health
+
+    monkeypatch.setattr(database_health, "_REMEMBERED", 0.0)
+    assert (await served.get("/health")).json == {"status": "ok"}
+
+    async def lost(self: Any, worker_id: str) -> None:
+        raise StoreUnavailableError("postgresql://agl@secret-host is down")
+
+    async def hanging(self: Any, worker_id: str) -> None:
+        await asyncio.sleep(60)
+
+    for broken in (lost, hanging):
+        with monkeypatch.context() as patch:
+            patch.setattr(database_health, "_SECONDS", 0.2)
+            patch.setattr(type(served.store), "get_worker_by_id", broken)
+            answer = await served.get("/health")
+            assert answer.status == 503
+            assert "the database did" in answer.json["detail"] or "does" in answer.json["detail"]
+            assert "secret-host" not in answer.body.decode()
+            assert (await served.get("/health", live="true")).status == 200
+    assert (await served.get("/health")).status == 200

@@ -104,10 +104,12 @@ class LightningStoreClient(BatchingStore):
 
     @configured_by(ClientConfig)
     def __init__(self, config: ClientConfig) -> None:
+        own_probes = "health_retry_delays" in config.model_fields_set
         self._transport = Transport(
             config.server_address,
             retry_delays=config.retry_delays,
             health_retry_delays=config.health_retry_delays,
+            reconnect_timeout=0.0 if own_probes else config.reconnect_timeout,
             request_timeout=config.request_timeout,
             connection_timeout=config.connection_timeout,
             auth_token=config.auth_token or os.environ.get(LightningEnvVar.AGL_AUTH_TOKEN) or None,

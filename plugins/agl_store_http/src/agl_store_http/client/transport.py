@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from pydantic_core import from_json
@@ -28,6 +29,9 @@ __all__ = ["API_PREFIX", "Reply", "RequestFailed", "Transport", "refusal"]
 API_PREFIX: Final = "/v1/agl"
 _MOST_REQUESTS: Final = 32
 """Requests at a time in one event loop; opening a connection costs more than a request."""
+_PROBE_SECONDS: Final = 1.0
+_SILENT_SECONDS: Final = 3.0
+_REMIND_SECONDS: Final = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +98,8 @@ class Transport:
 
     A failed connection, a timeout, 408 and 5xx are tried again: the server's health is probed with
     ``health_retry_delays`` between the probes, and only a healthy server gets the request again,
-    after the next of ``retry_delays``. Usable from any number of loops, threads and processes;
+    after the next of ``retry_delays``. A server that has answered before is probed for
+    ``reconnect_timeout`` seconds. Usable from any number of loops, threads and processes;
     picklable, without its connections.
     """
 
@@ -104,6 +109,7 @@ class Transport:
         *,
         retry_delays: Sequence[float],
         health_retry_delays: Sequence[float],
+        reconnect_timeout: float = 0.0,
         request_timeout: float,
         connection_timeout: float,
         auth_token: str | None,
@@ -111,9 +117,11 @@ class Transport:
         self.address = address.rstrip("/")
         self.retry_delays = tuple(retry_delays)
         self.health_retry_delays = tuple(health_retry_delays)
+        self.reconnect_timeout = reconnect_timeout
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
         self.auth_token = auth_token
+        self._was_reached = False
         self.has_events = True
         """False once the server has refused the event stream: an older one lacks the route."""
         self._start_empty()
@@ -198,6 +206,7 @@ class Transport:
         while True:
             try:
                 content = await self._once(method, path, body, headers, params, extra_seconds)
+                self._was_reached = True
                 return Reply(content, len(failures) + 1)
             except RequestFailed as error:
                 if error.is_final:
@@ -264,7 +273,9 @@ class Transport:
 
         if not self.health_retry_delays:
             return True
-        for delay in (*self.health_retry_delays, None):
+        began = time.monotonic()
+        told = began + _SILENT_SECONDS
+        for delay in self._probe_delays(began):
             try:
                 async with self.session().get(self.url("/health")) as response:
                     if response.status == 200:
@@ -274,7 +285,21 @@ class Transport:
                 await asyncio.sleep(0)
             if delay is not None:
                 await asyncio.sleep(delay)
+            if time.monotonic() > told:
+                told += _REMIND_SECONDS
+                logger.warning(
+                    "Waiting for the store server at %s, for at most %d s",
+                    self.address,
+                    self.reconnect_timeout,
+                )
         return False
+
+    def _probe_delays(self, began: float) -> Iterator[float | None]:
+        """Yield the pauses after the probes of a lost server; None after the last one."""
+        yield from self.health_retry_delays
+        while self._was_reached and time.monotonic() - began < self.reconnect_timeout:
+            yield _PROBE_SECONDS
+        yield None
 
     # -- connections -----------------------------------------------------------------------------
 

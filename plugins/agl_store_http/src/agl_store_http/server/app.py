@@ -35,6 +35,7 @@ from agl_serving import (
     TokenVerifier,
 )
 from agl_store_http.server.api import HOT_ENDPOINTS, ROUTES
+from agl_store_http.server.database_health import DatabaseHealth
 from agl_store_http.server.failures import failure
 from agl_store_http.server.hot_routes import HotRoutes
 from agl_store_http.server.measured import measured
@@ -106,6 +107,7 @@ class StoreApp:
         self.undelivered: dict[str, Reply] = {}
         """Claims that a worker whose client sends no keys did not get, by worker id."""
         self.issued = IssuedIds()
+        self.database = DatabaseHealth(store)
         self._guard = (
             None
             if self.tokens is not None

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final
 
-from fastapi import Response
+from fastapi import Request, Response
 from pydantic_core import to_json
 
 from agl_core.store import LightningStore, StoreEvent
@@ -27,8 +27,15 @@ router = new_router("meta")
 _KEEP_ALIVE_SECONDS: Final = 15.0
 
 
-@router.get("/health", summary="Whether the server answers", **answers(200, Health))
-async def health() -> Reply:
+@router.get(
+    "/health",
+    summary="Whether the server and its database answer; with `live=true`, the server alone",
+    **answers(200, Health),
+)
+async def health(request: Request, live: bool = False) -> Reply:
+    problem = None if live else await request.app.state.store_app.database.problem()
+    if problem is not None:
+        return Reply(to_json({"status": "unavailable", "detail": problem}), 503)
     return Reply(b'{"status":"ok"}')
 
 

@@ -13,6 +13,7 @@
     ├── StoreDataError                    (RuntimeError)
     ├── PermissionDeniedError             (PermissionError)
     ├── RunEndedError                     (RuntimeError)
+    ├── RunInUseError                     (RuntimeError)
     ├── RunFailedError                    (RuntimeError)
     ├── AgentError                        (RuntimeError)
     │   ├── AgentCancelledError
@@ -73,6 +74,7 @@ __all__ = [
     "RolloutNotFoundError",
     "RunEndedError",
     "RunFailedError",
+    "RunInUseError",
     "SpansEvictedError",
     "StoreDataError",
     "StoreUnavailableError",
@@ -133,6 +135,10 @@ class PermissionDeniedError(AglError, PermissionError):
 
 class RunEndedError(AglError, RuntimeError):
     """The run has ended: the runner that requested a rollout will get no more."""
+
+
+class RunInUseError(AglError, RuntimeError):
+    """Another process leads the run; two would each do and train on half of its rollouts."""
 
 
 class RunFailedError(AglError, RuntimeError):

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from agl_core.algorithm._lease import Lease
 from agl_core.errors import InvalidArgumentError
 from agl_core.lifecycle import is_abandoned, was_interrupted
 from agl_core.store import current_request_key
@@ -63,8 +64,8 @@ of the loss."""
 class Run:
     """One run of an algorithm; a run without a name works the same but stores nothing.
 
-    Used by one algorithm on one event loop. Two processes must not run the same name at the same
-    time.
+    Used by one algorithm on one event loop. Of two processes on a shared store only one can run a
+    name at a time: it holds a lease, and stops once another process has taken that over.
 
     Args:
         store: Keeps the run's state and rollouts.
@@ -103,13 +104,21 @@ class Run:
         self._signs: dict[str, tuple[tuple[object, ...], float]] = {}
         """By rollout: the last signs of life, and the monotonic time at which they were new."""
         self._looked = time.monotonic()
+        shared = bool(name) and store.capabilities.get("zero_copy")
+        self._lease = Lease(store, name) if shared else None
 
     @classmethod
     async def open(cls, store: LightningStore, name: str = "") -> Run:
-        """Begin a run, or resume the run of this name."""
+        """Begin a run, or resume the run of this name.
+
+        Raises:
+            RunInUseError: Another process leads the run.
+        """
         run = cls(store, name)
         if not name:
             return run
+        if run._lease is not None:
+            await run._lease.take()
         snapshot = await store.get_resources_by_id(_PREFIX + name)
         checkpoint = None if snapshot is None else snapshot.resources.get(_KEY)
         if snapshot is None or not isinstance(checkpoint, Checkpoint):
@@ -156,9 +165,12 @@ class Run:
         latest = await self._store.get_latest_resources() if self.name else None
         self.finished = True
         await self._write(None if latest is None else latest.resources_id)
+        if self._lease is not None:
+            await self._lease.release()
 
     async def _write(self, resources_id: str | None = None) -> None:
         if self.name:
+            await self._check_lease()
             checkpoint = Checkpoint(
                 state=self.state,
                 metrics=self.metrics,
@@ -167,6 +179,10 @@ class Run:
             )
             stored = await self._store.update_resources(_PREFIX + self.name, {_KEY: checkpoint})
             self._began = stored.create_time
+
+    async def _check_lease(self) -> None:
+        if self._lease is not None:
+            await self._lease.check()
 
     async def put_resources(self, name: str, resources: NamedResources) -> str:
         """Store a snapshot of this run as the latest; do nothing if it is already the latest.
@@ -178,6 +194,7 @@ class Run:
         Returns:
             The snapshot's id.
         """
+        await self._check_lease()
         if not self.name:
             return (await self._store.add_resources(resources)).resources_id
         resources_id = f"{self.name}/{name}"
@@ -202,6 +219,7 @@ class Run:
             InvalidArgumentError: The batch has no name, or this process has enqueued these tasks
                 before.
         """
+        await self._check_lease()
         if not self.name:
             return list(await self._store.enqueue_many_rollouts(requests))
         if not batch:
@@ -257,6 +275,7 @@ class Run:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         settled: dict[str, Rollout] = {}
         while True:
+            await self._check_lease()
             pending = [name for name in rollout_ids if name not in settled]
             began = time.monotonic()
             patience = max(0.0, min(deadline - began, self.look_seconds))

@@ -1,0 +1,120 @@
+"""Two processes on one run: one leads it, and the other is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl_core.algorithm import Run, _lease
+from agl_core.errors import RunInUseError
+from agl_core.types import EnqueueRolloutRequest
+
+sqlite = pytest.importorskip("agl_store_sqlite")
+
+LEADER = """
+import asyncio, sys
+from agl_core.algorithm import Run
+from agl_store_sqlite import SqliteLightningStore
+
+async def main():
+    run = await Run.open(SqliteLightningStore(sys.argv[1]), "night")
+    print("leads", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Any:
+    store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def leader(tmp_path: Path, store: Any) -> Any:
+    command = [sys.executable, "-c", LEADER, str(tmp_path / "runs.db")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"leads\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+async def test_the_second_process_is_refused(store, leader):
+    started = time.monotonic()
+    with pytest.raises(RunInUseError, match=f"led by process {leader.pid}"):
+        await Run.open(store, "night")
+    assert time.monotonic() - started < 15
+    other = await Run.open(store, "day")
+    await other.finish()
+
+
+async def test_a_killed_process_is_followed_at_once(store, leader):
+    leader.kill()
+    leader.wait()
+    started = time.monotonic()
+    run = await Run.open(store, "night")
+    assert time.monotonic() - started < 3
+    await run.finish()
+
+
+async def test_a_dead_process_elsewhere_is_waited_for(store, leader, monkeypatch):
+    monkeypatch.setattr(_lease, "LEASE_SECONDS", 1.5)
+    monkeypatch.setattr(_lease, "_may_take", lambda held: held["process"] is None)
+    leader.kill()
+    leader.wait()
+    run = await Run.open(store, "night")
+    await run.finish()
+
+
+async def test_a_finished_run_lets_go(store, monkeypatch):
+    run = await Run.open(store, "night")
+    await run.finish()
+    monkeypatch.setattr(_lease, "_PROCESS", "another")
+    started = time.monotonic()
+    await (await Run.open(store, "night")).finish()
+    assert time.monotonic() - started < 3
+
+
+async def test_of_many_at_once_one_leads(store, monkeypatch):
+    """Each with the key of the same term; the store executes the first."""
+    leases = [_lease.Lease(store, "night") for _ in range(8)]
+    taken: list[bool] = []
+    for number, lease in enumerate(leases):
+        monkeypatch.setattr(_lease, "_PROCESS", f"process {number}")
+        taken.append(await lease._write_first(0))
+    assert taken == [True] + [False] * 7
+
+
+async def test_a_process_that_was_stopped_finds_its_successor(store, monkeypatch):
+    old = await Run.open(store, "night")
+    await old.save({"step": 1})
+    monkeypatch.setattr(_lease, "_PROCESS", "another")
+    monkeypatch.setattr(_lease, "_may_take", lambda held: True)
+    new = await Run.open(store, "night")
+    await new.save({"step": 2})
+    monkeypatch.undo()
+    assert old._lease is not None
+    old._lease._checked -= 60
+    request = [EnqueueRolloutRequest(input=1)]
+    for write in (old.save({"step": 0}), old.enqueue(request, batch="b"), old.finish()):
+        with pytest.raises(RunInUseError):
+            await write
+    assert (await store.query_rollouts()).total == 0
+    checkpoint = (await store.get_resources_by_id("run:night")).resources["checkpoint"]
+    assert checkpoint.state == {"step": 2}
+    for run in (old, new):
+        assert run._lease is not None
+        if run._lease._renewing is not None:
+            run._lease._renewing.cancel()
+    await asyncio.sleep(0)

@@ -45,6 +45,7 @@ class StoreSubject:
         self.store = InMemoryLightningStore(scan_debounce_seconds=0)
         self.now = 0.0
         self.patch.setattr(time, "time", lambda: self.now)
+        self.patch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
 
     def enqueue(self, config: RolloutConfig) -> str:
         return at_once(self.store.enqueue_rollout("task", config=config)).rollout_id

@@ -12,12 +12,12 @@ from agl_core.types import RolloutConfig
 
 
 class Clocks:
-    """Both clocks of a process; ``time.time`` may be set, ``time.monotonic`` only goes on."""
+    """Both clocks of a process; ``time.time`` may be set, the other only goes on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall, self.steady = 1_000_000.0, 5_000.0
         monkeypatch.setattr(time, "time", lambda: self.wall)
-        monkeypatch.setattr(time, "monotonic", lambda: self.steady)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: int(self.steady * 1e9))
 
     def go(self, seconds: float, jump: float = 0.0) -> None:
         self.wall += seconds + jump

@@ -14,6 +14,8 @@ __all__ = ["Clock", "agl_clock"]
 class Clock:
     """Replaces :func:`time.time`; it moves only by :meth:`advance`.
 
+    :func:`time.monotonic_ns` moves along: time passes, and nobody sets a clock.
+
     Attributes:
         now: Epoch seconds that every caller of ``time.time`` sees.
     """
@@ -30,6 +32,7 @@ class Clock:
         """Replace ``time.time`` in this process while the context is open."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time", lambda: self.now)
+            patch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
             yield self
 
 

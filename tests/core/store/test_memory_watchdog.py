@@ -19,12 +19,16 @@ class Times:
         self.now = 1000.0
         patch.setattr("agl_core.store._engine.time", self)
         patch.setattr("agl_core.store._watchdog.time", self)
+        patch.setattr("agl_core.store._clock.time", self)
 
     def time(self) -> float:
         return self.now
 
     def monotonic(self) -> float:
         return self.now
+
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
 
 
 @pytest.fixture

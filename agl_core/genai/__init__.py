@@ -1,19 +1,41 @@
-"""The wire vocabulary of model APIs, shared by tracers, adapters, proxies and model servers.
+"""Model protocols: what the APIs of models speak, for tracers, adapters, proxies and servers.
 
-This package handles HTTP bodies and paths; it does not use stores, tracers or OpenTelemetry spans:
+Each protocol is a folder (:mod:`~agl_core.genai.chat`, :mod:`~agl_core.genai.completions`,
+:mod:`~agl_core.genai.responses`, :mod:`~agl_core.genai.messages`,
+:mod:`~agl_core.genai.embeddings`) behind one object, :class:`ModelProtocol`: its path, its
+requests and responses as chat, its streams, errors, records and extra fields. A protocol is added
+as a folder and a name in :data:`Protocol`; other code asks :func:`get_protocol`.
 
-* protocols: which API a path belongs to (:data:`Protocol`, :func:`parse_path`);
+Shared by all protocols:
+
 * wire format: JSON and server-sent events as bytes (:func:`loads`, :func:`dumps`,
   :class:`SseSplitter`);
-* attributes: requests and responses in OpenTelemetry's GenAI conventions
-  (:func:`request_attributes`, :func:`response_attributes`), and calls of other protocols read as
-  chat for them (:func:`request_as_chat`, :func:`response_as_chat`);
-* :mod:`agl_core.genai.streams`: a stream's events assembled into one response.
+* translation between protocols, through chat (:func:`translate_request`,
+  :func:`stream_translator`);
+* attributes of spans in OpenTelemetry's GenAI conventions (:func:`request_attributes`,
+  :func:`response_attributes`).
+
+The package handles HTTP bodies and paths; it does not use stores, tracers or OpenTelemetry spans.
 """
 
 from typing import TYPE_CHECKING
 
-from agl_core.genai._protocols import ENDPOINTS, PROTOCOLS, Protocol, Route, parse_path
+from agl_core.genai._errors import (
+    MALFORMED,
+    CodecError,
+)
+from agl_core.genai._extra import (
+    NO_EXTRA_FIELDS,
+    ExtraFields,
+)
+from agl_core.genai._protocols import (
+    PROTOCOLS,
+    ModelProtocol,
+    Protocol,
+    Route,
+    get_protocol,
+    parse_path,
+)
 from agl_core.genai._wire import (
     DONE,
     Json,
@@ -27,7 +49,6 @@ from agl_core.genai._wire import (
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from agl_core.genai._as_chat import request_as_chat, response_as_chat
     from agl_core.genai._attributes import (
         input_messages,
         message_parts,
@@ -37,28 +58,53 @@ if TYPE_CHECKING:
         usage_attributes,
         without_secrets,
     )
+    from agl_core.genai._streams import (
+        Assembler,
+        StreamTranslator,
+        error_of,
+    )
+    from agl_core.genai._translation import (
+        can_translate,
+        lost_in_request,
+        lost_in_response,
+        stream_translator,
+        translate_request,
+        translate_response,
+    )
 
 __all__ = [
     "DONE",
-    "ENDPOINTS",
+    "MALFORMED",
+    "NO_EXTRA_FIELDS",
     "PROTOCOLS",
+    "Assembler",
+    "CodecError",
+    "ExtraFields",
     "Json",
+    "ModelProtocol",
     "Protocol",
     "Route",
     "ServerSentEvent",
     "SseSplitter",
+    "StreamTranslator",
+    "can_translate",
     "dumps",
+    "error_of",
     "event_bytes",
+    "get_protocol",
     "input_messages",
     "loads",
+    "lost_in_request",
+    "lost_in_response",
     "message_parts",
     "named_event",
     "output_messages",
     "parse_path",
-    "request_as_chat",
     "request_attributes",
-    "response_as_chat",
     "response_attributes",
+    "stream_translator",
+    "translate_request",
+    "translate_response",
     "usage_attributes",
     "without_secrets",
 ]
@@ -66,13 +112,20 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Assembler": "agl_core.genai._streams",
+        "StreamTranslator": "agl_core.genai._streams",
+        "can_translate": "agl_core.genai._translation",
+        "error_of": "agl_core.genai._streams",
         "input_messages": "agl_core.genai._attributes",
+        "lost_in_request": "agl_core.genai._translation",
+        "lost_in_response": "agl_core.genai._translation",
         "message_parts": "agl_core.genai._attributes",
         "output_messages": "agl_core.genai._attributes",
-        "request_as_chat": "agl_core.genai._as_chat",
         "request_attributes": "agl_core.genai._attributes",
-        "response_as_chat": "agl_core.genai._as_chat",
         "response_attributes": "agl_core.genai._attributes",
+        "stream_translator": "agl_core.genai._translation",
+        "translate_request": "agl_core.genai._translation",
+        "translate_response": "agl_core.genai._translation",
         "usage_attributes": "agl_core.genai._attributes",
         "without_secrets": "agl_core.genai._attributes",
     },

@@ -8,8 +8,7 @@ from typing import Any, Final, cast
 from opentelemetry import trace
 
 from agl_core import genai
-from agl_core.genai import Json, Protocol, SseSplitter, dumps, loads
-from agl_core.genai.streams import assembler_for
+from agl_core.genai import Json, Protocol, SseSplitter, dumps, get_protocol, loads
 
 RECORDED_CLIENTS: Final = frozenset({"openai", "anthropic"})
 """Names of the client libraries whose calls are recorded."""
@@ -34,7 +33,7 @@ class CallWriter:
 
     def request_attributes(self, protocol: Protocol, request: Json) -> Json:
         """Return the attributes of a request. Called in the exporter's thread."""
-        chat = genai.request_as_chat(protocol, request)
+        chat = get_protocol(protocol).recorded_request(request)
         attributes = genai.request_attributes(chat)
         attributes["gen_ai.request.stream"] = bool(request.get("stream"))
         attributes["gen_ai.input.messages"] = dumps(genai.input_messages(chat)).decode()
@@ -46,7 +45,7 @@ class CallWriter:
         """Return the attributes of a response, which is partial if the agent did not read all of
         a stream. Called in the exporter's thread.
         """
-        return genai.response_attributes(genai.response_as_chat(protocol, response))
+        return genai.response_attributes(get_protocol(protocol).recorded_response(response))
 
     def ended(self, span: trace.Span, protocol: Protocol, body: bytes) -> None:
         """Add to a span that is about to end, or make spans below it. Called in the agent's thread.
@@ -66,7 +65,7 @@ def read_body(protocol: Protocol, body: bytes) -> tuple[Json, str | None]:
     """
     if body.lstrip()[:1] == b"{":
         return loads(body), None
-    assembler = assembler_for(protocol)
+    assembler = get_protocol(protocol).assembler()
     for event in SseSplitter().feed(body + b"\n\n"):
         if not event.data or event.data.startswith(b"[DONE]"):
             continue

@@ -14,7 +14,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
-from agl_core.genai import Json, Protocol, loads, parse_path
+from agl_core.genai import Json, Protocol, get_protocol, loads, parse_path
 from agl_core.otel import get_tracer, record_failure, set_attributes_later
 from agl_core.otel._provider import without_spans_of
 from agl_core.tracer._active import get_active_tracer
@@ -40,13 +40,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_NAMES: Final[Mapping[Protocol, tuple[str, str]]] = {
-    "chat": ("openai.chat.completion", "chat"),
-    "completions": ("openai.completion", "text_completion"),
-    "responses": ("openai.responses.create", "chat"),
-    "messages": ("anthropic.messages.create", "chat"),
-}
-"""Name and operation of the spans."""
 _OWN_SCOPES: Final = frozenset({"com.anthropic.sdk.python"})
 """Scopes of the spans with which a client records its calls itself, without the messages."""
 _CALL: Final = otel_context.create_key("agl-model-call")
@@ -138,7 +131,9 @@ def _start(client: Any, options: Any, library: str) -> AbstractContextManager[No
         return None
     try:
         protocol = parse_path(urlsplit(str(options.url)).path).protocol
-        if protocol not in _NAMES or options.method.lower() != "post":
+        if protocol is None or options.method.lower() != "post":
+            return None
+        if get_protocol(protocol).client_span is None:
             return None
         if not writer.proxied and _is_proxied(client):
             _add_traceparent(options, trace.get_current_span(live_context()))
@@ -185,7 +180,7 @@ class _Call(AbstractContextManager[None]):
         client: Any,
         options: Any,
     ) -> None:
-        name, operation = _NAMES[protocol]
+        spoken = get_protocol(protocol)
         self._recording = recording
         self._writer = writer
         self._protocol: Protocol = protocol
@@ -197,10 +192,10 @@ class _Call(AbstractContextManager[None]):
         self._ended = False
         self._outer = otel_context.get_current()
         self._span = get_tracer().start_span(
-            name,
+            spoken.client_span or protocol,
             live_context(),
             kind=trace.SpanKind.CLIENT,
-            attributes={"gen_ai.operation.name": operation, "gen_ai.provider.name": library},
+            attributes={"gen_ai.operation.name": spoken.operation, "gen_ai.provider.name": library},
         )
         if _is_proxied(client):  # as a child, the proxy's span counts once with this one
             _add_traceparent(options, self._span)

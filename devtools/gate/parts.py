@@ -40,7 +40,7 @@ class Part:
     """A package, an example or a folder of tools, with its tests.
 
     Attributes:
-        name: The module of a package, or the folder's name: ``agl_codec``, ``examples/sql_agent``.
+        name: The module of a package, or the folder's name: ``agl_judge``, ``examples/sql_agent``.
         places: Beginnings of the paths of its files.
         requires: Names of the packages that it requires, directly or not.
         package: The package; None for another part.

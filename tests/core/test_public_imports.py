@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 import agl_core
+from agl_core.genai import PROTOCOLS
 from tests.tables import check_each
 
 ROOT = Path(agl_core.__file__).parents[1]
 PUBLIC = {"env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv"}
 """Top-level modules of the core that are public without an export."""
 PACKAGES = {path.parent.name for path in (ROOT / "agl_core").glob("*/__init__.py")}
-SUBPACKAGE = "agl_core.genai.streams"
-"""The one public package inside a package of the core."""
+FOLDERS = {f"agl_core.genai.{name}" for name in PROTOCOLS}
+"""Packages inside a package of the core: one per model protocol, reached by ``get_protocol``."""
 
 pytestmark = pytest.mark.skipif(not (ROOT / "plugins").is_dir(), reason="needs the repository")
 
@@ -54,7 +55,7 @@ def test_plugins_import_no_private_module_of_the_core():
 
 
 def test_plugins_import_from_packages_of_the_core_and_not_from_modules_in_them():
-    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC} | {"agl_core", SUBPACKAGE}
+    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC} | {"agl_core"}
     others = {
         f"{file.relative_to(ROOT)}: {module}"
         for file in sources()
@@ -75,7 +76,7 @@ def test_other_modules_of_the_core_are_private_by_name():
         if "._" not in name.removesuffix(".__init__").removesuffix(".__main__")
     }
     allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC}
-    assert public == {*allowed, "agl_core", "agl_core.cli.__main__", SUBPACKAGE}
+    assert public == {*allowed, "agl_core", "agl_core.cli.__main__", *FOLDERS}
 
 
 def test_packages_say_what_is_public():

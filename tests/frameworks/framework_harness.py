@@ -16,9 +16,9 @@ from typing import Any, Final
 from framework_agents.tools import MODEL, WEATHER
 
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
-from agl_codec import translate_request
 from agl_core import semconv
 from agl_core.emitter import emit_reward
+from agl_core.genai import translate_request
 from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import Span

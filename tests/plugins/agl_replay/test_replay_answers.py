@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_codec import translate_response
 from agl_core import genai
-from agl_core.genai import Protocol, SseSplitter, loads
-from agl_core.genai.streams import assembler_for
+from agl_core.genai import Protocol, SseSplitter, get_protocol, loads, translate_response
 from agl_replay.answers import answer_body, answer_chunks
 
 ASKED = {"logprobs": True, "return_token_ids": True, "stream_options": {"include_usage": True}}
@@ -71,7 +69,7 @@ def parsed(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def assembled(protocol: Protocol, chunks: list[bytes]) -> dict[str, Any]:
-    assembler = assembler_for(protocol)
+    assembler = get_protocol(protocol).assembler()
     for event in SseSplitter().feed(b"".join(chunks)):
         if event.data != b"[DONE]":
             assembler.feed(loads(event.data))

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SECONDS_TO_GREEN = 60.0
 PACKAGES = (
     *("agl_adapters", "agl_doctor", "agl_serving", "agl_store_http", "agl_testing"),
-    *("agl_codec", "agl_proxy_direct"),
+    "agl_proxy_direct",
 )
 """agl-testing and the packages of this repository that it or a new package requires."""
 

@@ -10,25 +10,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from agl_codec import MALFORMED
 from agl_core import genai, semconv
-from agl_core.genai import Json, Protocol, dumps
+from agl_core.genai import MALFORMED, Json, Protocol, dumps, get_protocol
 from agl_core.ids import new_span_id, new_trace_id
 from agl_core.store import MAX_SPAN_ATTRIBUTES
 
 __all__ = ["CallRecord", "parse_traceparent", "span_fields"]
 
-_OPERATIONS: Final[Mapping[Protocol, str]] = {
-    "chat": "chat",
-    "responses": "chat",
-    "messages": "chat",
-    "completions": "text_completion",
-    "embeddings": "embeddings",
-}
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _LARGEST: Final = 2**63 - 1
 """OpenTelemetry's integers are signed and have 64 bits."""
@@ -142,7 +133,7 @@ def _call_attributes(record: CallRecord) -> Json:
     }
     if record.protocol is not None:
         attributes["agl.proxy.protocol"] = record.protocol
-        attributes["gen_ai.operation.name"] = _OPERATIONS[record.protocol]
+        attributes["gen_ai.operation.name"] = get_protocol(record.protocol).operation
     if record.lost:
         attributes["agl.proxy.lost"] = record.lost
     if record.end_version != record.version:

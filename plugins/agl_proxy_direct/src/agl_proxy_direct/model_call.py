@@ -19,20 +19,26 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final, cast
 
-from agl_codec import (
+from agl_core.genai import (
     MALFORMED,
-    TRANSLATABLE,
     CodecError,
+    ExtraFields,
+    Json,
+    Protocol,
+    can_translate,
+    dumps,
+    get_protocol,
+    loads,
     lost_in_request,
     lost_in_response,
     translate_request,
     translate_response,
+    without_secrets,
 )
-from agl_core.genai import ENDPOINTS, Json, Protocol, dumps, loads, without_secrets
 from agl_proxy_direct.balancer import Member
 from agl_proxy_direct.errors import CallError, translate_error
 from agl_proxy_direct.exchange import Exchange
-from agl_proxy_direct.extra_fields import ExtraFields, complete_request
+from agl_proxy_direct.extra_fields import complete_request
 from agl_proxy_direct.redaction import send
 from agl_proxy_direct.relay import StreamRelay
 from agl_proxy_direct.upstream import UpstreamError, UpstreamRequest, UpstreamResponse
@@ -130,7 +136,7 @@ class ModelCallExchange(Exchange):
 
     def _to_chat(self, request: Json) -> Json:
         """Return the request as the span records it: in the chat protocol."""
-        if self._protocol not in ("responses", "messages"):
+        if not get_protocol(self._protocol).translatable:
             return request
         try:
             return translate_request(self._protocol, "chat", request)
@@ -165,7 +171,7 @@ class ModelCallExchange(Exchange):
             raise CallError(400, str(error), "not_translatable") from None
         sent = UpstreamRequest(
             backend,
-            ENDPOINTS[target],
+            get_protocol(target).endpoint,
             target,
             body,
             self._headers,
@@ -195,7 +201,7 @@ class ModelCallExchange(Exchange):
         if self._protocol in spoken:
             return self._protocol
         for protocol in spoken:
-            if {protocol, self._protocol} <= TRANSLATABLE:
+            if can_translate(self._protocol, protocol):
                 return protocol
         raise CallError(
             400,
@@ -293,7 +299,7 @@ class ModelCallExchange(Exchange):
         record.end_version = member.version
         if target != self._protocol:
             record.lost = sorted({*record.lost, *lost_in_response(target, self._protocol, answer)})
-        if target in ("responses", "messages"):
+        if get_protocol(target).translatable and target != "chat":
             try:
                 record.response = translate_response(target, "chat", answer)
             except CodecError as error:

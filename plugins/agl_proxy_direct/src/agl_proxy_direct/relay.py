@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from agl_codec import StreamTranslator, stream_translator
-from agl_core.genai import DONE, Json, Protocol, SseSplitter, dumps, event_bytes, loads, named_event
-from agl_core.genai.streams import assembler_for
-from agl_proxy_direct.extra_fields import ExtraFields
+from agl_core.genai import (
+    ExtraFields,
+    Json,
+    Protocol,
+    SseSplitter,
+    StreamTranslator,
+    dumps,
+    get_protocol,
+    loads,
+    stream_translator,
+)
 
 __all__ = ["StreamRelay"]
 
@@ -38,14 +45,13 @@ class StreamRelay:
         self, source: Protocol, target: Protocol, extra: ExtraFields, request: Json
     ) -> None:
         choices = request.get("n")
-        self.assembler = assembler_for(source, choices if isinstance(choices, int) else 1)
+        self.assembler = get_protocol(source).assembler(choices if isinstance(choices, int) else 1)
         self.events = 0
         self.complete = False
         self._extra = extra
         self._splitter = SseSplitter(_MAX_EVENT_BYTES)
         self._translator: StreamTranslator | None = None
-        self._write = event_bytes if target in ("chat", "completions") else named_event
-        self._done = DONE if target in ("chat", "completions") else b""
+        self._target = get_protocol(target)
         if source != target:
             options: Any = request.get("stream_options")
             usage = isinstance(options, dict) and bool(cast("Json", options).get("include_usage"))
@@ -83,15 +89,15 @@ class StreamRelay:
     def close(self) -> bytes:
         """Return the held bytes; called when the backend has ended the stream."""
         if self._translator is not None:
-            self._held += [self._write(event) for event in self._translator.close()]
-            self._held.append(self._done)
+            self._held += [self._target.event(event) for event in self._translator.close()]
+            self._held.append(self._target.stream_end)
         self._held.append(self._splitter.close())
         held, self._held = self._held, []
         return b"".join(held)
 
     def _outgoing(self, event: Json, raw: bytes) -> list[bytes]:
         if self._translator is not None:
-            return [self._write(made) for made in self._translator.feed(event)]
+            return [self._target.event(made) for made in self._translator.feed(event)]
         if not self._extra:
             return [raw]
         if self._extra.strip(event):

@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from agl_codec import stream_translator, translate_response
-from agl_core.genai import DONE, Json, Protocol, dumps, event_bytes, loads, named_event
+from agl_core.genai import (
+    Json,
+    Protocol,
+    dumps,
+    get_protocol,
+    loads,
+    stream_translator,
+    translate_response,
+)
 from agl_core.ids import generate_id
 
 __all__ = ["answer_body", "answer_chunks"]
@@ -50,14 +57,16 @@ def answer_chunks(
     if not whole:
         # What follows the last piece of a choice says that the choice is complete.
         events = [event for event in events if not _is_end(event)]
+    spoken = get_protocol(protocol)
     if protocol in ("chat", "completions"):
         options = request.get("stream_options") or {}
         if not options.get("include_usage"):
             events = [event for event in events if event["choices"]]
-        return [*map(event_bytes, events), *([DONE] if whole else [])]
-    translator = stream_translator("chat", protocol, usage=True)
-    made = [out for event in events for out in translator.feed(event)]
-    return [named_event(event) for event in [*made, *(translator.close() if whole else [])]]
+    else:
+        translator = stream_translator("chat", protocol, usage=True)
+        events = [out for event in events for out in translator.feed(event)]
+        events += translator.close() if whole else []
+    return [*map(spoken.event, events), *([spoken.stream_end] if whole else [])]
 
 
 # -- the answer ------------------------------------------------------------------------------------

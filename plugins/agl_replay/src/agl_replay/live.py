@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from agl_core.genai import Protocol
+from agl_core.genai import Protocol, get_protocol
 from agl_core.types import LLM, NamedResources
 from agl_proxy_direct import Backend
 
@@ -44,7 +44,7 @@ class LiveModels:
 
     def backend(self, model: str, protocol: Protocol) -> Backend:
         """Return the server of a call; it gets the call as the agent made it."""
-        anthropic = protocol == "messages"
+        anthropic = get_protocol(protocol).client == "anthropic"
         found = self._by_model.get(model) or self._by_client[anthropic]
         base = found.url.rstrip("/")
         return Backend(

@@ -12,7 +12,7 @@ from agl_core import semconv
 from agl_core.adapter import read_reward
 from agl_core.emitter import by_authority
 from agl_core.errors import AglError, AttemptNotFoundError, RolloutNotFoundError
-from agl_core.genai import PROTOCOLS, Json, Protocol, loads
+from agl_core.genai import PROTOCOLS, Json, Protocol, get_protocol, loads
 from agl_core.store import LightningStore
 from agl_core.types import Attempt, NamedResources, Rollout, Span
 from agl_replay.requests import Recorder, recorded_request
@@ -27,13 +27,6 @@ __all__ = [
 
 _PROTOCOL: Final = "agl.proxy.protocol"
 _BACKEND_PROTOCOL: Final = "agl.proxy.backend_protocol"
-_BY_NAME: Final[Mapping[str, Protocol]] = {
-    "openai.chat.completion": "chat",
-    "openai.completion": "completions",
-    "openai.responses.create": "responses",
-    "anthropic.messages.create": "messages",
-}
-"""Protocol by the name of a span of the default tracer."""
 
 
 class NotReplayableError(AglError, ValueError):
@@ -236,7 +229,9 @@ def _protocol(span: Span) -> tuple[Protocol, Recorder] | None:
     proxied = span.attributes.get(_PROTOCOL)
     if proxied in PROTOCOLS:
         return cast("Protocol", proxied), "proxy"
-    by_name = _BY_NAME.get(span.name)
-    if by_name is None or "gen_ai.input.messages" not in span.attributes:
+    if "gen_ai.input.messages" not in span.attributes:
         return None
-    return by_name, "tracer"
+    for name in PROTOCOLS:
+        if get_protocol(name).client_span == span.name:
+            return name, "tracer"
+    return None

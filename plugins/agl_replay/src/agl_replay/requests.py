@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
-from agl_codec import CodecError, translate_request
 from agl_core import genai
-from agl_core.genai import Json, Protocol
+from agl_core.genai import CodecError, Json, Protocol, get_protocol, translate_request
 
 __all__ = ["Recorder", "canonical_request", "recorded_request"]
 
@@ -32,8 +31,8 @@ _RAW: Final = "agl.proxy.raw_request"
 def canonical_request(recorder: Recorder, protocol: Protocol, request: Mapping[str, Any]) -> Json:
     """Return a request of an agent for a comparison with :func:`recorded_request`."""
     body: Json = dict(request)
-    if recorder == "tracer" or protocol not in ("responses", "messages"):
-        chat = genai.request_as_chat(protocol, body)
+    if recorder == "tracer" or not get_protocol(protocol).translatable:
+        chat = get_protocol(protocol).recorded_request(body)
     else:
         try:
             chat = translate_request(protocol, "chat", body)

@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from agl_codec import CodecError
 from agl_core import semconv
-from agl_core.genai import Json, dumps, loads
+from agl_core.genai import CodecError, Json, dumps, loads
 from agl_proxy_direct import (
     Backend,
     HttpUpstream,

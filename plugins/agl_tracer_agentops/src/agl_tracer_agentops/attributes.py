@@ -11,10 +11,12 @@ import json
 from typing import Any, Final
 
 from agl_core import genai
-from agl_core.genai import Json, Protocol
+from agl_core.genai import Json, Protocol, get_protocol
 
 __all__ = ["request_attributes", "response_attributes", "tool_calls"]
 
+_SYSTEMS: Final = {"anthropic": "Anthropic", "openai": "OpenAI"}
+"""AgentOps' names of the providers, by the client's library."""
 _ELSEWHERE: Final = frozenset(
     {
         "messages",
@@ -36,10 +38,10 @@ def request_attributes(protocol: Protocol, request: Json) -> Json:
         protocol: Protocol of the request.
         request: The request as JSON.
     """
-    chat = genai.request_as_chat(protocol, request)
+    chat = get_protocol(protocol).recorded_request(request)
     attributes: Json = {
         "gen_ai.request.type": "chat",
-        "gen_ai.system": "Anthropic" if protocol == "messages" else "OpenAI",
+        "gen_ai.system": _SYSTEMS[get_protocol(protocol).client],
         "gen_ai.request.model": chat.get("model"),
         "gen_ai.request.streaming": bool(request.get("stream")),
     }

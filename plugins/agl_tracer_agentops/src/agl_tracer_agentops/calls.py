@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opentelemetry import trace
 
-from agl_core.genai import Json, Protocol, response_as_chat
+from agl_core.genai import Json, Protocol, get_protocol
 from agl_core.otel import get_tracer
 from agl_core.tracer import CallWriter, read_body
 from agl_tracer_agentops.attributes import request_attributes, response_attributes, tool_calls
@@ -25,7 +25,7 @@ class AgentOpsCallWriter(CallWriter):
         return request_attributes(protocol, request)
 
     def response_attributes(self, protocol: Protocol, response: Json) -> Json:
-        return response_attributes(response_as_chat(protocol, response))
+        return response_attributes(get_protocol(protocol).recorded_response(response))
 
     def ended(self, span: trace.Span, protocol: Protocol, body: bytes) -> None:
         """Make a span for each tool call of the response."""
@@ -33,7 +33,7 @@ class AgentOpsCallWriter(CallWriter):
             return
         response, _ = read_body(protocol, body)
         context = trace.set_span_in_context(span)
-        for call in tool_calls(response_as_chat(protocol, response)):
+        for call in tool_calls(get_protocol(protocol).recorded_response(response)):
             tool = {
                 "agentops.span.kind": "tool",
                 "tool.name": call["name"],

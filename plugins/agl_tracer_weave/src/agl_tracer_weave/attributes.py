@@ -7,9 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from agl_codec import CodecError, translate_request, translate_response
 from agl_core import semconv
-from agl_core.genai import Json, Protocol
+from agl_core.genai import CodecError, Json, Protocol, translate_request, translate_response
 from agl_core.otel import flatten_attributes
 from agl_core.tracer import to_jsonable
 from agl_tracer_weave.payload import response_to_jsonable

@@ -11,8 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
-from agl_core.genai import Json, Protocol, loads
-from agl_core.genai.streams import assembler_for
+from agl_core.genai import Json, Protocol, get_protocol, loads
 from agl_core.tracer import to_jsonable
 
 _logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class StreamRecord:
 
     def response(self) -> Json:
         """Return the response in its form without streaming; partial before the stream's end."""
-        assembler = assembler_for(self._protocol)
+        assembler = get_protocol(self._protocol).assembler()
         for event in self._events or _parsed(self._texts):
             assembler.feed(event)
         return assembler.result()

@@ -1,4 +1,4 @@
-"""The base class of stream assemblers."""
+"""Base classes of what reads streams: assemblers, and translators between protocols."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import cast
 
 from agl_core.genai._wire import Json
+
+__all__ = ["Assembler", "StreamTranslator", "error_of"]
 
 
 class Assembler(ABC):
@@ -29,6 +31,25 @@ class Assembler(ABC):
     @abstractmethod
     def result(self) -> Json:
         """Return the response without streaming; partial before the end."""
+
+
+class StreamTranslator(ABC):
+    """Translates the events of a stream, one at a time.
+
+    Args:
+        usage: Whether a chat stream that is the result ends with a chunk of usage.
+    """
+
+    def __init__(self, *, usage: bool = False) -> None:
+        self._usage = usage
+
+    @abstractmethod
+    def feed(self, event: Json) -> list[Json]:
+        """Return the translation of an event: any number of events."""
+
+    @abstractmethod
+    def close(self) -> list[Json]:
+        """Return the events that end the stream; none if the source was truncated."""
 
 
 def error_of(event: Json) -> str | None:

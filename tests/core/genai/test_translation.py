@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_codec import (
+from agl_core.genai import (
     CodecError,
+    Protocol,
+    dumps,
+    get_protocol,
     lost_in_request,
     lost_in_response,
     stream_translator,
     translate_request,
     translate_response,
 )
-from agl_core.genai import Protocol, dumps
-from agl_core.genai.streams import assembler_for
 
 OTHERS: tuple[Protocol, ...] = ("messages", "responses")
 
@@ -166,7 +167,7 @@ def through(events: list[dict[str, Any]], source: Protocol, target: Protocol) ->
 
 
 def assembled(events: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any]:
-    assembler = assembler_for(protocol)
+    assembler = get_protocol(protocol).assembler()
     for event in events:
         assembler.feed(event)
     assert assembler.finished and assembler.error is None
@@ -324,7 +325,7 @@ def test_vllms_stop_string_is_the_stop_sequence():
 @pytest.mark.parametrize("other", OTHERS)
 def test_an_error_within_a_stream_is_one_in_the_other(other: Protocol):
     made = through([{"error": {"message": "out of memory", "code": 500}}], "chat", other)
-    assembler = assembler_for(other)
+    assembler = get_protocol(other).assembler()
     for event in made:
         assembler.feed(event)
     assert assembler.error == "out of memory"
@@ -399,13 +400,13 @@ def test_signed_thoughts_survive_streams():
     ]
     to_chat = stream_translator("messages", "chat", usage=True)
     chunks = [made for event in events for made in to_chat.feed(event)] + to_chat.close()
-    whole = assembler_for("chat")
+    whole = get_protocol("chat").assembler()
     for chunk in chunks:
         whole.feed(chunk)
     expected = translate_response("messages", "chat", message)["choices"]
     assert whole.result()["choices"] == expected
     from_chat = stream_translator("chat", "messages")
-    again = assembler_for("messages")
+    again = get_protocol("messages").assembler()
     for event in [made for chunk in chunks for made in from_chat.feed(chunk)] + from_chat.close():
         again.feed(event)
     assert again.result()["content"] == message["content"]

@@ -10,27 +10,30 @@ unknown fields.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
-from agl_codec.base import CodecError
-from agl_codec.parts import (
+from agl_core.genai._errors import CodecError
+from agl_core.genai._parts import (
     as_list,
     as_part,
     copy_keys,
     data_url,
     object_at,
+    objects_in,
     parse_arguments,
     signed_blocks,
     simplify_content,
     split_data_url,
     text_of,
+    unsupported,
     write_arguments,
 )
-from agl_core.genai import Json
+from agl_core.genai._wire import Json
 
 __all__ = [
-    "UNSUPPORTED_BY_CHAT",
-    "messages_supports",
+    "lost_from_chat",
+    "lost_to_chat",
     "request_from_messages",
     "request_to_messages",
 ]
@@ -61,7 +64,7 @@ _NOT_FOR_CHAT: Final = frozenset(
         "tools",
     }
 )
-UNSUPPORTED_BY_CHAT: Final = ("context_management", "thinking")
+_UNSUPPORTED_BY_CHAT: Final = ("context_management", "thinking")
 """Parameters that change a response and have no equivalent in chat."""
 _ANTHROPIC_ONLY: Final = ("container", "mcp_servers")
 _CONVERTED: Final = frozenset(
@@ -272,11 +275,6 @@ def request_to_messages(request: Json) -> Json:
     return made
 
 
-def messages_supports(key: str) -> bool:
-    """Return whether Messages has an equivalent of a chat parameter."""
-    return key in _SAME or key in _CONVERTED
-
-
 def _append(messages: list[Json], message: Json) -> None:
     """Add a message; tool results and the user's next message become one message."""
     last = messages[-1] if messages else None
@@ -362,3 +360,30 @@ def _choice_from_chat(choice: Any) -> Json | None:
     if choice.get("type") != "function":
         raise CodecError(f"Messages has no equivalent of the tool choice {choice!r:.80}")
     return {"type": "tool", "name": choice["function"]["name"]}
+
+
+# -- what is lost ----------------------------------------------------------------------------------
+
+
+def lost_to_chat(request: Json) -> Iterator[str]:
+    """Yield the names of a Messages request's fields that chat does not have."""
+    yield from (key for key in _UNSUPPORTED_BY_CHAT if request.get(key) is not None)
+    if object_at(request, "output_config").get("effort") is not None:
+        yield "output_config.effort"
+    for message in as_list(request.get("messages")):
+        for block in objects_in(message.get("content")):
+            kind = block.get("type")
+            if kind == "tool_result" and block.get("is_error"):
+                yield "tool_result.is_error"
+            elif kind == "thinking" and block.get("signature"):
+                yield "thinking.signature"
+            elif kind == "redacted_thinking":
+                yield "redacted_thinking"
+
+
+def lost_from_chat(request: Json) -> Iterator[str]:
+    """Yield the names of a chat request's fields that Messages does not have."""
+    yield from unsupported(request, {*_SAME, *_CONVERTED})
+    for message in as_list(request.get("messages")):
+        if message.get("reasoning_content") and not signed_blocks(message):
+            yield "reasoning_content"  # Anthropic accepts only reasoning that it signed

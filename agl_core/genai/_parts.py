@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
 from typing import Any, Final, cast
 
-from agl_codec.base import CodecError
-from agl_core.genai import Json, dumps, loads
+from agl_core.genai._errors import CodecError
+from agl_core.genai._wire import Json, dumps, loads
 
 __all__ = [
     "as_list",
@@ -16,15 +17,19 @@ __all__ = [
     "first_choice",
     "is_signed",
     "object_at",
+    "objects_in",
     "parse_arguments",
     "signed_blocks",
     "simplify_content",
     "split_data_url",
     "text_of",
+    "unsupported",
     "write_arguments",
 ]
 
 _DATA_URL: Final = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
+_WITHOUT_EFFECT: Final = frozenset({"metadata", "n", "service_tier", "store", "stream_options"})
+"""Fields that do not change a response; leaving them out is not reported."""
 RAW_ARGUMENTS: Final = "__raw_arguments"
 """Key that holds arguments that are not a JSON object, in a protocol that requires one."""
 
@@ -126,3 +131,15 @@ def write_arguments(value: Any) -> str:
     if isinstance(value, dict) and set(cast("Json", value)) == {RAW_ARGUMENTS}:
         return str(cast("Json", value)[RAW_ARGUMENTS])
     return dumps({} if value is None else value).decode()
+
+
+def objects_in(content: Any) -> list[Json]:
+    """Return the parts of content that are objects, not text."""
+    return [part for part in as_list(content) if isinstance(part, dict)]
+
+
+def unsupported(request: Json, supported: Collection[str]) -> Iterator[str]:
+    """Yield the names of a request's fields that change a response and are not supported."""
+    for key, value in request.items():
+        if value not in (None, False) and key not in _WITHOUT_EFFECT and key not in supported:
+            yield key

@@ -6,17 +6,27 @@ server can store conversations and run tools. Chat has neither, so such requests
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
-from agl_codec.base import CodecError
-from agl_codec.parts import as_list, as_part, copy_keys, object_at, simplify_content
-from agl_core.genai import Json
+from agl_core.genai._errors import CodecError
+from agl_core.genai._parts import (
+    as_list,
+    as_part,
+    copy_keys,
+    object_at,
+    objects_in,
+    signed_blocks,
+    simplify_content,
+    unsupported,
+)
+from agl_core.genai._wire import Json
 
 __all__ = [
-    "UNSUPPORTED_BY_CHAT",
+    "lost_from_chat",
+    "lost_to_chat",
     "request_from_responses",
     "request_to_responses",
-    "responses_supports",
 ]
 
 _SAME: Final = {
@@ -51,7 +61,7 @@ _NOT_FOR_CHAT: Final = frozenset(
     }
 )
 _STATEFUL: Final = ("previous_response_id", "conversation", "prompt", "background")
-UNSUPPORTED_BY_CHAT: Final = ("max_tool_calls", "truncation")
+_UNSUPPORTED_BY_CHAT: Final = ("max_tool_calls", "truncation")
 """Parameters that change a response and have no equivalent in chat."""
 _CONVERTED: Final = frozenset(
     {
@@ -252,11 +262,6 @@ def request_to_responses(request: Json) -> Json:
     return made
 
 
-def responses_supports(key: str) -> bool:
-    """Return whether Responses has an equivalent of a chat parameter."""
-    return key in _SAME or key in _CONVERTED
-
-
 def _items(message: Json) -> list[Json]:
     role, content = message.get("role"), message.get("content")
     if role == "tool":
@@ -308,3 +313,22 @@ def _tool_from_chat(tool: Json) -> Json:
     if tool.get("type") != "function":
         raise CodecError(f"Responses has no equivalent of a tool of type {tool.get('type')!r}")
     return {"type": "function", **_function(tool["function"])}
+
+
+# -- what is lost ----------------------------------------------------------------------------------
+
+
+def lost_to_chat(request: Json) -> Iterator[str]:
+    """Yield the names of a Responses request's fields that chat does not have."""
+    yield from (key for key in _UNSUPPORTED_BY_CHAT if request.get(key) is not None)
+    for item in objects_in(request.get("input")):
+        if item.get("type") == "reasoning" and item.get("encrypted_content"):
+            yield "reasoning.encrypted_content"
+
+
+def lost_from_chat(request: Json) -> Iterator[str]:
+    """Yield the names of a chat request's fields that Responses does not have."""
+    yield from unsupported(request, {*_SAME, *_CONVERTED})
+    for message in as_list(request.get("messages")):
+        if signed_blocks(message):
+            yield "thinking.signature"

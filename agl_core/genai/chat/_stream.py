@@ -1,6 +1,6 @@
-"""Assemblers of chat and text completion streams.
+"""Assembly of chat streams, and what text completion streams share with them.
 
-Formats: OpenAI API reference, "Chat Completions streaming"; vLLM's ``return_token_ids``: the prompt
+Format: OpenAI API reference, "Chat Completions streaming"; vLLM's ``return_token_ids``: the prompt
 once (chat: on the first chunk; completions: on the choice), ``token_ids`` on each choice.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
+from agl_core.genai._streams import Assembler, error_of
 from agl_core.genai._wire import Json
-from agl_core.genai.streams._base import Assembler, error_of
+
+__all__ = ["ChatAssembler", "OpenAIAssembler", "PartialChoice"]
 
 
 @dataclass(slots=True)
-class _Choice:
+class PartialChoice:
     """One choice, as received so far."""
 
     text: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -53,7 +55,7 @@ class _Choice:
         return found
 
 
-class _OpenAIAssembler(Assembler):
+class OpenAIAssembler(Assembler):
     """Base of both: a head, choices, and usage at the end."""
 
     object_name = ""
@@ -63,7 +65,7 @@ class _OpenAIAssembler(Assembler):
         self._expected = choices
         self._head: Json = {}
         self._usage: Json | None = None
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, PartialChoice] = {}
 
     def feed(self, event: Json) -> None:
         if "error" in event and (error := error_of(event)) is not None:
@@ -83,17 +85,17 @@ class _OpenAIAssembler(Assembler):
             index = choice.get("index", 0)
             known = self._choices.get(index)
             if known is None:
-                known = self._choices[index] = _Choice()
+                known = self._choices[index] = PartialChoice()
             self._add(known, choice)
             known.add_shared(choice)
             if known.finish_reason is not None:
                 done = sum(c.finish_reason is not None for c in self._choices.values())
                 self.finished = done >= self._expected
 
-    def _add(self, known: _Choice, choice: Json) -> None:
+    def _add(self, known: PartialChoice, choice: Json) -> None:
         raise NotImplementedError
 
-    def _choice(self, known: _Choice) -> Json:
+    def _choice(self, known: PartialChoice) -> Json:
         raise NotImplementedError
 
     def result(self) -> Json:
@@ -108,12 +110,12 @@ class _OpenAIAssembler(Assembler):
         }
 
 
-class ChatAssembler(_OpenAIAssembler):
+class ChatAssembler(OpenAIAssembler):
     """Assembles ``chat.completion.chunk`` events to a ``chat.completion``."""
 
     object_name = "chat.completion"
 
-    def _add(self, known: _Choice, choice: Json) -> None:
+    def _add(self, known: PartialChoice, choice: Json) -> None:
         delta: Json = choice.get("delta") or {}
         for key, value in delta.items():
             if value is None or key == "role":
@@ -130,7 +132,7 @@ class ChatAssembler(_OpenAIAssembler):
             else:
                 known.other[key] = value
 
-    def _choice(self, known: _Choice) -> Json:
+    def _choice(self, known: PartialChoice) -> Json:
         message: Json = {"role": "assistant", "content": None}
         message |= {key: "".join(pieces) for key, pieces in known.text.items()}
         if known.thinking_blocks:
@@ -151,19 +153,3 @@ def _add_tool_call(calls: dict[int, Json], delta: Json) -> None:
     function: Json = delta.get("function") or {}
     call["function"]["name"] = function.get("name") or call["function"]["name"]
     call["function"]["arguments"] += function.get("arguments") or ""
-
-
-class CompletionAssembler(_OpenAIAssembler):
-    """Assembles ``text_completion`` chunks to a ``text_completion``."""
-
-    object_name = "text_completion"
-
-    def _add(self, known: _Choice, choice: Json) -> None:
-        text = choice.get("text") or ""
-        self.started = self.started or text != ""
-        known.text.setdefault("text", []).append(text)
-        if choice.get("prompt_token_ids") is not None:
-            known.other["prompt_token_ids"] = choice["prompt_token_ids"]
-
-    def _choice(self, known: _Choice) -> Json:
-        return {"text": "".join(known.text.get("text", ())), **known.shared()}

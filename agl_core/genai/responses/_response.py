@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
-from agl_codec.parts import as_list, first_choice, object_at
-from agl_core.genai import Json
+from agl_core.genai._parts import as_list, first_choice, object_at, signed_blocks
+from agl_core.genai._wire import Json
 
 __all__ = [
     "finish_of",
     "output_items",
     "response_from_responses",
     "response_head",
+    "response_lost_from_chat",
+    "response_lost_to_chat",
     "response_to_responses",
     "usage_from_responses",
     "usage_to_responses",
@@ -198,3 +201,28 @@ def response_from_responses(response: Json) -> Json:
         "choices": [choice],
         "usage": usage_from_responses(response.get("usage")),
     }
+
+
+# -- what is lost ----------------------------------------------------------------------------------
+
+
+def response_lost_to_chat(response: Json) -> Iterator[str]:
+    """Yield the names of a response's fields that chat does not have."""
+    for item in as_list(response.get("output")):
+        kind = item.get("type")
+        if kind not in ("message", "function_call", "reasoning"):
+            yield str(kind)
+        elif item.get("encrypted_content"):
+            yield "reasoning.encrypted_content"
+        for part in as_list(item.get("content")):
+            if part.get("annotations"):
+                yield "annotations"
+
+
+def response_lost_from_chat(response: Json) -> Iterator[str]:
+    """Yield the names of a chat completion's fields that Responses does not have."""
+    if len(as_list(response.get("choices"))) > 1:
+        yield "choices"
+    for choice in as_list(response.get("choices")):
+        if signed_blocks(object_at(choice, "message")):
+            yield "thinking.signature"

@@ -1,22 +1,81 @@
-"""Translation of streams between Anthropic's Messages and OpenAI's chat."""
+"""Streams of Anthropic's Messages: assembly, and translation to and from chat.
+
+Format: Anthropic API reference, "Streaming messages".
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from agl_codec.base import StreamTranslator
-from agl_codec.messages_response import (
+from agl_core.genai._parts import as_list, is_signed
+from agl_core.genai._streams import Assembler, StreamTranslator, error_of
+from agl_core.genai._wire import Json, loads
+from agl_core.genai.messages._response import (
     finish_reason_of,
     stop_of,
     usage_from_messages,
     usage_to_messages,
 )
-from agl_codec.parts import as_list, is_signed
-from agl_core.genai import Json
-from agl_core.genai.streams import MessagesAssembler, error_of
 
-__all__ = ["ChatToMessages", "MessagesToChat"]
+__all__ = ["ChatToMessages", "MessagesAssembler", "MessagesToChat"]
+
+
+class MessagesAssembler(Assembler):
+    """Assembles Messages events to a ``message``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: Json = {}
+        self._blocks: dict[int, Json] = {}
+        self._inputs: dict[int, list[str]] = {}
+
+    def feed(self, event: Json) -> None:
+        kind = event.get("type")
+        if kind == "content_block_delta":
+            self._delta(event["index"], event["delta"])
+        elif kind == "content_block_start":
+            self._blocks[event["index"]] = dict(event["content_block"])
+        elif kind == "message_start":
+            self._message = dict(event["message"])
+        elif kind == "message_delta":
+            self._message |= event["delta"]
+            usage: Json = event.get("usage") or {}
+            known: Json = self._message.get("usage") or {}
+            counted = {key: value for key, value in usage.items() if value is not None}
+            self._message["usage"] = known | counted
+            self.finished = self._message.get("stop_reason") is not None
+        elif kind == "message_stop":
+            self.finished = True
+        elif kind == "error":
+            self.error = error_of(event) or "unknown error"
+
+    def _delta(self, index: int, delta: Json) -> None:
+        self.started = True
+        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+        kind = delta.get("type")
+        if kind == "input_json_delta":
+            self._inputs.setdefault(index, []).append(delta["partial_json"])
+            return
+        for field in ("text", "thinking", "signature"):
+            if field in delta:
+                block[field] = block.get(field, "") + delta[field]
+        if kind == "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+
+    def block(self, index: int) -> Json:
+        """Return the content block received so far; empty if it has not begun."""
+        return self._blocks.get(index, {})
+
+    def result(self) -> Json:
+        for index, pieces in self._inputs.items():
+            text = "".join(pieces)
+            try:
+                self._blocks[index]["input"] = loads(text.encode()) if text else {}
+            except ValueError:
+                self._blocks[index]["input"] = {"partial_json": text}  # truncated
+        content = [block for _, block in sorted(self._blocks.items())]
+        return {"type": "message", "role": "assistant", **self._message, "content": content}
 
 
 class ChatToMessages(StreamTranslator):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
-from agl_codec.parts import (
+from agl_core.genai._parts import (
     as_list,
     first_choice,
     is_signed,
@@ -13,11 +14,13 @@ from agl_codec.parts import (
     signed_blocks,
     write_arguments,
 )
-from agl_core.genai import Json
+from agl_core.genai._wire import Json
 
 __all__ = [
     "finish_reason_of",
     "response_from_messages",
+    "response_lost_from_chat",
+    "response_lost_to_chat",
     "response_to_messages",
     "stop_of",
     "usage_from_messages",
@@ -161,3 +164,22 @@ def response_from_messages(message: Json) -> Json:
         "choices": [{**choice, **finish_reason_of(message)}],
         "usage": usage_from_messages(message.get("usage")),
     }
+
+
+# -- what is lost ----------------------------------------------------------------------------------
+
+
+def response_lost_to_chat(response: Json) -> Iterator[str]:
+    """Yield the names of a message's fields that chat does not have."""
+    for block in as_list(response.get("content")):
+        kind = block.get("type")
+        if kind not in ("text", "thinking", "redacted_thinking", "tool_use"):
+            yield str(kind)
+        elif block.get("citations"):
+            yield "citations"
+
+
+def response_lost_from_chat(response: Json) -> Iterator[str]:
+    """Yield the names of a chat completion's fields that Messages does not have."""
+    if len(as_list(response.get("choices"))) > 1:
+        yield "choices"

@@ -1,22 +1,71 @@
-"""Translation of streams between OpenAI's Responses and chat."""
+"""Streams of OpenAI's Responses: assembly, and translation to and from chat.
+
+Format: OpenAI API reference, "Responses streaming".
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from agl_codec.base import StreamTranslator
-from agl_codec.parts import as_list, first_choice
-from agl_codec.responses_response import (
+from agl_core.genai._parts import as_list, first_choice
+from agl_core.genai._streams import Assembler, StreamTranslator, error_of
+from agl_core.genai._wire import Json
+from agl_core.genai.chat._stream import ChatAssembler
+from agl_core.genai.responses._response import (
     finish_of,
     output_items,
     response_head,
     response_to_responses,
     usage_from_responses,
 )
-from agl_core.genai import Json
-from agl_core.genai.streams import ChatAssembler, ResponsesAssembler, error_of
 
-__all__ = ["ChatToResponses", "ResponsesToChat"]
+__all__ = ["ChatToResponses", "ResponsesAssembler", "ResponsesToChat"]
+
+
+_LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class ResponsesAssembler(Assembler):
+    """Assembles Responses events to a ``response``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._response: Json = {}
+        self._items: dict[int, Json] = {}
+        self._texts: dict[int, list[str]] = {}
+
+    def feed(self, event: Json) -> None:
+        kind = event.get("type", "")
+        if kind.endswith(".delta"):
+            self.started = True
+            if kind in ("response.output_text.delta", "response.function_call_arguments.delta"):
+                self._texts.setdefault(event["output_index"], []).append(event["delta"])
+        elif kind in ("response.output_item.added", "response.output_item.done"):
+            self._items[event["output_index"]] = event["item"]
+            if kind.endswith("done"):
+                self._texts.pop(event["output_index"], None)
+        elif kind in _LAST:
+            self._response = event["response"]
+            self.finished = True
+            if kind == "response.failed":
+                self.error = error_of(self._response) or "the response failed"
+        elif kind == "error":
+            self.error = error_of(event) or str(event.get("message") or "unknown error")
+        elif "response" in event:
+            self._response = event["response"]
+
+    def result(self) -> Json:
+        if self.finished:
+            return self._response
+        output: list[Json] = []
+        for index, item in sorted(self._items.items()):
+            text = "".join(self._texts.get(index, ()))
+            if text and item.get("type") == "function_call":
+                item = {**item, "arguments": text}
+            elif text:
+                item = {**item, "content": [{"type": "output_text", "text": text}]}
+            output.append(item)
+        return {**self._response, "object": "response", "output": output}
 
 
 class ChatToResponses(StreamTranslator):

@@ -1,0 +1,147 @@
+"""Translates between the protocols of agents and of models: chat, Responses and Messages.
+
+The functions are pure, over parsed JSON. Chat is the hub: a translation from Responses to Messages
+goes through chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from agl_core.genai._errors import MALFORMED, CodecError
+from agl_core.genai._protocols import ModelProtocol, Protocol, get_protocol
+from agl_core.genai._streams import StreamTranslator
+from agl_core.genai._wire import Json
+
+__all__ = [
+    "can_translate",
+    "lost_in_request",
+    "lost_in_response",
+    "stream_translator",
+    "translate_request",
+    "translate_response",
+]
+
+T = TypeVar("T")
+
+
+def can_translate(source: Protocol, target: Protocol) -> bool:
+    """Return whether calls of one protocol can be turned into calls of another."""
+    pair = get_protocol(source), get_protocol(target)
+    return source == target or all(one.translatable for one in pair)
+
+
+def translate_request(source: Protocol, target: Protocol, request: Json) -> Json:
+    """Return a request in another protocol; the original is not changed.
+
+    Raises:
+        CodecError: The target has no equivalent, or a field does not have its protocol's type.
+    """
+    if source == target:
+        return request
+    agent, model = _pair(source, target)
+    chat = _checked(source, agent.request_to_chat, request)
+    return _checked(source, model.request_from_chat, chat)
+
+
+def translate_response(source: Protocol, target: Protocol, response: Json) -> Json:
+    """Return a response in another protocol; the original is not changed.
+
+    Raises:
+        CodecError: The target has no equivalent, or a field does not have its protocol's type.
+    """
+    if source == target:
+        return response
+    model, agent = _pair(source, target)
+    chat = _checked(source, model.response_to_chat, response)
+    return _checked(source, agent.response_from_chat, chat)
+
+
+def lost_in_request(source: Protocol, target: Protocol, request: Json) -> list[str]:
+    """Return the sorted names of the fields that the translation of a request leaves out.
+
+    Raises:
+        CodecError: A field does not have its protocol's type.
+    """
+    if source == target:
+        return []
+    agent, model = _pair(source, target)
+    lost = {*_checked(source, agent.lost_to_chat, request)}
+    if not _is_hub(model):
+        chat = _checked(source, agent.request_to_chat, request)
+        lost |= {*_checked(source, model.lost_from_chat, chat)}
+    return sorted(lost)
+
+
+def lost_in_response(source: Protocol, target: Protocol, response: Json) -> list[str]:
+    """Return the sorted names of the fields that the translation of a response leaves out.
+
+    Raises:
+        CodecError: A field does not have its protocol's type.
+    """
+    if source == target:
+        return []
+    model, agent = _pair(source, target)
+    lost = {*_checked(source, model.response_lost_to_chat, response)}
+    if not _is_hub(agent):
+        chat = _checked(source, model.response_to_chat, response)
+        lost |= {*_checked(source, agent.response_lost_from_chat, chat)}
+    return sorted(lost)
+
+
+def stream_translator(
+    source: Protocol, target: Protocol, *, usage: bool = False
+) -> StreamTranslator:
+    """Return a translator of a stream's events from one protocol to another.
+
+    Args:
+        source: Protocol of the events to translate.
+        target: Protocol to translate to.
+        usage: Whether a chat stream ends with a chunk of usage.
+
+    Raises:
+        CodecError: There is no translation between the two.
+    """
+    model, agent = _pair(source, target)
+    if _is_hub(agent):
+        return model.stream_to_chat(usage=usage)
+    if _is_hub(model):
+        return agent.stream_from_chat()
+    return _Chain(model.stream_to_chat(usage=True), agent.stream_from_chat())
+
+
+class _Chain(StreamTranslator):
+    def __init__(self, first: StreamTranslator, second: StreamTranslator) -> None:
+        super().__init__()
+        self._first, self._second = first, second
+
+    def feed(self, event: Json) -> list[Json]:
+        return [made for chunk in self._first.feed(event) for made in self._second.feed(chunk)]
+
+    def close(self) -> list[Json]:
+        rest = [made for chunk in self._first.close() for made in self._second.feed(chunk)]
+        return rest + self._second.close()
+
+
+def _pair(source: Protocol, target: Protocol) -> tuple[ModelProtocol, ModelProtocol]:
+    if source == target or not can_translate(source, target):
+        raise CodecError(f"{source} calls cannot be turned into {target} calls")
+    return get_protocol(source), get_protocol(target)
+
+
+def _is_hub(protocol: ModelProtocol) -> bool:
+    return protocol.name == "chat"
+
+
+def _checked(source: Protocol, function: Callable[[Json], T], value: Json) -> T:
+    """Call a function of a protocol, which takes it that a value has the protocol's types."""
+    try:
+        return function(value)
+    except CodecError:
+        raise
+    except MALFORMED as error:
+        raise CodecError(
+            f"a field does not have the type that {source} calls have: "
+            f"{type(error).__name__}: {error!s:.200}"
+        ) from error

@@ -1,0 +1,20 @@
+"""OpenAI's embeddings, which have neither messages nor streams."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agl_core.genai._protocols import ModelProtocol
+
+__all__ = ["PROTOCOL"]
+
+
+class Embeddings(ModelProtocol):
+    """OpenAI's protocol of embeddings."""
+
+    name = "embeddings"
+    endpoint = "/embeddings"
+    operation = "embeddings"
+
+
+PROTOCOL: Final = Embeddings()

@@ -7,12 +7,14 @@ this module does not import OpenTelemetry.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, runtime_checkable
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -27,6 +29,13 @@ from agl_core.ids import new_span_id, new_trace_id
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
+_NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _to_float(value: Any) -> Any:
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
 AttributeValue = Annotated[
     StrictStr
     | StrictBool
@@ -35,7 +44,9 @@ AttributeValue = Annotated[
     | Annotated[list[StrictStr], Field(fail_fast=True)]
     | Annotated[list[StrictBool], Field(fail_fast=True)]
     | Annotated[list[StrictInt], Field(fail_fast=True)]
-    | Annotated[list[StrictFloat], Field(fail_fast=True)],
+    | Annotated[list[StrictFloat], Field(fail_fast=True)]
+    # A list of floats whose NaN or infinity became a string when it was written as JSON.
+    | Annotated[list[Annotated[StrictFloat, BeforeValidator(_to_float)]], Field(fail_fast=True)],
     # Strict types exclude each other, so at most one fits. Trying all of them on every value would
     # take most of the time of parsing a span.
     Field(union_mode="left_to_right"),

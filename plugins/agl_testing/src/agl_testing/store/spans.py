@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -33,6 +34,18 @@ class SpanTests(StoreTests):
         assert {k: type(v) for k, v in read.attributes.items()} == {
             k: type(v) for k, v in span.attributes.items()
         }
+
+    async def test_numbers_that_json_does_not_have_keep_a_rollout_readable(
+        self, store: LightningStore
+    ):
+        claimed = await claim(store)
+        odd: dict[str, Any] = {"scores": [0.5, -math.inf], "all": [math.nan], "one": math.inf}
+        await store.add_span(span_of(claimed, attributes=odd))
+        (read,) = await store.query_spans(claimed.rollout_id)
+        assert read.attributes["scores"] in ([0.5, -math.inf], "[0.5,-Infinity]")
+        # A list of such numbers alone, and one by itself, may come back as text.
+        assert str(read.attributes["all"]) in ("[nan]", "['NaN']")
+        assert str(read.attributes["one"]) in ("inf", "Infinity")
 
     async def test_what_is_returned_is_not_shared(self, store: LightningStore):
         claimed = await claim(store, {"deep": [1]})

@@ -235,4 +235,22 @@ def _flat(prefix: str, value: Any) -> Attributes:
 
 
 def _flat_attributes(nested: dict[str, Any]) -> Attributes:
-    return without_secrets(sanitize_attributes(flatten_attributes(nested)))
+    return without_secrets(sanitize_attributes(flatten_attributes(_without_nulls(nested))))
+
+
+def _without_nulls(value: Any, depth: int = 0) -> Any:
+    """Return a value without the keys that hold None, from the second level on.
+
+    An attribute cannot hold None. Written as text, the content of a message that only calls tools
+    would be the word "null", which a model would be trained on. An argument or a result that is
+    None as a whole stays, as "null".
+    """
+    if isinstance(value, dict):
+        return {
+            key: _without_nulls(item, depth + 1)
+            for key, item in cast("dict[Any, Any]", value).items()
+            if item is not None or depth < 2
+        }
+    if isinstance(value, list):
+        return [_without_nulls(item, depth + 1) for item in cast("list[Any]", value)]
+    return value

@@ -68,6 +68,18 @@ async def test_every_parameter_is_recorded(recorder):
     assert json.loads(str(attributes[f"{OUTPUT}.items"])) == ["{1, 2}", "x"]
 
 
+async def test_content_that_is_none_is_not_recorded_as_the_word_null(recorder):
+    @operation(name="chat")
+    def chat(messages, message):
+        return {"choices": [{"index": 0, "message": message}]}
+
+    said = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}]}
+    chat([{"role": "user", "content": "x"}, said], said)
+    attributes = recorder.span.attributes
+    assert not [key for key, value in attributes.items() if value == "null"]
+    assert attributes[f"{OUTPUT}.choices.0.message.tool_calls.0.id"] == "c1"
+
+
 async def test_defaults_and_methods_are_recorded(recorder):
     class Agent:
         @operation(name="think")

@@ -33,6 +33,14 @@ _POLL_SECONDS: Final = 0.5
 """Interval of the checks for a dead server; the contract of LLM servers has no event for it."""
 _DRAIN_SECONDS: Final = 60.0
 """Time for calls in flight to finish before new weights are loaded."""
+_NEUTRAL_SAMPLING: Final[Mapping[str, Any]] = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Sent with each call that does not say otherwise: a server takes what a request leaves out from
+the model's ``generation_config.json``, and no span records that."""
 
 
 def build_server(spec: Any, folder: Path, model: str | None = None) -> LLMServer:
@@ -306,7 +314,9 @@ class Serving:
         for entry in (entry for backend in self._backends for entry in backend.entries):
             name, parameters = entry["model_name"], entry["litellm_params"]
             # Defaults for calls in which the agent sets no sampling parameters.
-            defaults = _sampling(configs[name]) if name in configs else {}
+            defaults = {}
+            if name in configs:
+                defaults = {**_NEUTRAL_SAMPLING, **_sampling(configs[name])}
             entries[name] = {**entry, "litellm_params": {**defaults, **parameters}}
         others = [entry for entry in self._other_models if entry["model_name"] not in entries]
         self._proxy.update_model_list([*entries.values(), *others])

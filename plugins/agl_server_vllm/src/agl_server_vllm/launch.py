@@ -10,9 +10,9 @@ from agl_server_vllm.options import words_of
 
 __all__ = ["serve_environment", "serve_options"]
 
-_GENERATION: Final = "--generation-config"
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts for ``--max-lora-rank``."""
+_GENERATION_CONFIG: Final = ("--generation-config", "--generation_config")
 
 
 def serve_options(config: VLLMConfig, port: int, mark: str) -> list[str]:
@@ -31,13 +31,12 @@ def serve_options(config: VLLMConfig, port: int, mark: str) -> list[str]:
         rank = next((rank for rank in _RANKS if rank >= wanted), wanted)
         words += ["--enable-lora", "--max-lora-rank", str(rank)]
         words += ["--max-loras", str(config.max_loras)]
-    own = words_of(config.args)
-    if not any(word.partition("=")[0] == _GENERATION for word in own):
-        # A model's generation_config.json has top_p, top_k and a repetition penalty, which vLLM
-        # would apply to every call that sets none. Rollouts would then be sampled in another way
-        # than they are trained, and nothing in the answers shows it.
-        words += [_GENERATION, "vllm"]
-    return [*words, *own]
+    given = words_of(config.args)
+    if not any(word.partition("=")[0] in _GENERATION_CONFIG for word in given):
+        # Otherwise the sampling defaults of the model's generation_config.json (top_p, top_k,
+        # repetition_penalty) apply to each request, and no span records them.
+        words += [_GENERATION_CONFIG[0], "vllm"]
+    return [*words, *given]
 
 
 def serve_environment(config: VLLMConfig, python: str) -> dict[str, str]:

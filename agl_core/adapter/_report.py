@@ -38,9 +38,16 @@ class Reason(StrEnum):
     NO_TOKEN_IDS = "no token ids"  # noqa: S105
     NO_MESSAGES = "no messages captured"
     REPLAYED = "repeats a recorded call"
+    BROKEN = "its answer broke off"
+    INCOMPLETE_IDS = "fewer token ids than tokens sampled"
+    SEVERAL_CHOICES = "several choices, of which no later call shows the one that was used"
+
+    # choices
+    OTHER_CHOICE = "the agent went on with another choice of the call"
 
     # messages
     NOT_ASSISTANT = "a completion whose role is not assistant"
+    NO_EQUIVALENT = "content that chat does not have, of type"
 
     # rewards
     NO_CALL = "no call ended before it that has no reward yet"

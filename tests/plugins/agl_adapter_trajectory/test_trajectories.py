@@ -15,7 +15,7 @@ from agl_adapters import to_messages
 from agl_core import semconv
 from agl_core.adapter import AdapterReport, Reason, Repair
 from agl_core.plugins import get_registry, import_object
-from agl_core.types import Span
+from agl_core.types import Span, TraceStatus
 
 
 def call(
@@ -102,7 +102,7 @@ def test_messages_are_parsed_only_to_name_a_break(monkeypatch: pytest.MonkeyPatc
         parsed.append(messages)
         return to_messages(messages, shape)
 
-    monkeypatch.setattr("agl_adapter_trajectory.adapter.to_messages", counted)
+    monkeypatch.setattr("agl_adapters.recorded_calls.to_messages", counted)
     first = call(1, [1], [2], messages=[("user", "a")], answer="b")
     second = call(2, [1, 2, 3], [4], messages=[("user", "a"), ("assistant", "b")], answer="c")
     assert len(rows_of(first, second)) == 1
@@ -317,6 +317,7 @@ def test_the_report_sums_up_what_the_certificates_say():
         "with_ids": 2,
         "with_logprobs": 1,
         "mixed": 0,
+        "altered": 0,
         "versions": {"v1": 1},
         "breaks": {cause: 1},
     }
@@ -334,5 +335,121 @@ def test_the_report_sums_up_what_the_certificates_say():
         "rows_with_ids": 1.0,
         "rows_with_logprobs": 1 / 3,
         "rows_of_several_versions": 0.0,
+        "rows_of_altered_sampling": 0.0,
         "rows_after_a_break": 1 / 3,
     }
+
+
+# -- calls that must not be trained as they are ----------------------------------------------------
+
+
+def failed(span: Span) -> Span:
+    return span.model_copy(update={"status": TraceStatus(status_code="ERROR", description="cut")})
+
+
+def choices(*texts: str) -> dict[str, Any]:
+    """Return the attributes of a call with several answers, whose ids are 10, 20, ..."""
+    found: dict[str, Any] = {"gen_ai__response__finish_reasons": ["stop"] * len(texts)}
+    for number, text in enumerate(texts):
+        found[f"gen_ai__completion__{number}__role"] = "assistant"
+        found[f"gen_ai__completion__{number}__content"] = text
+        if number:
+            found[f"response_token_ids__{number}"] = [10 * (number + 1)]
+            logprobs = json.dumps([{"token": "x", "logprob": -number}])
+            found[f"logprobs__content__{number}"] = logprobs
+    return found
+
+
+def test_a_stream_that_broke_and_was_repeated_is_one_row() -> None:
+    adapter = TraceToTrajectory()
+    (row,) = adapter.adapt([failed(call(1, [1, 2], [3])), call(2, [1, 2], [3, 4])])
+    assert (row.token_ids, row.mask) == ([1, 2, 3, 4], [0, 0, 1, 1])
+    assert row.certificate.break_cause is None
+    assert adapter.report.left_out == {("call", Reason.BROKEN): 1}
+
+
+def test_a_call_that_failed_between_two_turns_leaves_no_gap() -> None:
+    without_ids = call(2, [], [])
+    (row,) = rows_of(call(1, [1], [2]), failed(without_ids), call(3, [1, 2, 3], [4]))
+    assert row.mask == [0, 1, 0, 1]
+    assert row.certificate.ids_present
+
+
+def test_the_tokens_that_an_agent_received_before_it_left_are_trained() -> None:
+    left = failed(call(1, [1, 2], [3], error__type="client_disconnected"))
+    (row,) = rows_of(left)
+    assert row.mask == [0, 0, 1]
+
+
+def test_a_call_with_fewer_ids_than_sampled_tokens_is_a_gap() -> None:
+    adapter = TraceToTrajectory()
+    spans = [
+        call(1, [1], [2], gen_ai__usage__output_tokens=1),
+        call(2, [1, 2, 3], [4], gen_ai__usage__output_tokens=30),
+        call(3, [1, 2, 3, 4, 5, 6], [7], gen_ai__usage__output_tokens=1),
+    ]
+    (row,) = adapter.adapt(spans)
+    assert row.mask == [0, 1, 0, 0, 0, 0, 1]
+    assert not row.certificate.ids_present
+    assert adapter.report.left_out == {("call", Reason.INCOMPLETE_IDS): 1}
+
+
+def test_usage_of_several_choices_counts_the_ids_of_all() -> None:
+    more: Any = choices("a", "b")
+    first = call(1, [1], [10], gen_ai__usage__output_tokens=2, **more)
+    (row,) = rows_of(first, call(2, [1, 20, 3], [4]))
+    assert row.mask == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("used", [0, 1, 2])
+def test_the_choice_that_the_history_goes_on_with_is_trained(used: int) -> None:
+    adapter = TraceToTrajectory()
+    given = json.dumps([{"token": "x", "logprob": 0}])
+    first = call(1, [1, 2], [10], logprobs__content=given, **choices("a", "b", "c"))
+    token = 10 * (used + 1)
+    (row,) = adapter.adapt([first, call(2, [1, 2, token, 5], [6])])
+    assert row.token_ids == [1, 2, token, 5, 6]
+    assert row.mask == [0, 0, 1, 0, 1]
+    assert row.logprobs[2] == -used
+    assert adapter.report.left_out == {("choice", Reason.OTHER_CHOICE): 2}
+
+
+def test_the_choice_is_found_by_its_text_if_its_tokens_were_encoded_again() -> None:
+    first = call(1, [1, 2], [10], messages=[("user", "q")], **choices("a", "b"))
+    said = [("user", "q"), ("assistant", "b"), ("user", "more")]
+    rows = rows_of(first, call(2, [1, 2, 7, 8, 5], [6], messages=said))
+    assert [row.token_ids for row in rows] == [[1, 2, 20], [1, 2, 7, 8, 5, 6]]
+
+
+def test_choices_of_which_none_is_known_to_be_used_are_left_out() -> None:
+    adapter = TraceToTrajectory()
+    assert adapter.adapt([call(1, [1, 2], [10], **choices("a", "b"))]) == []
+    assert adapter.report.left_out == {("call", Reason.SEVERAL_CHOICES): 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "altered"),
+    [
+        ("presence_penalty", 0.5, True),
+        ("presence_penalty", 0, False),
+        ("repetition_penalty", 1.1, True),
+        ("repetition_penalty", 1.0, False),
+        ("min_p", 0.05, True),
+        ("logit_bias", '{"5":-100}', True),
+        ("logit_bias", "{}", False),
+        ("bad_words", '["no"]', True),
+        ("response_format", '{"type":"json_object"}', True),
+        ("response_format", '{"type":"text"}', False),
+        ("text", '{"verbosity":"low"}', False),
+        ("text", '{"format":{"type":"json_schema"}}', True),
+        ("tool_choice", "required", True),
+        ("tool_choice", "auto", False),
+        ("tool_choice", '{"type":"function","function":{"name":"f"}}', True),
+        ("user", "somebody", False),
+    ],
+)
+def test_sampling_that_the_log_probabilities_do_not_know_is_on_the_certificate(
+    name: str, value: Any, altered: bool
+) -> None:
+    (row,) = rows_of(call(1, [1], [2], **{f"gen_ai__request__{name}": value}))
+    assert row.certificate.altered_sampling == ([name] if altered else [])

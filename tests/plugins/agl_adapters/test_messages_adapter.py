@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -304,3 +305,73 @@ def test_a_call_recorded_twice_counts_once() -> None:
     assert counted(twin, framework, between, client) == (1, both)
     apart = told("framework", None, "r-0")
     assert counted(apart, between, client) == (2, {})
+
+
+def parts(role: str, *found: dict[str, Any]) -> dict[str, Any]:
+    return {"role": role, "parts": list(found)}
+
+
+def word(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": text}
+
+
+def chat_span(asked: Sequence[Any], answered: Sequence[Any], id: str = "1") -> Span:
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": json.dumps(asked),
+        "gen_ai.output.messages": json.dumps(answered),
+    }
+    return span(attributes, id)
+
+
+def test_results_of_tools_and_texts_keep_the_order_of_the_parts() -> None:
+    called = {"type": "tool_call", "id": "c0", "name": "get", "arguments": {"city": "Rome"}}
+    result = {"type": "tool_call_response", "id": "c0", "response": "rainy"}
+    asked = [
+        parts("user", word("look")),
+        parts("assistant", called),
+        parts("user", result, word("and Paris?")),
+    ]
+    (found,) = TraceToMessages().adapt([chat_span(asked, [parts("assistant", word("Sunny."))])])
+    said = [(one["role"], one["content"]) for one in found["messages"]]
+    assert said == [
+        ("user", "look"),
+        ("assistant", None),
+        ("tool", "rainy"),
+        ("user", "and Paris?"),
+        ("assistant", "Sunny."),
+    ]
+    assert said[-1] == ("assistant", "Sunny.")
+
+
+def test_content_without_an_equivalent_is_named_and_left_out() -> None:
+    document = {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}
+    asked = [parts("user", word("sum it up"), document)]
+    adapter = TraceToMessages()
+    (found,) = adapter.adapt([chat_span(asked, [parts("assistant", word("Short."))])])
+    assert [one["content"] for one in found["messages"]] == ["sum it up", "Short."]
+    assert adapter.report.left_out == {
+        ("part", "content that chat does not have, of type 'document'"): 1
+    }
+
+
+def test_each_choice_is_a_conversation_unless_the_history_shows_which_was_used() -> None:
+    asked = [parts("user", word("q"))]
+    answers = [parts("assistant", word(text)) for text in ("a", "b", "c")]
+    adapter = TraceToMessages()
+    alone = adapter.adapt([chat_span(asked, answers)])
+    assert [[m["content"] for m in one["messages"]] for one in alone] == [
+        ["q", "a"],
+        ["q", "b"],
+        ["q", "c"],
+    ]
+    following = [*asked, answers[1], parts("user", word("more"))]
+    later = chat_span(following, [parts("assistant", word("d"))], "2")
+    found = adapter.adapt([chat_span(asked, answers), later])
+    assert [[m["content"] for m in one["messages"]] for one in found] == [
+        ["q", "b"],
+        ["q", "b", "more", "d"],
+    ]
+    assert adapter.report.left_out == {
+        ("choice", "the agent went on with another choice of the call"): 2
+    }

@@ -44,7 +44,7 @@ def summary(spans: list[Span]) -> list[tuple[list[int], float | None]]:
 def test_one_response_counts_once() -> None:
     spans = [
         call(4, 2, gen_ai__response__id="chat-1"),
-        call(5, 3, gen_ai__response__id="chat-1"),
+        call(5, 2, gen_ai__response__id="chat-1"),
         span(6, semconv.SPAN_MODEL_CALL, gen_ai__response__id="chat-2"),
         span(7, "openai.chat.completion", prompt_token_ids=[1], response_token_ids=[2]),
     ]
@@ -55,6 +55,11 @@ def test_one_response_counts_once() -> None:
         ("call", Reason.DUPLICATE_RESPONSE): 1,
         ("call", Reason.NO_TOKEN_IDS): 1,
     }
+
+
+def test_an_id_that_a_server_uses_again_hides_no_call() -> None:
+    again = [call(4, 2, gen_ai__response__id="chat-1"), call(5, 3, gen_ai__response__id="chat-1")]
+    assert summary(again) == [([2], None), ([3], None)]
 
 
 def test_spans_of_a_dialect_whose_package_is_missing_name_the_package(agl_registry) -> None:

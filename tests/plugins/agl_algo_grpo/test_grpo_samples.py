@@ -83,6 +83,7 @@ async def twice_streamed(client: AsyncOpenAI) -> None:
 
 
 GOOD = Reply("one two three")
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
 async def test_a_good_rollout_is_a_sample():
@@ -104,7 +105,8 @@ async def test_a_good_rollout_is_a_sample():
         ([Reply(drop_after=0), GOOD], twice_streamed, ""),
         ([Reply(error_status=400)], once, Reason.NO_TOKENS),  # the agent's own mistake
         ([Reply(error_status=400), GOOD], twice, ""),
-        ([Reply("one two three four", drop_after=3), GOOD], twice_streamed, Reason.BROKEN_CALL),
+        # The tokens of the answer that broke off are in no row.
+        ([Reply("one two three four", drop_after=3), GOOD], twice_streamed, ""),
     ],
 )
 async def test_failed_calls(script: list[Reply], agent: Agent, reason: str):
@@ -178,6 +180,7 @@ async def test_tokens_of_another_policy_are_dropped():
         {"logit_bias": {"5": -100}},
         {"response_format": {"type": "json_object"}},
         {"temperature": 0},
+        {"tool_choice": "required", "tools": [TOOL]},
         *(
             {"extra_body": one}
             for one in (
@@ -198,7 +201,7 @@ async def test_other_distributions_are_refused_and_not_repeated(options: dict[st
     decision = decision_on(await outcome_of([GOOD], lambda client: ask(client, **options)))
     assert decision.reason == Reason.OTHER_SAMPLING
     assert not decision.failed
-    (name,) = options.get("extra_body", options)
+    name, *_ = options.get("extra_body", options)
     assert decision.detail.startswith(f"{name}=")
 
 
@@ -252,6 +255,17 @@ async def test_truncated_rollouts_are_below_the_others():
     decisions = [decision_on(one, on_overlong="penalise") for one in outcomes]
     step = Step.of([decisions], GRPOConfig(model="m", group_size=2))
     assert step.rewards == [-2.0, -3.0]
+
+
+async def test_a_call_with_several_choices_is_trained_only_if_the_history_shows_which():
+    several = Reply("first answer here", others=("second one", "the third answer is used"))
+
+    async def unknown(client: AsyncOpenAI) -> None:
+        await ask(client, n=3)
+
+    decision = decision_on(await outcome_of([several], unknown))
+    assert decision.reason == Reason.SEVERAL_CHOICES
+    assert decision.sample is None
 
 
 async def test_rows_that_are_too_long_are_dropped():

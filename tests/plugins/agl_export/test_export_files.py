@@ -21,6 +21,7 @@ CERTIFICATE = {
     "ids_present": True,
     "logprobs_present": False,
     "models": ["m"],
+    "altered_sampling": [],
     "model_versions": [],
     "break_cause": None,
 }

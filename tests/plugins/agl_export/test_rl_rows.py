@@ -47,6 +47,7 @@ def test_a_trajectory():
         "ids_present": True,
         "logprobs_present": True,
         "models": ["tiny"],
+        "altered_sampling": [],
         "model_versions": [],
         "break_cause": None,
     }

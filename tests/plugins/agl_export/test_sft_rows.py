@@ -121,6 +121,7 @@ def test_labels_mark_the_tokens_that_the_model_sampled():
         "ids_present": True,
         "logprobs_present": False,
         "models": ["tiny"],
+        "altered_sampling": [],
         "model_versions": [],
         "break_cause": None,
     }

@@ -89,7 +89,7 @@ def test_the_twin_spans_of_one_call_count_once() -> None:
             "litellm_request",
             gen_ai__response__id="chat-1",
             prompt_token_ids=[1],
-            response_token_ids=[3],
+            response_token_ids=[2],
         ),
         span(6, "litellm_request", gen_ai__response__id="chat-2"),
         span(7, "openai.chat.completion", prompt_token_ids=[1], response_token_ids=[2]),

@@ -18,14 +18,24 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from agl_adapter_trajectory.breaks import BreakCause, History, why_broken
 from agl_adapter_trajectory.certificates import TrajectoryReport
 from agl_adapter_trajectory.config import TrajectoryConfig
 from agl_adapter_trajectory.prefix_index import PrefixIndex
 from agl_adapter_trajectory.rows import TrajectoryRow, read_logprobs
-from agl_adapters import CallRules, MatchedCall, ModelCall, TraceTree, match_rewards, to_messages
+from agl_adapters import (
+    CallRules,
+    MatchedCall,
+    ModelCall,
+    TraceTree,
+    altered_sampling,
+    answers_of,
+    keep_used_choices,
+    match_rewards,
+    sent_messages,
+)
 from agl_core.adapter import AdapterReport, Reason, Repair, TraceAdapter
 from agl_core.plugins import configured_by
 from agl_core.types import Span, SpanLike
@@ -69,7 +79,8 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
     """Converts the spans of one attempt to rows of tokens, in order of their first calls.
 
     Calls are read in any dialect of a tracer or proxy, in order of their sequence ids. A row holds
-    calls of one agent to one model. Calls without token ids are left out and counted.
+    calls of one agent to one model. Left out and counted are calls without token ids or with fewer
+    than were sampled, answers that broke off, and choices that the agent did not go on with.
     """
 
     @configured_by(TrajectoryConfig)
@@ -92,15 +103,15 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
         tree = TraceTree.read(source, report, repair_hierarchy=self.repair_hierarchy)
         calls = tree.find_llm_calls(self.rules, report)
         calls.sort(key=lambda call: _order(call.node.span))
-        tokens = [(call.call.prompt_ids, call.call.response_ids) for call in calls]
-        usable = [
-            call.node for call, (sent, got) in zip(calls, tokens, strict=True) if sent and got
-        ]
-        report.leave_out("call", Reason.NO_TOKEN_IDS, len(calls) - len(usable))
+        kept = {call.node.id: call for call in keep_used_choices(calls, report)}
+        tokens = {key: (one.call.prompt_ids, one.call.response_ids) for key, one in kept.items()}
+        usable = [call.node for key, call in kept.items() if all(tokens[key])]
+        report.leave_out("call", Reason.NO_TOKEN_IDS, len(kept) - len(usable))
         rewards = match_rewards(tree, usable, self.reward_match, report)
         rows = _Rows(report)
-        for call, (prompt, response) in zip(calls, tokens, strict=True):
-            rows.add(call, prompt, response, rewards.get(call.node.id))
+        for call in calls:
+            key = call.node.id
+            rows.add(kept.get(key, call), *tokens.get(key, ([], [])), rewards.get(key))
             for problem in call.call.problems:
                 report.repair("call", problem)
         report.produce("rows", len(rows.rows))
@@ -139,7 +150,7 @@ class _Rows:
             nearest = family.nearest_to(packed)
             # Messages are parsed here only: most calls continue a row, and their tokens suffice.
             before = _sent_and_answered(nearest.history.last_call)
-            sent, _ = _messages(matched.call)
+            sent = sent_messages(matched.call)
             certificate.break_cause, certificate.broken_at = why_broken(
                 nearest.history, before, packed, sent
             )
@@ -181,6 +192,9 @@ def _extend(
     row.rewards.append(reward)
     row.span_ids.append(matched.node.id)
     certificate.logprobs_present = certificate.logprobs_present and logprobs is not None
+    for name in altered_sampling(matched.node.span.attributes):
+        if name not in certificate.altered_sampling:
+            certificate.altered_sampling.append(name)
     for value, seen in (
         (call.model, certificate.models),
         (call.model_version, certificate.model_versions),
@@ -204,35 +218,8 @@ def _sent_and_answered(call: ModelCall | None) -> list[dict[str, Any]] | None:
     """Return the messages of a call with its answer; None if they were not captured."""
     if call is None:
         return None
-    sent, answered = _messages(call)
-    return None if sent is None or answered is None else sent + answered
-
-
-def _messages(
-    call: ModelCall,
-) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
-    """Return the messages sent and answered, normalized so that equal conversations are equal."""
-    sides: list[list[dict[str, Any]] | None] = []
-    for side in ("prompt", "completion"):
-        raw, row = call.structure(side)
-        if row is None or not isinstance(raw, list):
-            sides.append(None)
-            continue
-        messages = cast("list[Any]", raw)
-        if side == "completion":
-            messages = messages[:1]  # the captured response ids belong to the first choice
-        shape = row.prompt_shape if side == "prompt" else row.completion_shape
-        sides.append(
-            [
-                {
-                    "role": message.get("role"),
-                    "content": message.get("content") or "",
-                    "tool_calls": message.get("tool_calls") or [],
-                }
-                for message in to_messages(messages, shape)
-            ]
-        )
-    return sides[0], sides[1]
+    sent, answers = sent_messages(call), answers_of(call)
+    return None if sent is None or answers is None else sent + answers[:1]
 
 
 def _order(span: Span) -> tuple[int, bool, float]:

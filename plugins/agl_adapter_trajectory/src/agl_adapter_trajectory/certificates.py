@@ -29,6 +29,7 @@ class CertificateSummary:
         with_logprobs: Rows with the log-probability of every sampled token.
         mixed: Rows sampled by several model versions, and so by several policies.
         versions: Rows by model version; a row of several versions counts in each.
+        altered: Rows sampled with parameters that their log-probabilities do not know.
         breaks: Rows by the reason for which they do not continue an earlier row.
     """
 
@@ -38,6 +39,7 @@ class CertificateSummary:
     with_ids: int = 0
     with_logprobs: int = 0
     mixed: int = 0
+    altered: int = 0
     versions: Counter[str] = field(default_factory=Counter[str])
     breaks: Counter[str] = field(default_factory=Counter[str])
 
@@ -53,6 +55,7 @@ class CertificateSummary:
             made.with_ids += certificate.ids_present
             made.with_logprobs += certificate.logprobs_present
             made.mixed += len(certificate.model_versions) > 1
+            made.altered += bool(certificate.altered_sampling)
             made.versions.update(certificate.model_versions)
             if certificate.break_cause is not None:
                 made.breaks[str(certificate.break_cause)] += 1
@@ -66,6 +69,7 @@ class CertificateSummary:
             self.with_ids + other.with_ids,
             self.with_logprobs + other.with_logprobs,
             self.mixed + other.mixed,
+            self.altered + other.altered,
             self.versions + other.versions,
             self.breaks + other.breaks,
         )
@@ -79,6 +83,7 @@ class CertificateSummary:
             "with_ids": self.with_ids,
             "with_logprobs": self.with_logprobs,
             "mixed": self.mixed,
+            "altered": self.altered,
             "versions": dict(self.versions),
             "breaks": dict(self.breaks),
         }
@@ -91,6 +96,7 @@ class CertificateSummary:
             "rows_with_ids": self.with_ids / rows,
             "rows_with_logprobs": self.with_logprobs / rows,
             "rows_of_several_versions": self.mixed / rows,
+            "rows_of_altered_sampling": self.altered / rows,
             "rows_after_a_break": self.breaks.total() / rows,
         }
 
@@ -99,6 +105,8 @@ class CertificateSummary:
             f"{self.rows} rows of {self.tokens} tokens, {self.trained_tokens} to train on",
             f"token ids {self._share(self.with_ids)}, logprobs {self._share(self.with_logprobs)}",
         ]
+        if self.altered:
+            parts.append(f"penalties, formats and the like in {self.altered}")
         versions = [f"{version} in {count}" for version, count in sorted(self.versions.items())]
         if self.mixed:
             versions.append(f"several in {self.mixed}")

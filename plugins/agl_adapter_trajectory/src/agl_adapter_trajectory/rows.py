@@ -20,6 +20,9 @@ class Certificate:
         models: Names of the models that answered, without repeats.
         model_versions: Versions of the weights that answered, without repeats, in order; several
             mean that several policies sampled the row. Empty if the proxy did not record them.
+        altered_sampling: Request parameters (penalties, ``min_p``, structured output, …) because of
+            which ``logprobs`` are not those of the distribution that the tokens were sampled from;
+            see :func:`agl_adapters.altered_sampling`.
         break_cause: Why the row does not continue an earlier one; None for the first row.
         broken_from: Index of the row with the longest common prefix; None for the agent's first.
         broken_at: Length of the common prefix with that row, in tokens.
@@ -29,6 +32,7 @@ class Certificate:
     logprobs_present: bool = True
     models: list[str] = field(default_factory=list[str])
     model_versions: list[str] = field(default_factory=list[str])
+    altered_sampling: list[str] = field(default_factory=list[str])
     break_cause: BreakCause | None = None
     broken_from: int | None = None
     broken_at: int = 0

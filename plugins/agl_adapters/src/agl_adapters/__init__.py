@@ -9,8 +9,17 @@ from agl_adapters.config import CallConfig
 from agl_adapters.messages import TraceToMessages
 from agl_adapters.model_call import ModelCall
 from agl_adapters.proxy_triplet import LlmProxyTraceToTriplet
+from agl_adapters.recorded_calls import answers_of, sent_messages
 from agl_adapters.rewards import match_rewards
-from agl_adapters.tree import VIRTUAL_ROOT, CallRules, MatchedCall, TraceTree, by_start
+from agl_adapters.sampling import altered_sampling
+from agl_adapters.tree import (
+    VIRTUAL_ROOT,
+    CallRules,
+    MatchedCall,
+    TraceTree,
+    by_start,
+    keep_used_choices,
+)
 from agl_adapters.triplet import TracerTraceToTriplet
 from agl_adapters.vocabulary import is_model_call
 
@@ -24,8 +33,12 @@ __all__ = [
     "TraceToMessages",
     "TraceTree",
     "TracerTraceToTriplet",
+    "altered_sampling",
+    "answers_of",
     "by_start",
     "is_model_call",
+    "keep_used_choices",
     "match_rewards",
+    "sent_messages",
     "to_messages",
 ]

@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from agl_adapters.model_call import at, numbered, parse_literal
-from agl_core.adapter import Dialect, MessageShape
+from agl_core.adapter import AdapterReport, Dialect, MessageShape, Reason
 from agl_core.errors import InvalidArgumentError
 
 # -- the format ----------------------------------------------------------------------------------
@@ -106,14 +106,24 @@ def check_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         ) from error
 
 
+_WITHOUT_CONTENT: Final = frozenset({"reasoning", "thinking"})
+"""Types of parts that no API accepts as content of a message."""
+
 # -- from a dialect ------------------------------------------------------------------------------
 
 
-def to_messages(raw: Iterable[Any], shape: MessageShape) -> list[dict[str, Any]]:
+def to_messages(
+    raw: Iterable[Any], shape: MessageShape, report: AdapterReport | None = None
+) -> list[dict[str, Any]]:
     """Convert messages of a dialect to OpenAI's shape; keys without a value are left out.
 
-    One message of the GenAI conventions may hold the results of several tools; each result
-    becomes a message.
+    One message of the GenAI conventions may hold results of several tools between other parts.
+    Each result becomes a message; the order of the parts is kept.
+
+    Args:
+        raw: The messages.
+        shape: Their shape.
+        report: Where to count parts that chat does not have.
     """
     messages: list[dict[str, Any]] = []
     for item in raw:
@@ -134,24 +144,33 @@ def to_messages(raw: Iterable[Any], shape: MessageShape) -> list[dict[str, Any]]
         }
         calls = [_tool_call(call, shape) for call in _list(_get(found, shape.tool_calls))]
         parts: Sequence[Any] = _list(_get(found, shape.parts)) if shape.parts else ()
-        answers = _read_parts(parts, shape, message, calls)
-        if calls:
-            message["tool_calls"] = calls
-        if not answers or len(answers) < len(parts):
-            messages.append(message)
-        messages += answers
+        messages += _with_parts(message, calls, parts, shape, report)
     return messages
 
 
-def _read_parts(
-    parts: Sequence[Any],
-    shape: MessageShape,
+def _with_parts(
     message: dict[str, Any],
     calls: list[dict[str, Any]],
+    parts: Sequence[Any],
+    shape: MessageShape,
+    report: AdapterReport | None,
 ) -> list[dict[str, Any]]:
-    """Sort typed parts into the message's content, its tool calls, and results of tools."""
+    """Return a message with typed parts: the content, its tool calls, and results of tools."""
+    messages: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
-    answers: list[dict[str, Any]] = []
+
+    def close() -> None:
+        made = dict(message)
+        if len(content) == 1 and content[0]["type"] == "text":
+            made["content"] = content[0]["text"]
+        elif content:
+            made["content"] = [*content]
+        if calls:
+            made["tool_calls"] = [*calls]
+        messages.append(made)
+        content.clear()
+        calls.clear()
+
     for item in parts:
         part = at(item, (shape.part_inside,)) if shape.part_inside else item
         kind = _get(part, "type")
@@ -161,20 +180,21 @@ def _read_parts(
         if kind == "tool_call":
             calls.append(_tool_call(part, shape))
         elif kind == "tool_call_response":
+            if content or calls:
+                close()
             result = next((found for p in shape.part_result if (found := _get(part, p))), "")
-            answers.append(
+            messages.append(
                 {"role": "tool", "content": as_text(result), "tool_call_id": _get(part, "id")}
             )
         elif image is not None:
             content.append({"type": "image_url", "image_url": {"url": image}})
-        elif kind == "text":
+        elif kind in ("text", "refusal"):
             content.append({"type": "text", "text": _get(part, shape.part_text)})
-        # Parts of other types, such as reasoning, are dropped: no API accepts them as content.
-    if len(content) == 1 and content[0]["type"] == "text":
-        message["content"] = content[0]["text"]
-    elif content:
-        message["content"] = content
-    return answers
+        elif report is not None and kind not in _WITHOUT_CONTENT:
+            report.leave_out("part", f"{Reason.NO_EQUIVALENT} {kind!r}")
+    if content or calls or not messages:
+        close()
+    return messages
 
 
 def _tool_call(raw: Any, shape: MessageShape) -> dict[str, Any]:

@@ -149,6 +149,11 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         response_id=("gen_ai.response/id",),
         prompt_ids=("prompt_token_ids",),
         response_ids=("response_token_ids",),
+        output_tokens=("gen_ai.usage/output_tokens",),
+        prompt=("gen_ai.input.messages",),
+        completion=("gen_ai.output.messages",),
+        prompt_shape=GEN_AI_PARTS,
+        completion_shape=GEN_AI_PARTS,
     ),
 )
 """These dialects, in the order in which their paths are tried; plugins' dialects follow."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from agl_adapters.chat import as_text, check_message, to_messages, to_tools
 from agl_adapters.dialects import GEN_AI_PARTS
 from agl_adapters.model_call import ModelCall, at
 from agl_adapters.otel_spans import as_spans
+from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken
 from agl_adapters.vocabulary import count_unread, is_model_call
 from agl_core.adapter import AdapterReport, Reason, TraceAdapter
 from agl_core.errors import InvalidArgumentError
@@ -27,9 +28,11 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     against OpenAI's chat format. An answer has the tool calls that its child spans describe
     (attributes ``tool.*``), or else its own. ``tools`` holds the definitions offered, or None.
 
-    Calls whose messages were not captured are left out and counted, and so are repetitions. Of
-    several calls with one response id the first is kept. Of a call nested in a call the inner one
-    is kept, unless only the outer one has a response id.
+    Calls whose messages were not captured are left out and counted, and so are repetitions and
+    answers that broke off. Of several spans of one call the first is kept. Of a call nested in a
+    call the inner one is kept, unless only the outer one has a response id. Of a call with several
+    choices, the one is kept that a later call goes on with; if no call does, each choice becomes a
+    conversation of its own.
     """
 
     def adapt_with_report(
@@ -48,7 +51,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         parents = {span.span_id: span.parent_id for span in spans}
         calls: list[tuple[Span, ModelCall]] = []
         ids: dict[str, str | None] = {}  # of the responses
-        seen: set[str] = set()
+        seen = SeenCalls()
         for span in spans:
             if not (is_model_call(span.attributes) or _is_legacy_call(span)):
                 continue
@@ -59,23 +62,25 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
                 report.leave_out("call", Reason.NO_MESSAGES)
                 continue
             ids[span.span_id] = response_id
-            if response_id is not None and response_id in seen:
+            if seen.find(span, call) is not None:
                 report.leave_out("call", Reason.DUPLICATE_RESPONSE)
                 continue
+            if is_broken(span):
+                report.leave_out("call", Reason.BROKEN)
+                continue
             calls.append((span, call))
-            if response_id is not None:
-                seen.add(response_id)
+            seen.add(span, call)
         repetitions = _repetitions(ids, parents)
         conversations: list[OpenAIMessages] = []
-        for span, call in calls:
+        for index, (span, call) in enumerate(calls):
             if span.span_id in repetitions:
                 report.leave_out("call", Reason.NESTED_CALL)
                 continue
-            conversation = _conversation(span, call, tools_below.get(span.span_id, []), report)
-            if conversation is None:
+            later = (other for _, other in calls[index + 1 :])
+            found = _conversations(span, call, tools_below.get(span.span_id, []), later, report)
+            if not found:
                 report.leave_out("call", Reason.NO_MESSAGES)
-            else:
-                conversations.append(conversation)
+            conversations += found
         report.produce("conversations", len(conversations))
         return conversations, report
 
@@ -102,44 +107,55 @@ def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None
     return repetitions
 
 
-def _conversation(
-    span: Span, call: ModelCall, called: Sequence[Mapping[str, Any]], report: AdapterReport
-) -> OpenAIMessages | None:
+def _conversations(
+    span: Span,
+    call: ModelCall,
+    called: Sequence[Mapping[str, Any]],
+    later: Iterable[ModelCall],
+    report: AdapterReport,
+) -> list[OpenAIMessages]:
+    """Return the conversation of each choice of a call that counts; none without messages."""
     system, _ = call.structure("system")
     raw_prompt, prompt_row = call.structure("prompt")
     raw_completion, completion_row = call.structure("completion")
     where = f"span {span.span_id} ({span.name})"
     messages: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     if isinstance(system, list):
         parts = cast("list[Any]", system)
-        messages += to_messages([{"role": "system", "parts": parts}], GEN_AI_PARTS)
+        messages += to_messages([{"role": "system", "parts": parts}], GEN_AI_PARTS, report)
     if prompt_row is not None:
-        messages += to_messages(_sequence(raw_prompt, where), prompt_row.prompt_shape)
+        messages += to_messages(_sequence(raw_prompt, where), prompt_row.prompt_shape, report)
     for message in messages:
         if message.get("role") == "assistant" and message.get("tool_calls"):
             message["content"] = None  # OpenAI's format requires the key
         else:
             message.setdefault("content", "")
     if completion_row is not None:
-        answers = to_messages(_sequence(raw_completion, where), completion_row.completion_shape)
-        for answer in answers:
+        raw_answers = _sequence(raw_completion, where)
+        for answer in to_messages(raw_answers, completion_row.completion_shape, report):
             if answer.get("role") != "assistant":
                 report.leave_out("message", Reason.NOT_ASSISTANT)
                 continue
             answer.setdefault("content", None)
             if called:
                 answer["tool_calls"] = [_tool_call(tool) for tool in called]
-            messages.append(answer)
-    if not messages:
-        return None
+            answers.append(answer)
+    if not messages and not answers:
+        return []
+    if len(answers) > 1:
+        used = chosen_choice(call, later)
+        if used is not None and used < len(answers):
+            report.leave_out("choice", Reason.OTHER_CHOICE, len(answers) - 1)
+            answers = [answers[used]]
     raw_tools, tools_row = call.structure("tools")
-    return OpenAIMessages(
-        messages=[
-            check_message(message, f"{where}, message {index}")
-            for index, message in enumerate(messages)
-        ],
-        tools=to_tools(raw_tools, tools_row),
-    )
+    tools = to_tools(raw_tools, tools_row)
+    checked = [
+        check_message(message, f"{where}, message {index}")
+        for index, message in enumerate(messages)
+    ]
+    ends = [[check_message(one, f"{where}, message {len(messages)}")] for one in answers]
+    return [OpenAIMessages(messages=[*checked, *end], tools=tools) for end in ends or [[]]]
 
 
 def _is_legacy_call(span: Span) -> bool:

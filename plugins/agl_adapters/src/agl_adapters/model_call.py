@@ -39,8 +39,8 @@ class ModelCall:
 
     @property
     def response_id(self) -> str | None:
-        """Id of the response, assigned by the server."""
-        return self._text("response_id")
+        """Id of the response, assigned by the server; None if it is missing or empty."""
+        return self._text("response_id") or None
 
     @property
     def model(self) -> str | None:
@@ -67,6 +67,48 @@ class ModelCall:
         return self._token_ids("response_ids")
 
     @property
+    def choices(self) -> int:
+        """Number of answers that the call returned; 1 if it is unknown."""
+        reasons: Any = self._attributes.get("gen_ai.response.finish_reasons")
+        if isinstance(reasons, (list, tuple)):  # saves the parsing of the answers
+            return max(1, len(cast("Sequence[Any]", reasons)))
+        raw, _ = self.structure("completion")
+        return len(cast("list[Any]", raw)) if isinstance(raw, list) and raw else 1
+
+    @property
+    def choices_ids(self) -> list[list[int]]:
+        """Token ids of each choice; an empty list for one whose ids were not captured."""
+        found = [self.response_ids]
+        for number in range(1, self.choices):
+            ids = _integers(parse_literal(self._attributes.get(f"response_token_ids.{number}", ())))
+            found.append(ids or [])
+        return found
+
+    @property
+    def sampled_tokens(self) -> int | None:
+        """Number of tokens that the server says it sampled, for all choices."""
+        value, _ = self.find("output_tokens")
+        return value if isinstance(value, int) else None
+
+    @property
+    def has_all_ids(self) -> bool:
+        """Whether the token ids are as many as the server says it sampled, where it says so."""
+        sampled = self.sampled_tokens
+        return sampled is None or sum(map(len, self.choices_ids)) >= sampled
+
+    def of_choice(self, number: int) -> ModelCall:
+        """Return the call with the token ids and log-probabilities of another choice."""
+        if number == 0:
+            return self
+        attributes = dict(self._attributes)
+        for key in ("response_token_ids", "logprobs.content"):
+            value = attributes.get(f"{key}.{number}")
+            attributes.pop(key, None)
+            if value is not None:
+                attributes[key] = value
+        return ModelCall(attributes, self._table)
+
+    @property
     def logprobs(self) -> list[Any] | None:
         """One entry per response token in OpenAI's form (``{"token", "logprob", …}``), or None."""
         value, _ = self.find("logprobs")
@@ -75,7 +117,7 @@ class ModelCall:
         parsed = parse_literal(value)
         if isinstance(parsed, list):
             return cast("list[Any]", parsed)
-        self.problems.append(Repair.BAD_LOGPROBS)
+        self._note(Repair.BAD_LOGPROBS)
         return None
 
     @property
@@ -116,6 +158,10 @@ class ModelCall:
                 return value, row
         return None, None
 
+    def _note(self, problem: Repair) -> None:
+        if problem not in self.problems:  # fields are read more than once
+            self.problems.append(problem)
+
     def _text(self, field: str) -> str | None:
         value, _ = self.find(field)
         return None if value is None else str(value)
@@ -126,7 +172,7 @@ class ModelCall:
             return []
         ids = _integers(parse_literal(value))
         if ids is None:
-            self.problems.append(Repair.BAD_TOKEN_IDS)
+            self._note(Repair.BAD_TOKEN_IDS)
             return []
         return ids
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from agl_adapters.model_call import ModelCall
 from agl_adapters.otel_spans import as_spans
+from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken
 from agl_adapters.vocabulary import count_unread, vocabulary
 from agl_core import semconv
 from agl_core.adapter import AdapterReport, Reason, TraceToTripletBase, read_reward
@@ -20,7 +21,9 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
     """Converts a proxy's spans to triplets of token ids, in order of their sequence ids.
 
     A call is a span that has the name of a dialect's proxy spans and token ids of both prompt and
-    response. Of several calls with one response id the first is kept. A reward is assigned to the
+    response. Of several spans of one call the first is kept. Calls that failed, and those of which
+    token ids are missing, are left out. Of several choices, the one is kept that a later call goes
+    on with. A reward is assigned to the
     latest call with a smaller sequence id and no reward yet. Times are not compared, because the
     clocks of the proxy's machine and the agent's may differ.
 
@@ -35,14 +38,15 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
         spans = sorted(as_spans(source), key=_order)
         report = AdapterReport(spans=len(spans))
         triplets: list[Triplet] = []
-        seen: set[str] = set()
+        seen = SeenCalls()
+        known_ids: set[str] = set()
         kept: set[int] = set()  # sequence ids
         empty: list[tuple[str | None, int]] = []
         waiting: list[tuple[int, Triplet]] = []  # calls without a reward
         pending: list[tuple[int, Triplet]] = []  # calls of the sequence id being read
         tables = vocabulary().proxy_tables
         count_unread(spans, report)
-        for span in spans:
+        for index, span in enumerate(spans):
             # A reward must not match a call with the same sequence id.
             if pending and pending[0][0] < span.sequence_id:
                 waiting += pending
@@ -59,9 +63,16 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                     report.repair("call", problem)
                 if not prompt_ids or not response_ids:
                     empty.append((response_id, span.sequence_id))
-                elif response_id is not None and response_id in seen:
+                elif seen.find(span, call) is not None:
                     report.leave_out("call", Reason.DUPLICATE_RESPONSE)
+                elif is_broken(span):
+                    report.leave_out("call", Reason.BROKEN)
+                elif not call.has_all_ids:
+                    report.leave_out("call", Reason.INCOMPLETE_IDS)
+                elif (used := _used_choice(call, spans[index + 1 :], report)) is None:
+                    report.leave_out("call", Reason.SEVERAL_CHOICES)
                 else:
+                    response_ids = call.choices_ids[used]
                     triplet = Triplet(
                         prompt={"token_ids": prompt_ids},
                         response={"token_ids": response_ids},
@@ -70,8 +81,8 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                     triplets.append(triplet)
                     pending.append((span.sequence_id, triplet))
                     kept.add(span.sequence_id)
-                    if response_id is not None:
-                        seen.add(response_id)
+                    seen.add(span, call)
+                    known_ids.add(response_id or "")
             reward = read_reward(span)
             if reward is not None:
                 if math.isnan(reward):
@@ -82,7 +93,7 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                     report.leave_out("reward", Reason.NO_CALL)
         # A proxy writes several spans per call under one sequence id; only one has the token ids.
         for response_id, sequence_id in empty:
-            twin = response_id in seen or sequence_id in kept
+            twin = response_id in known_ids or sequence_id in kept
             report.leave_out("call", Reason.DUPLICATE_RESPONSE if twin else Reason.NO_TOKEN_IDS)
         report.produce("triplets", len(triplets))
         return triplets, report
@@ -91,3 +102,15 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
 def _order(span: Span) -> tuple[int, bool, float]:
     start = span.start_time
     return (span.sequence_id, start is None, 0.0 if start is None else start)
+
+
+def _used_choice(call: ModelCall, later: Iterable[Span], report: AdapterReport) -> int | None:
+    """Return the choice of a call that a later one goes on with; None if that is unknown."""
+    if call.choices == 1:
+        return 0
+    tables = vocabulary().proxy_tables
+    calls = (ModelCall(span.attributes, tables[span.name]) for span in later if span.name in tables)
+    used = chosen_choice(call, calls)
+    if used is not None:
+        report.leave_out("choice", Reason.OTHER_CHOICE, call.choices - 1)
+    return used

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from agl_adapters.clocks import align_clocks, is_remote
 from agl_adapters.model_call import ModelCall
 from agl_adapters.otel_spans import as_spans
+from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken
 from agl_adapters.repair import enclosing_nodes
 from agl_adapters.vocabulary import agent_name, count_unread, is_model_call
 from agl_core import semconv
@@ -234,9 +235,11 @@ class TraceTree:
         The agent of a call is the nearest named agent above it. An agent that does not match hides
         the spans below it, down to the next agent that matches. A call nested in a call is the same
         call, recorded by a framework and by the client that it uses. The client has more data, so
-        the inner one is kept, unless only the outer one has a response id. Of several calls with
-        one response id the first is kept, with the data of the first that has token ids. A call
-        that a recording answered is left out: its tokens were sampled in another attempt.
+        the inner one is kept, unless only the outer one has a response id. Of several spans of one
+        call (:class:`~agl_adapters.recorded_calls.SeenCalls`) the first is kept, with the data of
+        the first that has token ids. A call that failed is left out: what was recorded of its
+        answer is not an answer. So is a call that a recording answered: its tokens were sampled in
+        another attempt.
 
         Args:
             rules: Which spans count as calls.
@@ -246,7 +249,7 @@ class TraceTree:
         is_call = re.compile(rules.llm_call_match).search if rules.llm_call_match else None
         is_agent = re.compile(rules.agent_match).search if rules.agent_match else None
         calls: list[MatchedCall] = []
-        seen: dict[str, int] = {}  # index in `calls` by response id
+        seen = SeenCalls()
         superseded: set[str] = set()
         label: str | None = None if is_agent else ANY_AGENT
         stack: list[tuple[TraceTree, str | None, bool, MatchedCall | None]] = [
@@ -261,10 +264,11 @@ class TraceTree:
                 report.leave_out("call", Reason.REPLAYED)
                 if outer is not None:
                     superseded.add(outer.node.id)
-                    seen.pop(outer.call.response_id or "", None)
+                    seen.remove(outer.node.span, outer.call)
             elif named:
                 call = ModelCall(span.attributes)
                 response_id = call.response_id
+                twin = seen.find(span, call, outer and outer.node.span)
                 reason = (
                     Reason.OTHER_AGENT
                     if label is None
@@ -273,24 +277,25 @@ class TraceTree:
                     else Reason.NESTED_CALL
                     if response_id is None and outer and outer.call.response_id is not None
                     else Reason.DUPLICATE_RESPONSE
-                    if response_id in seen
+                    if twin is not None
+                    else Reason.BROKEN
+                    if is_broken(span)
                     else None
                 )
                 if reason is not None:
                     report.leave_out("call", reason)
-                    if reason is Reason.DUPLICATE_RESPONSE and response_id is not None:
+                    if reason is Reason.DUPLICATE_RESPONSE and twin is not None:
                         if outer is not None and outer.call.response_id is None:
                             superseded.add(outer.node.id)
-                        first = calls[seen[response_id]]
+                        first = calls[twin]
                         if call.response_ids and not first.call.response_ids:
-                            calls[seen[response_id]] = MatchedCall(first.node, first.agent, call)
+                            calls[twin] = MatchedCall(first.node, first.agent, call)
                 elif label is not None:
                     if outer is not None and outer.call.response_id is None:
                         superseded.add(outer.node.id)
                     outer = MatchedCall(node, label, call)
                     calls.append(outer)
-                    if response_id is not None:
-                        seen[response_id] = len(calls) - 1
+                    seen.add(span, call, len(calls) - 1)
             elif known:
                 report.leave_out("call", Reason.NAME_MISMATCH)
             agent = node.agent_name()
@@ -300,6 +305,35 @@ class TraceTree:
             stack.extend((child, label, in_reward, outer) for child in reversed(node.children))
         report.leave_out("call", Reason.NESTED_CALL, len(superseded))
         return [found for found in calls if found.node.id not in superseded]
+
+
+def keep_used_choices(calls: Sequence[MatchedCall], report: AdapterReport) -> list[MatchedCall]:
+    """Return calls with the choice that the agent used as their only one.
+
+    A call with several choices is left out if no later call goes on with one of them: its reward
+    would be given to an answer that the agent may have discarded. So is a call of which some token
+    ids are missing.
+
+    Args:
+        calls: Calls in the order in which they were made.
+        report: Where to count what is left out.
+    """
+    kept: list[MatchedCall] = []
+    for index, found in enumerate(calls):
+        call, number = found.call, found.call.choices
+        if call.response_ids and not call.has_all_ids:
+            report.leave_out("call", Reason.INCOMPLETE_IDS)
+            continue
+        if number == 1:
+            kept.append(found)
+            continue
+        used = chosen_choice(call, (later.call for later in calls[index + 1 :]))
+        if used is None:
+            report.leave_out("call", Reason.SEVERAL_CHOICES)
+            continue
+        report.leave_out("choice", Reason.OTHER_CHOICE, number - 1)
+        kept.append(MatchedCall(found.node, found.agent, call.of_choice(used)))
+    return kept
 
 
 def _stand_in(id: str, children: list[TraceTree]) -> TraceTree:

@@ -11,7 +11,7 @@ from typing import Any
 from agl_adapters.chat import image_urls
 from agl_adapters.config import TripletConfig
 from agl_adapters.rewards import match_rewards
-from agl_adapters.tree import CallRules, MatchedCall, TraceTree
+from agl_adapters.tree import CallRules, MatchedCall, TraceTree, keep_used_choices
 from agl_core.adapter import AdapterReport, Reason, TraceToTripletBase
 from agl_core.errors import MissingDependencyError
 from agl_core.plugins import configured_by
@@ -118,7 +118,7 @@ def tree_to_triplets(
         report: Where to count what was left out.
     """
     report = AdapterReport() if report is None else report
-    found = tree.find_llm_calls(rules, report)
+    found = keep_used_choices(tree.find_llm_calls(rules, report), report)
     triplets: dict[str, Triplet] = {}
     matched: list[TraceTree] = []
     for entry in found:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory, TrajectoryRow
+from agl_adapters import altered_sampling
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
 from agl_core.algorithm import RewardRange, RewardScale, RolloutOutcome
@@ -30,55 +31,9 @@ __all__ = [
 ]
 
 _VERSION: Final = "step-"
-_MODEL: Final = "gen_ai.request.model"
+_REQUEST: Final = "gen_ai.request."
+_MODEL: Final = f"{_REQUEST}model"
 _RESPONSE_IDS: Final = "response_token_ids"
-_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "top_p": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "top_a": (0,),
-    "typical_p": (1,),
-    "tfs": (1,),
-    "top_n_sigma": (0, -1),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "xtc_probability": (0,),
-    "dynatemp_range": (0,),
-    "mirostat": (0,),
-    "mirostat_mode": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "repeat_penalty": (1,),
-    "length_penalty": (1,),
-    "no_repeat_ngram_size": (0,),
-    "dry_multiplier": (0,),
-    "best_of": (1,),
-    "use_beam_search": (),
-    "min_tokens": (0,),
-    "min_new_tokens": (0,),
-    "ignore_eos": (),
-    "logit_bias": (),
-    "bad_words": (),
-    "allowed_token_ids": (),
-    "logits_processors": (),
-    "custom_logit_processor": (),
-    "tool_choice": ("auto", "none"),
-    "response_format": ('{"type":"text"}', '{"type": "text"}'),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "json_schema": (),
-    "regex": (),
-    "ebnf": (),
-    "grammar": (),
-}
-"""Parameters of a request that change what tokens are drawn, and values that do not: they change
-the distribution after the log-probabilities that a server reports, so the ratio of policies would
-be wrong, and no check of these could see it. Names of OpenAI, vLLM, SGLang and llama.cpp."""
-_NOTHING: Final = (None, "", "{}", "[]", "null", False)
 
 
 def version_of(steps: int) -> str:
@@ -104,7 +59,10 @@ class Reason:
     GAP: Final = "a call in the middle without token ids"
     BROKEN_CALL: Final = "a model call failed on the server's side"
     OTHER_WEIGHTS: Final = "sampled with other weights"
-    OTHER_SAMPLING: Final = "sampled at another temperature, or with top_p, penalties or a format"
+    OTHER_SAMPLING: Final = (
+        "sampled at another temperature, or with top_p, top_k, a penalty, a format or the like"
+    )
+    SEVERAL_CHOICES: Final = "a call with several choices, of which the used one is not known"
     TOO_LONG: Final = "a row is longer than max_row_tokens"
     CUT_OFF: Final = "an answer was truncated"
     SMALL_GROUP: Final = "its group is too small"
@@ -473,8 +431,11 @@ def _flaw(
     broken = {call.span_id for call in calls if _is_broken(call)}
     if any(not _was_repeated(call, calls) for call in calls if call.span_id in broken):
         return Reason.BROKEN_CALL
-    if broken.intersection(span_id for row in rows for span_id in row.span_ids):
+    used = {span_id for row in rows for span_id in row.span_ids}
+    if broken & used:
         return Reason.BROKEN_CALL  # tokens of a truncated stream are in a row
+    if any(len(_finish_reasons(call)) > 1 and call.span_id not in used for call in calls):
+        return Reason.SEVERAL_CHOICES
     if not rows:
         return Reason.NO_TOKENS
     for row in rows:
@@ -516,16 +477,16 @@ def _was_repeated(call: Span, calls: Sequence[Span]) -> bool:
 
 def _other_sampling(calls: Sequence[Span], config: GRPOConfig) -> str:
     """Return how calls were sampled in another way than is trained; empty if none was."""
+    own = {"temperature": (config.temperature,), "top_p": (1,), "top_k": (0, -1)}
     found: list[str] = []
     for call in calls:
-        # 0.7 as JSON and 0.7 as a number are the same temperature.
-        temperature = call.attributes.get("gen_ai.request.temperature")
-        if temperature is not None and _number(temperature) != config.temperature:
-            found.append(f"temperature={temperature}")
-        for name, neutral in _NEUTRAL.items():
-            value: Any = call.attributes.get(f"gen_ai.request.{name}")
-            if value not in (*_NOTHING, *neutral) and _number(value) not in neutral:
+        for name, trained in own.items():
+            value: Any = call.attributes.get(f"{_REQUEST}{name}")
+            # 0.7 as JSON and 0.7 as a number are the same temperature.
+            if value is not None and _number(value) not in trained:
                 found.append(f"{name}={value}")
+        altered = altered_sampling(call.attributes)
+        found += [f"{name}={call.attributes[_REQUEST + name]}" for name in altered]
     return ", ".join(dict.fromkeys(found))
 
 

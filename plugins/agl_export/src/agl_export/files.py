@@ -26,7 +26,7 @@ _INTEGER_LISTS: Final = frozenset(
     {"input_ids", "labels", "mask", "prompt_ids", "response_ids", "chosen_ids", "rejected_ids"}
 )
 _FLOAT_LISTS: Final = frozenset({"logprobs", "call_rewards"})
-_STRING_LISTS: Final = frozenset({"models", "model_versions"})
+_STRING_LISTS: Final = frozenset({"altered_sampling", "models", "model_versions"})
 _FLOATS: Final = frozenset({"reward", "call_reward", "reward_chosen", "reward_rejected"})
 _FLAGS: Final = frozenset({"ids_present", "logprobs_present"})
 _MESSAGES: Final = frozenset({"messages", "prompt", "chosen", "rejected"})

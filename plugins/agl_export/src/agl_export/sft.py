@@ -169,6 +169,7 @@ def certificate_columns(row: TrajectoryRow) -> Row:
     return {
         "ids_present": certificate.ids_present,
         "logprobs_present": certificate.logprobs_present,
+        "altered_sampling": certificate.altered_sampling,
         "models": certificate.models,
         "model_versions": certificate.model_versions,
         "break_cause": None if certificate.break_cause is None else str(certificate.break_cause),

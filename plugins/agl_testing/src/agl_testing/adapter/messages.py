@@ -104,13 +104,29 @@ class MessageTests(AdapterTests):
         }
         kept["gen_ai.operation.name"] = "chat"
         spans[calls[1]] = silent.model_copy(update={"attributes": kept})
-        again = with_attributes(spans[calls[2]], gen_ai__response__id="response-0")
-        spans[calls[2]] = again
+        ids = {"span_id": spans[calls[2]].span_id, "sequence_id": spans[calls[2]].sequence_id}
+        spans[calls[2]] = spans[calls[0]].model_copy(update=ids)
         conversations, report = adapter.adapt_with_report(spans)
         texts = [conversation["messages"][-1]["content"] for conversation in conversations]
         assert texts == ["answer 0", "answer 3"]
         assert report.count("call") == 2
         assert len(report.left_out) == 2
+
+    @requires("messages")
+    def test_an_empty_or_reused_response_id_hides_no_call(
+        self, adapter: Adapter[Any, Any], make_trace: MakeTrace
+    ):
+        for reused in ("", "chatcmpl-999"):
+            spans = [
+                with_attributes(span, gen_ai__response__id=reused)
+                if is_model_call(span.attributes)
+                else span
+                for span in make_trace(3)
+            ]
+            conversations, report = adapter.adapt_with_report(spans)
+            texts = [conversation["messages"][-1]["content"] for conversation in conversations]
+            assert texts == ["answer 0", "answer 1", "answer 2"]
+            assert report.count("call") == 0
 
     @requires("messages")
     def test_spans_of_tools_are_the_tool_calls_of_their_call(

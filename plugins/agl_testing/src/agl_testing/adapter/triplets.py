@@ -11,8 +11,8 @@ import pytest
 
 from agl_adapters import is_model_call
 from agl_core import semconv
-from agl_core.adapter import Adapter, TraceToTripletBase
-from agl_core.types import Span, Triplet
+from agl_core.adapter import Adapter, Reason, TraceToTripletBase
+from agl_core.types import Span, TraceStatus, Triplet
 from agl_testing.adapter.base import AdapterTests, MakeTrace
 from agl_testing.suite import requires
 
@@ -86,7 +86,9 @@ class TripletTests(AdapterTests):
         value = next(key for key in rewards[0].attributes if key.endswith(".value"))
         replaced = {
             calls[1].span_id: changed(calls[1], response_token_ids=None, prompt_token_ids=None),
-            calls[4].span_id: changed(calls[4], **{"gen_ai.response.id": "response-3"}),
+            calls[4].span_id: calls[3].model_copy(
+                update={"span_id": calls[4].span_id, "sequence_id": calls[4].sequence_id}
+            ),
             rewards[2].span_id: changed(rewards[2], **{value: math.nan}),
         }
         source = [replaced.get(span.span_id, span) for span in spans]
@@ -105,6 +107,36 @@ class TripletTests(AdapterTests):
                 t for t in triplets if t.response["token_ids"] == [100 + turn, 101 + turn]
             ]
             assert triplet.prompt["token_ids"] == [turn, turn + 1, turn + 2]
+
+    @requires("triplets")
+    def test_an_empty_or_reused_response_id_hides_no_call(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        for reused in ("", "chatcmpl-999"):
+            spans = [
+                changed(span, **{"gen_ai.response.id": reused})
+                if is_model_call(span.attributes)
+                else span
+                for span in make_trace(3)
+            ]
+            triplets, report = adapter.adapt_with_report(spans)
+            tokens = [triplet.response["token_ids"] for triplet in triplets]
+            assert tokens == [[100, 101], [101, 102], [102, 103]]
+            assert report.count("call") == 0
+
+    @requires("triplets")
+    def test_a_call_that_failed_or_lacks_tokens_is_left_out(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        spans = make_trace(3)
+        calls = [i for i, span in enumerate(spans) if is_model_call(span.attributes)]
+        failed = TraceStatus(status_code="ERROR", description="the stream was cut")
+        spans[calls[0]] = spans[calls[0]].model_copy(update={"status": failed})
+        spans[calls[1]] = changed(spans[calls[1]], **{"gen_ai.usage.output_tokens": 30})
+        triplets, report = adapter.adapt_with_report(spans)
+        assert [triplet.response["token_ids"] for triplet in triplets] == [[102, 103]]
+        assert report.count("call", Reason.BROKEN) == 1
+        assert report.count("call", Reason.INCOMPLETE_IDS) == 1
 
     @requires("triplets")
     def test_two_rewards_after_two_calls_reach_both(

@@ -1,0 +1,150 @@
+"""Rules over the recorded calls of an attempt: repetitions, broken answers, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+from agl_adapters.chat import to_messages
+from agl_adapters.model_call import ModelCall
+from agl_core.types import Span
+
+__all__ = ["SeenCalls", "answers_of", "chosen_choice", "is_broken", "sent_messages"]
+
+_OF_THE_AGENT: Final = frozenset({"client_disconnected", "CancelledError"})
+"""Values of ``error.type`` of a call that the agent ended; its tokens up to there are whole."""
+
+
+class SeenCalls:
+    """Finds the earlier span of a call that was recorded twice.
+
+    Two spans are of one call only if nothing speaks against it. Servers send an empty response id
+    (Azure's first chunk) or one of few (Ollama has 999), so an equal id alone is not enough: token
+    ids and prompts must not differ, and without token ids the spans must overlap in time.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, list[tuple[Span, ModelCall, int]]] = {}
+
+    def add(self, span: Span, call: ModelCall, place: int = 0) -> None:
+        """Note a call, and the place that :meth:`find` returns for it."""
+        response_id = call.response_id
+        if response_id is not None:
+            self._by_id.setdefault(response_id, []).append((span, call, place))
+
+    def remove(self, span: Span, call: ModelCall) -> None:
+        """Forget a call."""
+        known = self._by_id.get(call.response_id or "", [])
+        known[:] = [entry for entry in known if entry[0] is not span]
+
+    def find(self, span: Span, call: ModelCall, inside: Span | None = None) -> int | None:
+        """Return the place of the call that a span records again; None if it is new.
+
+        Args:
+            span: The span.
+            call: Its call.
+            inside: The call around it, of which an equal id is enough.
+        """
+        response_id = call.response_id
+        if response_id is None:
+            return None
+        for other, known, place in self._by_id.get(response_id, ()):
+            if other is inside or _is_same(span, call, other, known):
+                return place
+        return None
+
+
+def _is_same(span: Span, call: ModelCall, other: Span, known: ModelCall) -> bool:
+    pairs = [
+        (mine, theirs)
+        for mine, theirs in (
+            (call.prompt_ids, known.prompt_ids),
+            (call.response_ids, known.response_ids),
+        )
+        if mine and theirs
+    ]
+    if any(mine != theirs for mine, theirs in pairs):
+        return False
+    (mine, row), (theirs, other_row) = call.find("prompt"), known.find("prompt")
+    if row is other_row and mine is not None and mine != theirs:
+        return False
+    return len(pairs) == 2 or _overlap(span, other)  # equal tokens were sampled once
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    starts, ends = (one.start_time, other.start_time), (one.end_time, other.end_time)
+    if None in starts or None in ends:
+        return True
+    return max(cast("tuple[float, float]", starts)) <= min(cast("tuple[float, float]", ends))
+
+
+def is_broken(span: Span) -> bool:
+    """Return whether a call failed, so that what was recorded of its answer is not an answer.
+
+    A call that the agent itself ended is not broken.
+    """
+    failed = span.status.status_code == "ERROR"
+    return failed and span.attributes.get("error.type") not in _OF_THE_AGENT
+
+
+# -- choices ---------------------------------------------------------------------------------------
+
+
+def sent_messages(call: ModelCall) -> list[dict[str, Any]] | None:
+    """Return a request's messages in a form in which equal ones are equal; None if unknown."""
+    raw, row = call.structure("prompt")
+    if row is None or not isinstance(raw, list):
+        return None
+    return _normalized(to_messages(cast("list[Any]", raw), row.prompt_shape))
+
+
+def answers_of(call: ModelCall) -> list[dict[str, Any]] | None:
+    """Return the answer of each choice, in the form of :func:`sent_messages`."""
+    raw, row = call.structure("completion")
+    if row is None or not isinstance(raw, list):
+        return None
+    return _normalized(to_messages(cast("list[Any]", raw), row.completion_shape))
+
+
+def _normalized(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "role": message.get("role"),
+            "content": message.get("content") or "",
+            "tool_calls": message.get("tool_calls") or [],
+        }
+        for message in messages
+    ]
+
+
+def chosen_choice(call: ModelCall, later: Iterable[ModelCall]) -> int | None:
+    """Return the choice of a call that the history of a later call goes on with.
+
+    Args:
+        call: A call with several choices.
+        later: Calls after it, in order.
+
+    Returns:
+        The number of the choice; None if no later call shows which one the agent used.
+    """
+    choices, prompt = call.choices_ids, call.prompt_ids
+    sent, answers = sent_messages(call), answers_of(call)
+    for other in later:
+        ids = other.prompt_ids
+        if prompt and ids[: len(prompt)] == prompt:
+            found = [
+                number
+                for number, tokens in enumerate(choices)
+                if tokens and ids[len(prompt) : len(prompt) + len(tokens)] == tokens
+            ]
+            if found:
+                return max(found, key=lambda number: len(choices[number]))
+        following = sent_messages(other)
+        if sent is None or answers is None or following is None:
+            continue
+        if following[: len(sent)] == sent and len(following) > len(sent):
+            used = following[len(sent)]
+            matching = [number for number, answer in enumerate(answers) if answer == used]
+            if matching:
+                return matching[0]
+    return None

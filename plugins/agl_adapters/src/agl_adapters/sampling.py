@@ -1,0 +1,93 @@
+"""Request parameters that change the distribution that tokens are sampled from.
+
+A server reports the log-probability that the model itself gives a token, before these parameters
+(vLLM: ``logprobs_mode="raw_logprobs"``). A ratio of probabilities with it as the denominator is
+wrong for tokens that were sampled with one of them. Temperature, ``top_p`` and ``top_k`` are not
+listed here: algorithms compare them with their own configuration.
+
+Names: OpenAI API reference, "Create chat completion"; vLLM's ``SamplingParams``; the sampling
+parameters of SGLang and llama.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from agl_adapters.model_call import parse_literal
+
+__all__ = ["altered_sampling"]
+
+_PREFIX: Final = "gen_ai.request."
+_NOTHING: Final = (None, False, 0, "", {}, [])
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "allowed_token_ids": _NOTHING,
+    "bad_words": _NOTHING,
+    "best_of": (*_NOTHING, 1),
+    "custom_logit_processor": _NOTHING,
+    "dry_multiplier": _NOTHING,
+    "dynatemp_range": _NOTHING,
+    "ebnf": _NOTHING,
+    "epsilon_cutoff": _NOTHING,
+    "eta_cutoff": _NOTHING,
+    "frequency_penalty": _NOTHING,
+    "grammar": _NOTHING,
+    "guided_choice": _NOTHING,
+    "guided_decoding": _NOTHING,
+    "guided_grammar": _NOTHING,
+    "guided_json": _NOTHING,
+    "guided_regex": _NOTHING,
+    "ignore_eos": _NOTHING,
+    "json_schema": _NOTHING,
+    "length_penalty": (None, 1),
+    "logit_bias": _NOTHING,
+    "logits_processors": _NOTHING,
+    "min_new_tokens": _NOTHING,
+    "min_p": _NOTHING,
+    "min_tokens": _NOTHING,
+    "mirostat": _NOTHING,
+    "mirostat_mode": _NOTHING,
+    "no_repeat_ngram_size": _NOTHING,
+    "output_config": _NOTHING,
+    "presence_penalty": _NOTHING,
+    "regex": _NOTHING,
+    "repeat_penalty": (*_NOTHING, 1),
+    "repetition_penalty": (*_NOTHING, 1),
+    "response_format": (*_NOTHING, {"type": "text"}),
+    "structural_tag": _NOTHING,
+    "structured_outputs": _NOTHING,
+    "text": _NOTHING,
+    "tfs": (*_NOTHING, 1),
+    "tool_choice": (None, "auto", "none", {"type": "auto"}, {"type": "none"}),
+    "top_a": _NOTHING,
+    "top_n_sigma": (*_NOTHING, -1),
+    "typical_p": (*_NOTHING, 1),
+    "use_beam_search": _NOTHING,
+    "xtc_probability": _NOTHING,
+}
+"""Values by parameter that change nothing. A forced tool is sampled with a grammar."""
+
+
+def altered_sampling(attributes: Mapping[str, Any]) -> list[str]:
+    """Return the sorted names of a call's parameters that change what its tokens are sampled from.
+
+    Args:
+        attributes: Attributes of the call's span, in the GenAI conventions.
+    """
+    found: list[str] = []
+    for key, value in attributes.items():
+        if not key.startswith(_PREFIX):
+            continue
+        name = key.removeprefix(_PREFIX)
+        neutral = _NEUTRAL.get(name)
+        if neutral is not None and not _changes_nothing(name, parse_literal(value), neutral):
+            found.append(name)
+    return sorted(found)
+
+
+def _changes_nothing(name: str, value: Any, neutral: tuple[Any, ...]) -> bool:
+    if name in ("text", "output_config") and isinstance(value, dict):
+        # Responses and Messages have the format of the answer beside other settings.
+        given = cast("dict[str, Any]", value).get("format")
+        return given in (None, {"type": "text"})
+    return value in neutral

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+from agl_core.genai._parts import function_of, object_at, objects_in, split_content
 from agl_core.genai._wire import Json, dumps
 
 _NAMES: Final = {
@@ -61,10 +62,10 @@ def without_secrets(value: Any, key: str = "") -> Any:
 
 def response_attributes(response: Json) -> Json:
     """Return the attributes of a response, token ids and log-probabilities included."""
-    choices: list[Json] = response.get("choices") or []
+    choices = objects_in(response.get("choices"))
     attributes: Json = {
-        "gen_ai.response.id": response.get("id"),
-        "gen_ai.response.model": response.get("model"),
+        "gen_ai.response.id": response.get("id") or None,
+        "gen_ai.response.model": response.get("model") or None,
         "gen_ai.output.messages": dumps(output_messages(choices)).decode(),
         "gen_ai.response.finish_reasons": [str(c.get("finish_reason") or "") for c in choices],
         "gen_ai.response.system_fingerprint": response.get("system_fingerprint"),
@@ -95,9 +96,9 @@ def _token_ids(response: Json, choice: Json, position: int) -> list[int] | None:
 
 def usage_attributes(response: Json) -> Json:
     """Return the numbers of input and output tokens."""
-    usage: Json = response.get("usage") or {}
-    prompt: Json = usage.get("prompt_tokens_details") or {}
-    completion: Json = usage.get("completion_tokens_details") or {}
+    usage = object_at(response, "usage")
+    prompt = object_at(usage, "prompt_tokens_details")
+    completion = object_at(usage, "completion_tokens_details")
     attributes = {
         "gen_ai.usage.input_tokens": usage.get("prompt_tokens"),
         "gen_ai.usage.output_tokens": usage.get("completion_tokens"),
@@ -130,10 +131,23 @@ def input_messages(request: Json) -> list[Json]:
     """Return the messages of a chat or completion request."""
     messages = request.get("messages")
     if messages is None:
-        prompt = request.get("prompt")
-        text = prompt if isinstance(prompt, str) else dumps(prompt).decode()
-        return [{"role": "user", "parts": [{"type": "text", "content": text}]}]
+        return _prompts(request.get("prompt"))
     return [_message(message) for message in cast("list[Json]", messages)]
+
+
+def _prompts(prompt: Any) -> list[Json]:
+    """Return the prompts of a text completion as messages; one of token ids is not text."""
+    if prompt is None:
+        return []
+    prompts = cast("list[Any]", prompt if isinstance(prompt, list) else [prompt])
+    if prompts and all(isinstance(one, int) for one in prompts):
+        prompts = [prompts]
+    return [
+        {"role": "user", "parts": [{"type": "text", "content": one}]}
+        if isinstance(one, str)
+        else {"role": "user", "parts": [{"type": "token_ids", "content": one}]}
+        for one in prompts
+    ]
 
 
 def output_messages(choices: Iterable[Json]) -> list[Json]:
@@ -160,37 +174,36 @@ def message_parts(message: Json) -> list[Json]:
             {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}
         ]
     parts: list[Json] = []
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    reasoning, _ = split_content(message.get("reasoning_content") or message.get("reasoning"))
     if reasoning:
         parts.append({"type": "reasoning", "content": reasoning})
     if isinstance(content, str):
         if content or not message.get("tool_calls"):
             parts.append({"type": "text", "content": content})
     elif isinstance(content, list):
-        parts += [_part(part) for part in cast("list[Any]", content)]
+        parts += [_part(part) for part in cast("list[Any]", content) if part is not None]
     if message.get("refusal"):
         parts.append({"type": "refusal", "content": message["refusal"]})
-    for call in message.get("tool_calls") or ():
-        function: Json = call.get("function") or call.get("custom") or {}
+    for call in objects_in(message.get("tool_calls")):
+        name, arguments = function_of(call)
+        # The arguments are the model's text, which may be invalid JSON.
         parts.append(
-            {
-                "type": "tool_call",
-                "id": call.get("id"),
-                "name": function.get("name"),
-                # The model's text, which may be invalid JSON.
-                "arguments": function.get("arguments", function.get("input")),
-            }
+            {"type": "tool_call", "id": call.get("id"), "name": name, "arguments": arguments}
         )
     return parts
 
 
 def _part(part: Any) -> Json:
+    if isinstance(part, str):
+        return {"type": "text", "content": part}
     if not isinstance(part, dict):
-        return {"type": "text", "content": str(part)}
+        return {"type": "unknown", "content": part}
     found = cast("Json", part)
     kind = found.get("type")
-    if kind == "text":
-        return {"type": "text", "content": found.get("text")}
+    if kind == "text" and isinstance(found.get("text"), str):
+        return {"type": "text", "content": found["text"]}
+    if kind == "thinking":
+        return {"type": "reasoning", "content": "".join(split_content([found]))}
     if kind == "image_url":
         image: Any = found.get("image_url")
         url = cast("Json", image).get("url") if isinstance(image, dict) else image

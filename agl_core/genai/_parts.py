@@ -10,18 +10,23 @@ from agl_core.genai._errors import CodecError
 from agl_core.genai._wire import Json, dumps, loads
 
 __all__ = [
+    "answer_text",
     "as_list",
     "as_part",
     "copy_keys",
     "data_url",
     "first_choice",
+    "function_of",
     "is_signed",
+    "late_instructions",
     "object_at",
     "objects_in",
     "parse_arguments",
     "signed_blocks",
     "simplify_content",
+    "split_content",
     "split_data_url",
+    "system_first",
     "text_of",
     "unsupported",
     "write_arguments",
@@ -54,8 +59,8 @@ def object_at(value: Json, key: str) -> Json:
 
 def first_choice(response: Json) -> Json:
     """Return the first choice of a chat completion; empty if there is none."""
-    choices: list[Json] = response.get("choices") or [{}]
-    return choices[0]
+    choices = objects_in(response.get("choices"))
+    return choices[0] if choices else {}
 
 
 def as_part(part: Any) -> Json:
@@ -70,6 +75,35 @@ def simplify_content(parts: list[Json]) -> str | list[Json] | None:
     if len(parts) == 1 and parts[0].get("type") == "text" and len(parts[0]) == 2:
         return str(parts[0]["text"])
     return parts
+
+
+def system_first(messages: list[Json]) -> list[Json]:
+    """Return messages with one system message, at the start.
+
+    Templates of Qwen, Llama and others refuse or drop a second one, a late one, and the role
+    "developer". Leading instructions are joined; a later one becomes a user message.
+    """
+    leading: list[Json] = []
+    rest: list[Json] = []
+    for message in messages:
+        instructs = message.get("role") in ("system", "developer")
+        if instructs and not rest:
+            leading.append(message)
+        else:
+            rest.append({**message, "role": "user"} if instructs else message)
+    if not leading:
+        return rest
+    if len(leading) == 1:
+        return [{**leading[0], "role": "system"}, *rest]
+    texts = [text_of(message.get("content"), "the system prompt") for message in leading]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *rest]
+
+
+def late_instructions(items: list[Json]) -> bool:
+    """Return whether a message of the role system or developer follows one of another role."""
+    roles = [item.get("role") in ("system", "developer") for item in items]
+    first = roles.index(False) if False in roles else len(roles)
+    return any(roles[first:])
 
 
 def text_of(content: Any, what: str) -> str:
@@ -127,15 +161,60 @@ def parse_arguments(arguments: Any) -> Json:
 
 
 def write_arguments(value: Any) -> str:
-    """Return an object as the arguments of a tool call; the inverse of :func:`parse_arguments`."""
+    """Return the arguments of a tool call as text; the inverse of :func:`parse_arguments`.
+
+    Text stays as it is: a model that stops inside its arguments leaves invalid JSON, and some
+    servers send an object where chat has text.
+    """
+    if isinstance(value, str):
+        return value
     if isinstance(value, dict) and set(cast("Json", value)) == {RAW_ARGUMENTS}:
         return str(cast("Json", value)[RAW_ARGUMENTS])
     return dumps({} if value is None else value).decode()
 
 
+def split_content(content: Any) -> tuple[str, str]:
+    """Return the text and the reasoning in the content of an answer.
+
+    Content is text, or a list of parts (Mistral's reasoning models: ``thinking`` and ``text``).
+    """
+    if isinstance(content, str):
+        return content, ""
+    text: list[str] = []
+    thoughts: list[str] = []
+    for part in as_list(content):
+        if isinstance(part, str):
+            text.append(part)
+        elif isinstance(part, dict):
+            block = cast("Json", part)
+            if block.get("type") == "thinking":
+                thoughts.append("".join(split_content(block.get("thinking"))))
+            else:
+                found = block.get("text", block.get("refusal"))
+                text.append(found if isinstance(found, str) else "")
+    return "".join(text), "".join(thoughts)
+
+
+def answer_text(message: Json) -> tuple[str, str]:
+    """Return the text and the reasoning of a chat message or of a chunk's ``delta``."""
+    text, inside = split_content(message.get("content"))
+    thoughts, _ = split_content(message.get("reasoning_content") or message.get("reasoning"))
+    return text, thoughts or inside
+
+
+def function_of(call: Json) -> tuple[str | None, str]:
+    """Return name and arguments of a tool call, or of a piece of one; None for no name."""
+    function = object_at(call, "function") or object_at(call, "custom")
+    arguments = function.get("arguments", function.get("input"))
+    name = function.get("name")
+    return name if isinstance(name, str) and name else None, (
+        "" if arguments is None else write_arguments(arguments)
+    )
+
+
 def objects_in(content: Any) -> list[Json]:
     """Return the parts of content that are objects, not text."""
-    return [part for part in as_list(content) if isinstance(part, dict)]
+    return [cast("Json", part) for part in as_list(content) if isinstance(part, dict)]
 
 
 def unsupported(request: Json, supported: Collection[str]) -> Iterator[str]:

@@ -75,8 +75,13 @@ class ModelProtocol(ABC):
         """Return a response as a chat completion; the original is not changed."""
         raise self._untranslatable()
 
-    def response_from_chat(self, response: Json) -> Json:
-        """Return a chat completion in this protocol; the original is not changed."""
+    def response_from_chat(self, response: Json, request: Json | None = None) -> Json:
+        """Return a chat completion in this protocol; the original is not changed.
+
+        Args:
+            response: The completion.
+            request: The agent's request in this protocol, whose tools give calls their form.
+        """
         raise self._untranslatable()
 
     def lost_to_chat(self, request: Json) -> list[str]:
@@ -116,8 +121,12 @@ class ModelProtocol(ABC):
         """
         raise self._untranslatable()
 
-    def stream_from_chat(self) -> StreamTranslator:
-        """Return a translator of chat's chunks to this protocol's events."""
+    def stream_from_chat(self, request: Json | None = None) -> StreamTranslator:
+        """Return a translator of chat's chunks to this protocol's events.
+
+        Args:
+            request: The agent's request in this protocol, whose tools give calls their form.
+        """
         raise self._untranslatable()
 
     def event(self, value: Json) -> bytes:

@@ -21,6 +21,7 @@ __all__ = [
     "chat_messages",
     "list_at",
     "recorded_completion",
+    "recorded_tools",
     "turns_of",
 ]
 
@@ -78,6 +79,24 @@ def chat_messages(turns: Iterable[Turn]) -> list[Json]:
             message["tool_calls"] = calls
         messages.append(message)
     return messages
+
+
+def recorded_tools(tools: Any) -> Any:
+    """Return definitions of functions in the shape of chat; other tools stay as they are."""
+    if not isinstance(tools, list):
+        return tools
+    found: list[Any] = []
+    for tool in cast("list[Any]", tools):
+        value = _object(tool)
+        schema = value.get("input_schema", value.get("parameters"))
+        if schema is None or value.get("type") not in (None, "function", "custom"):
+            found.append(tool)
+            continue
+        given = {"name": value.get("name"), "description": value.get("description")}
+        given |= {"parameters": schema, "strict": value.get("strict")}
+        function = {key: item for key, item in given.items() if item is not None}
+        found.append({"type": "function", "function": function})
+    return found
 
 
 def _simplified(blocks: Iterable[Json]) -> Any:

@@ -7,6 +7,7 @@ goes through chat.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from agl_core.genai._errors import MALFORMED, CodecError
@@ -45,8 +46,16 @@ def translate_request(source: Protocol, target: Protocol, request: Json) -> Json
     return _checked(source, model.request_from_chat, chat)
 
 
-def translate_response(source: Protocol, target: Protocol, response: Json) -> Json:
+def translate_response(
+    source: Protocol, target: Protocol, response: Json, request: Json | None = None
+) -> Json:
     """Return a response in another protocol; the original is not changed.
+
+    Args:
+        source: Protocol of the response.
+        target: Protocol to translate to.
+        response: The response.
+        request: The request that it answers, in ``target``, whose tools give calls their form.
 
     Raises:
         CodecError: The target has no equivalent, or a field does not have its protocol's type.
@@ -55,7 +64,7 @@ def translate_response(source: Protocol, target: Protocol, response: Json) -> Js
         return response
     model, agent = _pair(source, target)
     chat = _checked(source, model.response_to_chat, response)
-    return _checked(source, agent.response_from_chat, chat)
+    return _checked(source, partial(agent.response_from_chat, request=request), chat)
 
 
 def lost_in_request(source: Protocol, target: Protocol, request: Json) -> list[str]:
@@ -91,7 +100,7 @@ def lost_in_response(source: Protocol, target: Protocol, response: Json) -> list
 
 
 def stream_translator(
-    source: Protocol, target: Protocol, *, usage: bool = False
+    source: Protocol, target: Protocol, *, usage: bool = False, request: Json | None = None
 ) -> StreamTranslator:
     """Return a translator of a stream's events from one protocol to another.
 
@@ -99,6 +108,7 @@ def stream_translator(
         source: Protocol of the events to translate.
         target: Protocol to translate to.
         usage: Whether a chat stream ends with a chunk of usage.
+        request: The request that is answered, in ``target``, whose tools give calls their form.
 
     Raises:
         CodecError: There is no translation between the two.
@@ -107,8 +117,8 @@ def stream_translator(
     if _is_hub(agent):
         return model.stream_to_chat(usage=usage)
     if _is_hub(model):
-        return agent.stream_from_chat()
-    return _Chain(model.stream_to_chat(usage=True), agent.stream_from_chat())
+        return agent.stream_from_chat(request)
+    return _Chain(model.stream_to_chat(usage=True), agent.stream_from_chat(request))
 
 
 class _Chain(StreamTranslator):

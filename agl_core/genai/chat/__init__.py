@@ -33,7 +33,7 @@ class Chat(ModelProtocol):
     def response_to_chat(self, response: Json) -> Json:
         return response
 
-    def response_from_chat(self, response: Json) -> Json:
+    def response_from_chat(self, response: Json, request: Json | None = None) -> Json:
         return response
 
     def assembler(self, choices: int = 1) -> ChatAssembler:

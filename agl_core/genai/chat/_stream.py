@@ -7,12 +7,16 @@ once (chat: on the first chunk; completions: on the choice), ``token_ids`` on ea
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, Final, cast
 
+from agl_core.genai._parts import answer_text, function_of, object_at, objects_in
 from agl_core.genai._streams import Assembler, error_of
+from agl_core.genai._tool_calls import ToolCallPlaces
 from agl_core.genai._wire import Json
 
 __all__ = ["ChatAssembler", "OpenAIAssembler", "PartialChoice"]
+
+_NOT_HEAD: Final = frozenset({"choices", "usage", "object", "prompt_token_ids"})
 
 
 @dataclass(slots=True)
@@ -20,29 +24,27 @@ class PartialChoice:
     """One choice, as received so far."""
 
     text: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    tool_calls: dict[int, Json] = field(default_factory=dict[int, Json])
+    tool_calls: list[Json] = field(default_factory=list[Json])
+    places: ToolCallPlaces = field(default_factory=ToolCallPlaces)
     thinking_blocks: list[Json] = field(default_factory=list[Json])
     token_ids: list[int] | None = None
     logprobs: Json | None = None
     finish_reason: str | None = None
-    other: Json = field(default_factory=Json)
+    other: Json = field(default_factory=dict[str, Any])
 
     def add_shared(self, choice: Json) -> None:
         """Add the fields that chat and completions share."""
         ids = choice.get("token_ids")
-        if ids is not None:
+        if isinstance(ids, list):
             if self.token_ids is None:
                 self.token_ids = []
             self.token_ids += ids
         logprobs = choice.get("logprobs")
-        if logprobs is not None:
+        if isinstance(logprobs, dict):
             if self.logprobs is None:
                 self.logprobs = {}
-            for key, value in logprobs.items():
-                if isinstance(value, list):
-                    self.logprobs.setdefault(key, []).extend(value)
-                else:
-                    self.logprobs.setdefault(key, value)
+            for key, value in cast("Json", logprobs).items():
+                _extend(self.logprobs, key, value)
         if choice.get("finish_reason") is not None:
             self.finish_reason = choice["finish_reason"]
             if "stop_reason" in choice:
@@ -53,6 +55,17 @@ class PartialChoice:
         if self.token_ids is not None:
             found["token_ids"] = self.token_ids
         return found
+
+
+def _extend(known: Json, key: str, value: Any) -> None:
+    """Add a value to one of the same key: lists grow, a null gives way to a list."""
+    before = known.get(key)
+    if isinstance(value, list) and isinstance(before, list):
+        cast("list[Any]", before).extend(cast("list[Any]", value))
+    elif isinstance(value, list):
+        known[key] = [*cast("list[Any]", value)]
+    elif before is None:
+        known[key] = value
 
 
 class OpenAIAssembler(Assembler):
@@ -72,17 +85,21 @@ class OpenAIAssembler(Assembler):
             self.error = error
             return
         if not self._head:
-            self._head = {
-                key: value
-                for key, value in event.items()
-                if key not in ("choices", "usage", "object", "prompt_token_ids")
-            }
+            self._head = {key: value for key, value in event.items() if key not in _NOT_HEAD}
+        elif not self._head.get("id") or not self._head.get("model"):
+            # Azure's first chunk has the results of content filters, and no id or model.
+            for key in ("id", "model", "created"):
+                self._head[key] = self._head.get(key) or event.get(key)
         if event.get("prompt_token_ids") is not None:
             self._head["prompt_token_ids"] = event["prompt_token_ids"]
         if event.get("usage") is not None:
             self._usage = event["usage"]
-        for choice in event.get("choices") or ():
-            index = choice.get("index", 0)
+        choices = event.get("choices")
+        for choice in cast("list[Any]", choices) if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            choice = cast("Json", choice)
+            index: int = choice.get("index") or 0
             known = self._choices.get(index)
             if known is None:
                 known = self._choices[index] = PartialChoice()
@@ -116,21 +133,28 @@ class ChatAssembler(OpenAIAssembler):
     object_name = "chat.completion"
 
     def _add(self, known: PartialChoice, choice: Json) -> None:
-        delta: Json = choice.get("delta") or {}
-        for key, value in delta.items():
+        delta: Any = choice.get("delta") or choice.get("message") or {}
+        for key, value in cast("Json", delta).items() if isinstance(delta, dict) else ():
             if value is None or key == "role":
                 continue
             if key == "tool_calls":
-                self.started = True
-                for call in cast("list[Json]", value):
-                    _add_tool_call(known.tool_calls, call)
+                for call in objects_in(value):
+                    self.started = True
+                    _add_tool_call(known, call)
             elif isinstance(value, str):
                 self.started = self.started or value != ""
                 known.text.setdefault(key, []).append(value)
+            elif key == "content":
+                text, thoughts = answer_text({key: value})
+                self.started = self.started or bool(text or thoughts)
+                known.text.setdefault(key, []).append(text)
+                if thoughts:
+                    known.text.setdefault("reasoning_content", []).append(thoughts)
             elif key == "thinking_blocks":
-                known.thinking_blocks += value
+                for block in objects_in(value):
+                    _add_thinking(known.thinking_blocks, block)
             else:
-                known.other[key] = value
+                _extend(known.other, key, value)
 
     def _choice(self, known: PartialChoice) -> Json:
         message: Json = {"role": "assistant", "content": None}
@@ -139,17 +163,28 @@ class ChatAssembler(OpenAIAssembler):
             message["thinking_blocks"] = known.thinking_blocks
         if known.tool_calls:
             message["content"] = message["content"] or None
-            message["tool_calls"] = [call for _, call in sorted(known.tool_calls.items())]
+            message["tool_calls"] = known.tool_calls
         return {"message": message, **known.shared()}
 
 
-def _add_tool_call(calls: dict[int, Json], delta: Json) -> None:
-    index = delta.get("index", len(calls))
-    call = calls.get(index)
-    if call is None:
+def _add_tool_call(known: PartialChoice, piece: Json) -> None:
+    place = known.places.place(piece)
+    if place == len(known.tool_calls):
         empty = {"name": "", "arguments": ""}
-        call = calls[index] = {"id": None, "type": "function", "function": empty}
-    call["id"] = delta.get("id") or call["id"]
-    function: Json = delta.get("function") or {}
-    call["function"]["name"] = function.get("name") or call["function"]["name"]
-    call["function"]["arguments"] += function.get("arguments") or ""
+        known.tool_calls.append({"id": None, "type": "function", "function": empty})
+    call = known.tool_calls[place]
+    call["id"] = call["id"] or piece.get("id") or None
+    name, arguments = function_of(piece)
+    function = object_at(call, "function")
+    function["name"] = name or function["name"]
+    function["arguments"] += arguments
+
+
+def _add_thinking(blocks: list[Json], block: Json) -> None:
+    """Add a block of reasoning, or a piece of one: a block ends with its signature."""
+    last = blocks[-1] if blocks else {}
+    if "thinking" in block and "thinking" in last and not last.get("signature"):
+        last["thinking"] = (last["thinking"] or "") + (block["thinking"] or "")
+        last["signature"] = block.get("signature")
+    else:
+        blocks.append(dict(block))

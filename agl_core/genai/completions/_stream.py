@@ -18,7 +18,7 @@ class CompletionAssembler(OpenAIAssembler):
     object_name = "text_completion"
 
     def _add(self, known: PartialChoice, choice: Json) -> None:
-        text = choice.get("text") or ""
+        text: str = choice.get("text") or ""
         self.started = self.started or text != ""
         known.text.setdefault("text", []).append(text)
         if choice.get("prompt_token_ids") is not None:

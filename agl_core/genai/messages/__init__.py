@@ -56,7 +56,7 @@ class Messages(ModelProtocol):
     def response_to_chat(self, response: Json) -> Json:
         return response_from_messages(response)
 
-    def response_from_chat(self, response: Json) -> Json:
+    def response_from_chat(self, response: Json, request: Json | None = None) -> Json:
         return response_to_messages(response)
 
     def lost_to_chat(self, request: Json) -> list[str]:
@@ -77,7 +77,7 @@ class Messages(ModelProtocol):
     def stream_to_chat(self, *, usage: bool = False) -> MessagesToChat:
         return MessagesToChat(usage=usage)
 
-    def stream_from_chat(self) -> ChatToMessages:
+    def stream_from_chat(self, request: Json | None = None) -> ChatToMessages:
         return ChatToMessages()
 
     def error_body(self, status: int, message: str, code: str | None) -> Json:

@@ -19,12 +19,15 @@ from agl_core.genai._parts import (
     as_part,
     copy_keys,
     data_url,
+    function_of,
+    late_instructions,
     object_at,
     objects_in,
     parse_arguments,
     signed_blocks,
     simplify_content,
     split_data_url,
+    system_first,
     text_of,
     unsupported,
     write_arguments,
@@ -80,6 +83,9 @@ _CONVERTED: Final = frozenset(
         "user",
     }
 )
+_HOSTED_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_")
+"""Beginnings of the types of tools that run at Anthropic. They are left out and named, since an
+agent can do without them: its own tools keep working."""
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _CHOICES_BACK: Final = {value: key for key, value in _CHOICES.items()}
 
@@ -108,11 +114,12 @@ def request_from_messages(request: Json) -> Json:
         messages.append({"role": "system", "content": system})
     for message in as_list(request.get("messages")):
         messages += _message_to_chat(message)
-    chat["messages"] = messages
-    if request.get("tools"):
-        chat["tools"] = [_tool_to_chat(tool) for tool in request["tools"]]
+    chat["messages"] = system_first(messages)
+    tools = [_tool_to_chat(tool) for tool in _own_tools(request)]
+    if tools:
+        chat["tools"] = tools
     choice: Json | None = request.get("tool_choice")
-    if choice is not None:
+    if choice is not None and (tools or not request.get("tools")):
         name = choice.get("name")
         chat["tool_choice"] = (
             {"type": "function", "function": {"name": name}}
@@ -150,7 +157,8 @@ def _message_to_chat(message: Json) -> list[Json]:
 
     def close() -> None:
         if parts:
-            messages.append({"role": "user", "content": simplify_content([*parts])})
+            role = message.get("role") or "user"
+            messages.append({"role": role, "content": simplify_content([*parts])})
             parts.clear()
 
     for block in as_list(content):
@@ -224,9 +232,18 @@ def _assistant_to_chat(content: Any) -> Json:
     return message
 
 
+def _own_tools(request: Json) -> list[Json]:
+    """Return the tools that the agent runs; Anthropic runs the others."""
+    return [tool for tool in as_list(request.get("tools")) if not _is_hosted(tool)]
+
+
+def _is_hosted(tool: Json) -> bool:
+    return str(tool.get("type")).startswith(_HOSTED_TOOLS)
+
+
 def _tool_to_chat(tool: Json) -> Json:
     if tool.get("type") not in (None, "custom"):
-        raise CodecError(f"the tool {tool['type']!r} runs only at Anthropic")
+        raise CodecError(f"chat has no equivalent of Anthropic's tool {tool['type']!r}")
     names = {name: name for name in ("name", "description", "strict")}
     names["input_schema"] = "parameters"
     return {"type": "function", "function": copy_keys(tool, names)}
@@ -253,7 +270,7 @@ def request_to_messages(request: Json) -> Json:
     messages: list[Json] = []
     for message in as_list(request.get("messages")):
         if message.get("role") in ("system", "developer"):
-            system += [_text(part) for part in as_list(message.get("content"))]
+            system += [_cached(part, _text(part)) for part in as_list(message.get("content"))]
         else:
             _append(messages, _message_from_chat(message))
     if system:
@@ -309,8 +326,8 @@ def _message_from_chat(message: Json) -> Json:
         {
             "type": "tool_use",
             "id": call.get("id"),
-            "name": call["function"]["name"],
-            "input": parse_arguments(call["function"].get("arguments")),
+            "name": function_of(call)[0],
+            "input": parse_arguments(function_of(call)[1]),
         }
         for call in as_list(message.get("tool_calls"))
     ]
@@ -321,7 +338,17 @@ def _message_from_chat(message: Json) -> Json:
     return {"role": "assistant", "content": [*signed, *blocks, *calls]}
 
 
+def _cached(source: Any, made: Json) -> Json:
+    """Return a block with the mark of the part or tool that it was made of, as LiteLLM takes it."""
+    mark = cast("Json", source).get("cache_control") if isinstance(source, dict) else None
+    return made if mark is None else {**made, "cache_control": mark}
+
+
 def _block(part: Any) -> Json:
+    return _cached(part, _plain_block(part))
+
+
+def _plain_block(part: Any) -> Json:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     kind = part.get("type")
@@ -349,7 +376,7 @@ def _tool_from_chat(tool: Json) -> Json:
         raise CodecError(f"Messages has no equivalent of a tool of type {tool.get('type')!r}")
     made = copy_keys(function, {"name": "name", "description": "description", "strict": "strict"})
     made["input_schema"] = function.get("parameters") or {"type": "object", "properties": {}}
-    return made
+    return _cached(function, _cached(tool, made))
 
 
 def _choice_from_chat(choice: Any) -> Json | None:
@@ -370,7 +397,14 @@ def lost_to_chat(request: Json) -> Iterator[str]:
     yield from (key for key in _UNSUPPORTED_BY_CHAT if request.get(key) is not None)
     if object_at(request, "output_config").get("effort") is not None:
         yield "output_config.effort"
-    for message in as_list(request.get("messages")):
+    hosted = filter(_is_hosted, as_list(request.get("tools")))
+    yield from (f"tools.{tool['type']}" for tool in hosted)
+    messages = objects_in(request.get("messages"))
+    if late_instructions(messages):
+        yield "messages.role"  # a late instruction became a user's message
+    if _has_cache_control(request):
+        yield "cache_control"
+    for message in messages:
         for block in objects_in(message.get("content")):
             kind = block.get("type")
             if kind == "tool_result" and block.get("is_error"):
@@ -379,6 +413,13 @@ def lost_to_chat(request: Json) -> Iterator[str]:
                 yield "thinking.signature"
             elif kind == "redacted_thinking":
                 yield "redacted_thinking"
+
+
+def _has_cache_control(request: Json) -> bool:
+    blocks = [*objects_in(request.get("system")), *objects_in(request.get("tools"))]
+    for message in objects_in(request.get("messages")):
+        blocks += objects_in(message.get("content"))
+    return any("cache_control" in block for block in (request, *blocks))
 
 
 def lost_from_chat(request: Json) -> Iterator[str]:

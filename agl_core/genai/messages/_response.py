@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from agl_core.genai._parts import (
+    answer_text,
     as_list,
     first_choice,
+    function_of,
     is_signed,
+    object_at,
+    objects_in,
     parse_arguments,
     signed_blocks,
     write_arguments,
@@ -45,9 +49,16 @@ _FINISH_REASONS: Final = {
 }
 
 
-def stop_of(choice: Json) -> Json:
-    """Return ``stop_reason`` and ``stop_sequence`` of a finished chat choice."""
+def stop_of(choice: Json, *, called: bool) -> Json:
+    """Return ``stop_reason`` and ``stop_sequence`` of a finished chat choice.
+
+    Args:
+        choice: The choice.
+        called: Whether its message has tool calls. Servers end a forced tool with ``stop``.
+    """
     reason = choice.get("finish_reason")
+    if called and reason not in ("length", "content_filter", None):
+        return {"stop_reason": "tool_use", "stop_sequence": None}
     matched = choice.get("stop_reason")  # vLLM: the stop string that ended the text
     if reason == "stop" and isinstance(matched, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": matched}
@@ -58,6 +69,9 @@ def stop_of(choice: Json) -> Json:
 def finish_reason_of(message: Json) -> Json:
     """Return ``finish_reason`` (and vLLM's ``stop_reason``) of a finished message."""
     reason = message.get("stop_reason")
+    called = any(b.get("type") == "tool_use" for b in objects_in(message.get("content")))
+    if called and reason in ("end_turn", "stop_sequence"):
+        return {"finish_reason": "tool_calls"}
     found: Json = {"finish_reason": None if reason is None else _FINISH_REASONS.get(reason, "stop")}
     if reason == "stop_sequence" and message.get("stop_sequence") is not None:
         found["stop_reason"] = message["stop_sequence"]
@@ -98,25 +112,27 @@ def usage_from_messages(usage: Json | None) -> Json:
 def response_to_messages(response: Json) -> Json:
     """Return the first choice of a chat completion as a message."""
     choice = first_choice(response)
-    chat_message: Json = choice.get("message") or {}
+    chat_message = object_at(choice, "message")
     content: list[Json] = []
-    thoughts = chat_message.get("reasoning_content") or chat_message.get("reasoning")
+    text, thoughts = answer_text(chat_message)
     signed = signed_blocks(chat_message)
     if signed:
         content += signed
     elif thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
-    text = chat_message.get("content") or chat_message.get("refusal")
+    text = text or chat_message.get("refusal")
     if text:
         content.append({"type": "text", "text": text})
-    for call in as_list(chat_message.get("tool_calls")):
-        function = call["function"]
+    calls = objects_in(chat_message.get("tool_calls"))
+    for number, call in enumerate(calls):
+        name, arguments = function_of(call)
+        call_id = call.get("id") or f"toolu_{response.get('id') or 'call'}_{number}"
         content.append(
             {
                 "type": "tool_use",
-                "id": call.get("id"),
-                "name": function["name"],
-                "input": parse_arguments(function.get("arguments")),
+                "id": call_id,
+                "name": name or "",
+                "input": parse_arguments(arguments),
             }
         )
     return {
@@ -125,7 +141,7 @@ def response_to_messages(response: Json) -> Json:
         "role": "assistant",
         "model": response.get("model"),
         "content": content,
-        **stop_of(choice),
+        **stop_of(choice, called=bool(calls)),
         "usage": usage_to_messages(response.get("usage")),
     }
 
@@ -136,17 +152,17 @@ def response_from_messages(message: Json) -> Json:
     thoughts: list[str] = []
     signed: list[Json] = []
     calls: list[Json] = []
-    for block in as_list(message.get("content")):
+    for block in objects_in(message.get("content")):
         if is_signed(block):
             signed.append(block)
         kind = block.get("type")
         if kind == "text":
-            text.append(block["text"])
+            text.append(block.get("text") or "")
         elif kind == "thinking":
-            thoughts.append(block["thinking"])
+            thoughts.append(block.get("thinking") or "")
         elif kind == "tool_use":
             function = {"name": block["name"], "arguments": write_arguments(block.get("input"))}
-            calls.append({"id": block["id"], "type": "function", "function": function})
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
         # Other blocks belong to Anthropic's own tools and are not the model's output.
     chat_message: Json = {"role": "assistant", "content": "".join(text) if text else None}
     if thoughts:

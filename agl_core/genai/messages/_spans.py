@@ -10,6 +10,7 @@ from agl_core.genai._recorded import (
     chat_messages,
     list_at,
     recorded_completion,
+    recorded_tools,
     turns_of,
 )
 from agl_core.genai._wire import Json
@@ -20,6 +21,8 @@ _FINISH: Final = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "pause_turn": "stop",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
@@ -31,6 +34,8 @@ def recorded_request(request: Json) -> Json:
     if request.get("system"):
         turns.insert(0, ("system", blocks_of(request["system"])))
     rest = {key: value for key, value in request.items() if key not in ("messages", "system")}
+    if rest.get("tools"):
+        rest["tools"] = recorded_tools(rest["tools"])
     return {**rest, "messages": chat_messages(turns)}
 
 
@@ -48,8 +53,10 @@ def _usage(usage: Json) -> Json:
         return {}
     cached = usage.get("cache_read_input_tokens")
     written = usage.get("cache_creation_input_tokens") or 0
+    prompt: int = (usage.get("input_tokens") or 0) + (cached or 0) + written
     return {
-        "prompt_tokens": (usage.get("input_tokens") or 0) + (cached or 0) + written,
+        "prompt_tokens": prompt,
         "completion_tokens": usage.get("output_tokens"),
+        "total_tokens": prompt + (usage.get("output_tokens") or 0),
         "prompt_tokens_details": {"cached_tokens": cached},
     }

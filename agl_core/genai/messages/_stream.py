@@ -8,8 +8,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from agl_core.genai._parts import as_list, is_signed
+from agl_core.genai._parts import (
+    answer_text,
+    function_of,
+    is_signed,
+    object_at,
+    objects_in,
+    write_arguments,
+)
 from agl_core.genai._streams import Assembler, StreamTranslator, error_of
+from agl_core.genai._tool_calls import ToolCallPlaces
 from agl_core.genai._wire import Json, loads
 from agl_core.genai.messages._response import (
     finish_reason_of,
@@ -22,7 +30,10 @@ __all__ = ["ChatToMessages", "MessagesAssembler", "MessagesToChat"]
 
 
 class MessagesAssembler(Assembler):
-    """Assembles Messages events to a ``message``."""
+    """Assembles Messages events to a ``message``.
+
+    The input of a tool call that is not a JSON object, such as a truncated one, stays text.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,15 +44,17 @@ class MessagesAssembler(Assembler):
     def feed(self, event: Json) -> None:
         kind = event.get("type")
         if kind == "content_block_delta":
-            self._delta(event["index"], event["delta"])
+            self._delta(self.index_of(event), object_at(event, "delta"))
         elif kind == "content_block_start":
-            self._blocks[event["index"]] = dict(event["content_block"])
+            index = event.get("index")
+            index = index if isinstance(index, int) else len(self._blocks)
+            self._blocks[index] = dict(object_at(event, "content_block"))
         elif kind == "message_start":
-            self._message = dict(event["message"])
+            self._message = dict(object_at(event, "message"))
         elif kind == "message_delta":
-            self._message |= event["delta"]
-            usage: Json = event.get("usage") or {}
-            known: Json = self._message.get("usage") or {}
+            self._message |= object_at(event, "delta")
+            known = object_at(self._message, "usage")
+            usage = object_at(event, "usage")
             counted = {key: value for key, value in usage.items() if value is not None}
             self._message["usage"] = known | counted
             self.finished = self._message.get("stop_reason") is not None
@@ -50,18 +63,23 @@ class MessagesAssembler(Assembler):
         elif kind == "error":
             self.error = error_of(event) or "unknown error"
 
+    def index_of(self, event: Json) -> int:
+        """Return the index of the block that an event belongs to; that of the last without one."""
+        index = event.get("index")
+        return index if isinstance(index, int) else max(self._blocks, default=0)
+
     def _delta(self, index: int, delta: Json) -> None:
         self.started = True
         block = self._blocks.setdefault(index, {"type": "text", "text": ""})
         kind = delta.get("type")
         if kind == "input_json_delta":
-            self._inputs.setdefault(index, []).append(delta["partial_json"])
+            self._inputs.setdefault(index, []).append(_text(delta.get("partial_json")))
             return
         for field in ("text", "thinking", "signature"):
-            if field in delta:
-                block[field] = block.get(field, "") + delta[field]
+            if isinstance(delta.get(field), str):
+                block[field] = (block.get(field) or "") + delta[field]
         if kind == "citations_delta":
-            block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
 
     def block(self, index: int) -> Json:
         """Return the content block received so far; empty if it has not begun."""
@@ -70,68 +88,92 @@ class MessagesAssembler(Assembler):
     def result(self) -> Json:
         for index, pieces in self._inputs.items():
             text = "".join(pieces)
+            if not text:
+                continue  # the whole input came with the start of the block
             try:
-                self._blocks[index]["input"] = loads(text.encode()) if text else {}
+                self._blocks[index]["input"] = loads(text.encode("utf-8", "surrogatepass"))
             except ValueError:
-                self._blocks[index]["input"] = {"partial_json": text}  # truncated
+                self._blocks[index]["input"] = text
         content = [block for _, block in sorted(self._blocks.items())]
         return {"type": "message", "role": "assistant", **self._message, "content": content}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else write_arguments(value)
 
 
 class ChatToMessages(StreamTranslator):
     """Translates the first choice of a chat stream to the events of a Messages stream.
 
     Messages has one open content block at a time, while chat may interleave kinds of content. So a
-    block ends where another kind of content begins.
+    block ends where another kind of content begins. A piece of a tool call that comes after the end
+    of its block keeps the block's index, by which clients put pieces together.
     """
 
     def __init__(self, *, usage: bool = False) -> None:
         super().__init__(usage=usage)
         self._begun = False
+        self._head: Json = {}
         self._index = -1
         self._open: Any = None
         """Kind of the open block: ``text``, ``thinking``, or the number of a tool call."""
+        self._places = ToolCallPlaces()
+        self._calls: dict[int, int] = {}
+        """Index of the block by the number of its tool call."""
         self._choice: Json = {}
         self._counted: Json | None = None
 
     def feed(self, event: Json) -> list[Json]:
         if event.get("error") is not None:
             return [{"type": "error", "error": {"type": "api_error", "message": error_of(event)}}]
-        events: list[Json] = []
-        if not self._begun:
-            self._begun = True
-            events.append(_message_start(event))
         if event.get("usage") is not None:
             self._counted = event["usage"]
-        for choice in event.get("choices") or ():
-            if choice.get("index", 0) == 0:
-                events += self._delta(choice.get("delta") or {})
-                if choice.get("finish_reason") is not None:
-                    self._choice = choice
+        if not self._begun:
+            self._head |= {key: value for key in ("id", "model") if (value := event.get(key))}
+        events: list[Json] = []
+        for choice in objects_in(event.get("choices")):
+            if choice.get("index"):
+                continue
+            if not self._begun:
+                # Not before the first choice: Azure's first chunk has no id.
+                self._begun = True
+                events.append(_message_start({**event, **self._head}))
+            events += self._delta(object_at(choice, "delta"))
+            if choice.get("finish_reason") is not None:
+                self._choice = choice
         return events
 
     def _delta(self, delta: Json) -> list[Json]:
         events: list[Json] = []
-        thoughts = delta.get("reasoning_content") or delta.get("reasoning")
+        text, thoughts = answer_text(delta)
         if thoughts:
             events += self._open_block(
                 "thinking", {"type": "thinking", "thinking": "", "signature": ""}
             )
             events.append(self._delta_event({"type": "thinking_delta", "thinking": thoughts}))
-        for block in as_list(delta.get("thinking_blocks")):
+        for block in objects_in(delta.get("thinking_blocks")):
             if is_signed(block):
                 events += self._sign(block)
-        text = delta.get("content") or delta.get("refusal")
+        text = text or delta.get("refusal")
         if text:
             events += self._open_block("text", {"type": "text", "text": ""})
             events.append(self._delta_event({"type": "text_delta", "text": text}))
-        for call in as_list(delta.get("tool_calls")):
-            function: Json = call.get("function") or {}
-            head = {"type": "tool_use", "id": call.get("id"), "name": function.get("name")}
-            events += self._open_block(call.get("index", 0), {**head, "input": {}})
-            if function.get("arguments"):
-                piece = {"type": "input_json_delta", "partial_json": function["arguments"]}
-                events.append(self._delta_event(piece))
+        for piece in objects_in(delta.get("tool_calls")):
+            events += self._tool_call(piece)
+        return events
+
+    def _tool_call(self, piece: Json) -> list[Json]:
+        place = self._places.place(piece)
+        name, arguments = function_of(piece)
+        events: list[Json] = []
+        if place not in self._calls:
+            call_id = piece.get("id") or f"toolu_{self._head.get('id') or 'call'}_{place}"
+            block: Json = {"type": "tool_use", "id": call_id, "name": name or "", "input": {}}
+            events += self._open_block(place, block)
+            self._calls[place] = self._index
+        if arguments:
+            delta = {"type": "input_json_delta", "partial_json": arguments}
+            events.append(self._delta_event(delta, self._calls[place]))
         return events
 
     def _sign(self, block: Json) -> list[Json]:
@@ -157,8 +199,9 @@ class ChatToMessages(StreamTranslator):
         start = {"type": "content_block_start", "index": self._index, "content_block": block}
         return [*events, start]
 
-    def _delta_event(self, delta: Json) -> Json:
-        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+    def _delta_event(self, delta: Json, index: int | None = None) -> Json:
+        index = self._index if index is None else index
+        return {"type": "content_block_delta", "index": index, "delta": delta}
 
     def _close_block(self) -> list[Json]:
         if self._open is None:
@@ -173,7 +216,7 @@ class ChatToMessages(StreamTranslator):
             *self._close_block(),
             {
                 "type": "message_delta",
-                "delta": stop_of(self._choice),
+                "delta": stop_of(self._choice, called=bool(self._calls)),
                 "usage": usage_to_messages(self._counted),
             },
             {"type": "message_stop"},
@@ -210,50 +253,60 @@ class MessagesToChat(StreamTranslator):
         self._whole.feed(event)
         kind = event.get("type")
         if kind == "message_start":
-            message = event["message"]
+            message = object_at(event, "message")
             self._head = {
                 "id": message.get("id"),
                 "object": "chat.completion.chunk",
                 "created": int(time.time()),
                 "model": message.get("model"),
             }
-            return [self._chunk({"role": "assistant", "content": ""})]
+            first = [self._chunk({"role": "assistant", "content": ""})]
+            return first + [
+                made
+                for index, block in enumerate(objects_in(message.get("content")))
+                for made in self._start(index, block)
+            ]
+        index = self._whole.index_of(event)
         if kind == "content_block_start":
-            return self._start(event["index"], event["content_block"])
+            return self._start(index, object_at(event, "content_block"))
         if kind == "content_block_delta":
-            return self._delta(event["index"], event["delta"])
+            return self._delta(index, object_at(event, "delta"))
         if kind == "content_block_stop":
-            return self._stop(event["index"])
+            return self._stop(index)
         if kind == "error":
-            return [{"error": event["error"]}]
+            return [{"error": event.get("error") or {"message": "unknown error"}}]
         return []
 
     def _start(self, index: int, block: Json) -> list[Json]:
-        if block.get("type") == "text" and block.get("text"):
+        kind = block.get("type")
+        if kind == "text" and block.get("text"):
             return [self._chunk({"content": block["text"]})]
-        if block.get("type") != "tool_use":
+        if kind == "thinking" and block.get("thinking"):
+            return [self._chunk({"reasoning_content": block["thinking"]})]
+        if kind != "tool_use":
             return []
         number = self._calls[index] = len(self._calls)
         self._silent.add(index)
-        function = {"name": block["name"], "arguments": ""}
-        call = {"index": number, "id": block["id"], "type": "function", "function": function}
+        function = {"name": block.get("name"), "arguments": ""}
+        call = {"index": number, "id": block.get("id"), "type": "function", "function": function}
         return [self._chunk({"tool_calls": [call]})]
 
     def _stop(self, index: int) -> list[Json]:
-        if index in self._silent:
-            return self._delta(index, {"type": "input_json_delta", "partial_json": "{}"})
         block = self._whole.block(index)
+        if index in self._silent:  # the whole input may have come with the start
+            given = write_arguments(block.get("input"))
+            return self._delta(index, {"type": "input_json_delta", "partial_json": given})
         return [self._chunk({"thinking_blocks": [dict(block)]})] if is_signed(block) else []
 
     def _delta(self, index: int, delta: Json) -> list[Json]:
         kind = delta.get("type")
-        if kind == "text_delta":
+        if kind == "text_delta" and delta.get("text"):
             return [self._chunk({"content": delta["text"]})]
-        if kind == "thinking_delta":
+        if kind == "thinking_delta" and delta.get("thinking"):
             return [self._chunk({"reasoning_content": delta["thinking"]})]
-        if kind == "input_json_delta" and index in self._calls and delta["partial_json"]:
+        if kind == "input_json_delta" and index in self._calls and delta.get("partial_json"):
             self._silent.discard(index)
-            function = {"arguments": delta["partial_json"]}
+            function = {"arguments": _text(delta["partial_json"])}
             call = {"index": self._calls[index], "function": function}
             return [self._chunk({"tool_calls": [call]})]
         return []
@@ -262,11 +315,12 @@ class MessagesToChat(StreamTranslator):
         message = self._whole.result()
         if message.get("stop_reason") is None:
             return []  # truncated
+        silent = [made for index in sorted(self._silent) for made in self._stop(index)]
         end = self._chunk({}, finish_reason_of(message))
         if not self._usage:
-            return [end]
+            return [*silent, end]
         counted = usage_from_messages(message.get("usage"))
-        return [end, {**self._head, "choices": [], "usage": counted}]
+        return [*silent, end, {**self._head, "choices": [], "usage": counted}]
 
     def _chunk(self, delta: Json, end: Json | None = None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}

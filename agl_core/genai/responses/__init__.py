@@ -23,6 +23,7 @@ from agl_core.genai.responses._response import (
 )
 from agl_core.genai.responses._spans import recorded_request, recorded_response
 from agl_core.genai.responses._stream import ChatToResponses, ResponsesAssembler, ResponsesToChat
+from agl_core.genai.responses._tools import ToolForms
 
 __all__ = ["PROTOCOL"]
 
@@ -45,8 +46,8 @@ class Responses(ModelProtocol):
     def response_to_chat(self, response: Json) -> Json:
         return response_from_responses(response)
 
-    def response_from_chat(self, response: Json) -> Json:
-        return response_to_responses(response)
+    def response_from_chat(self, response: Json, request: Json | None = None) -> Json:
+        return response_to_responses(response, ToolForms(request))
 
     def lost_to_chat(self, request: Json) -> list[str]:
         return [*lost_to_chat(request)]
@@ -66,8 +67,8 @@ class Responses(ModelProtocol):
     def stream_to_chat(self, *, usage: bool = False) -> ResponsesToChat:
         return ResponsesToChat(usage=usage)
 
-    def stream_from_chat(self) -> ChatToResponses:
-        return ChatToResponses()
+    def stream_from_chat(self, request: Json | None = None) -> ChatToResponses:
+        return ChatToResponses(ToolForms(request))
 
     def error_event(
         self, status: int, message: str, code: str | None, sequence_number: int = 0

@@ -14,13 +14,18 @@ from agl_core.genai._parts import (
     as_list,
     as_part,
     copy_keys,
+    function_of,
+    late_instructions,
     object_at,
     objects_in,
     signed_blocks,
     simplify_content,
+    system_first,
     unsupported,
+    write_arguments,
 )
 from agl_core.genai._wire import Json
+from agl_core.genai.responses._tools import chat_tools, custom_arguments, hosted_tools
 
 __all__ = [
     "lost_from_chat",
@@ -76,6 +81,16 @@ _CONVERTED: Final = frozenset(
         "verbosity",
     }
 )
+_HOSTED_ITEMS: Final = frozenset(
+    {
+        "code_interpreter_call",
+        "file_search_call",
+        "image_generation_call",
+        "mcp_call",
+        "mcp_list_tools",
+        "web_search_call",
+    }
+)
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -110,12 +125,15 @@ def request_from_responses(request: Json) -> Json:
     items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
     for item in items:
         _add_item(messages, item)
-    chat["messages"] = messages
-    if request.get("tools"):
-        chat["tools"] = [_tool_to_chat(tool) for tool in request["tools"]]
+    chat["messages"] = system_first(messages)
+    tools = chat_tools(request)
+    if tools:
+        chat["tools"] = tools
     choice = request.get("tool_choice")
-    if choice is not None:
+    if choice is not None and (tools or not request.get("tools")):
         chat["tool_choice"] = choice if isinstance(choice, str) else _choice_to_chat(choice)
+    if not tools:
+        chat.pop("parallel_tool_calls", None)  # servers refuse it without tools
     effort = object_at(request, "reasoning").get("effort")
     if effort is not None:
         chat["reasoning_effort"] = effort
@@ -145,12 +163,15 @@ def _add_item(messages: list[Json], item: Json) -> None:
             last["content"] = message["content"]
         else:
             messages.append(message)
-    elif kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
+    elif kind in ("function_call", "custom_tool_call"):
+        arguments = write_arguments(item.get("arguments") or "")
+        if kind == "custom_tool_call":
+            arguments = custom_arguments(item.get("input") or "")
+        function = {"name": item.get("name"), "arguments": arguments}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
         turn = _turn(messages)
         turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
-    elif kind == "function_call_output":
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         output = item.get("output")
         content = output if isinstance(output, str) else _content_to_chat(output)
         answer = {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
@@ -159,8 +180,13 @@ def _add_item(messages: list[Json], item: Json) -> None:
         thoughts = "".join(part.get("text", "") for part in _thoughts(item))
         if thoughts:  # only OpenAI can read encrypted reasoning
             messages.append({"role": "assistant", "content": None, "reasoning_content": thoughts})
-    else:
+    elif not _is_hosted(kind):
         raise CodecError(f"chat has no equivalent of an input item of type {kind!r}")
+
+
+def _is_hosted(kind: Any) -> bool:
+    """Return whether an item records what a tool of the server did in an earlier turn."""
+    return str(kind) in _HOSTED_ITEMS
 
 
 def _only_reasons(message: Json) -> bool:
@@ -199,19 +225,13 @@ def _part_to_chat(part: Json) -> Json:
     raise CodecError(f"chat has no equivalent of a content part of type {kind!r}")
 
 
-def _tool_to_chat(tool: Json) -> Json:
-    if tool.get("type") != "function":
-        raise CodecError(f"the tool {tool.get('type')!r} runs only at OpenAI")
-    return {"type": "function", "function": _function(tool)}
-
-
 def _function(tool: Json) -> Json:
     names = ("name", "description", "parameters", "strict")
     return copy_keys(tool, {name: name for name in names})
 
 
 def _choice_to_chat(choice: Json) -> Json:
-    if choice.get("type") != "function":
+    if choice.get("type") not in ("function", "custom"):
         raise CodecError(f"chat has no equivalent of the tool choice {choice!r:.80}")
     return {"type": "function", "function": {"name": choice.get("name")}}
 
@@ -277,15 +297,12 @@ def _items(message: Json) -> list[Json]:
         found = content if isinstance(content, str) else _content_from_chat(content, kind)
         items.append({"type": "message", "role": role, "content": found})
     for call in as_list(message.get("tool_calls")):
-        function: Json = call["function"]
-        items.append(
-            {
-                "type": "function_call",
-                "call_id": call.get("id"),
-                "name": function["name"],
-                "arguments": function.get("arguments", ""),
-            }
-        )
+        name, arguments = function_of(call)
+        made = {"call_id": call.get("id"), "name": name}
+        if call.get("type") == "custom":
+            items.append({"type": "custom_tool_call", **made, "input": arguments})
+        else:
+            items.append({"type": "function_call", **made, "arguments": arguments})
     return items
 
 
@@ -321,9 +338,15 @@ def _tool_from_chat(tool: Json) -> Json:
 def lost_to_chat(request: Json) -> Iterator[str]:
     """Yield the names of a Responses request's fields that chat does not have."""
     yield from (key for key in _UNSUPPORTED_BY_CHAT if request.get(key) is not None)
-    for item in objects_in(request.get("input")):
+    yield from (f"tools.{kind}" for kind in hosted_tools(request))
+    items = objects_in(request.get("input"))
+    for item in items:
         if item.get("type") == "reasoning" and item.get("encrypted_content"):
             yield "reasoning.encrypted_content"
+        elif _is_hosted(item.get("type")):
+            yield f"input.{item['type']}"
+    if late_instructions(items):
+        yield "input.role"  # a late instruction became a user's message
 
 
 def lost_from_chat(request: Json) -> Iterator[str]:

@@ -6,8 +6,18 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from agl_core.genai._parts import as_list, first_choice, object_at, signed_blocks
+from agl_core.genai._parts import (
+    answer_text,
+    as_list,
+    first_choice,
+    function_of,
+    object_at,
+    objects_in,
+    signed_blocks,
+    write_arguments,
+)
 from agl_core.genai._wire import Json
+from agl_core.genai.responses._tools import ToolForms
 
 __all__ = [
     "finish_of",
@@ -22,6 +32,7 @@ __all__ = [
 ]
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_CALLS: Final = ("function_call", "custom_tool_call")
 _FINISH: Final = {value: key for key, value in _INCOMPLETE.items()}
 
 
@@ -80,48 +91,42 @@ def response_head(response: Json, status: str) -> Json:
     }
 
 
-def response_to_responses(response: Json) -> Json:
-    """Return a chat completion as a response; of several choices, the first."""
+def response_to_responses(response: Json, tools: ToolForms | None = None) -> Json:
+    """Return a chat completion as a response; of several choices, the first.
+
+    Args:
+        response: The completion.
+        tools: The tools of the agent's request, in whose form calls are returned.
+    """
     choice = first_choice(response)
     reason = _INCOMPLETE.get(choice.get("finish_reason") or "")
     head = response_head(response, "incomplete" if reason else "completed")
     return {
         **head,
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": output_items(response, choice),
+        "output": output_items(response, choice, tools),
         "usage": usage_to_responses(response.get("usage")),
     }
 
 
-def output_items(response: Json, choice: Json) -> list[Json]:
+def output_items(response: Json, choice: Json, tools: ToolForms | None = None) -> list[Json]:
     """Return a chat choice as output items, with ids derived from the response's id."""
-    message: Json = choice.get("message") or {}
+    message = object_at(choice, "message")
+    tools = tools or ToolForms(None)
     name = response.get("id")
     items: list[Json] = []
-    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    text, thoughts = answer_text(message)
     if thoughts:
-        items.append(
-            {
-                "type": "reasoning",
-                "id": f"rs_{name}",
-                "summary": [],
-                "content": [{"type": "reasoning_text", "text": thoughts}],
-            }
-        )
+        thought = {"type": "reasoning_text", "text": thoughts}
+        items.append({"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": [thought]})
     content: list[Json] = []
-    if message.get("content"):
-        logprobs: Json = choice.get("logprobs") or {}
-        content.append(
-            {
-                "type": "output_text",
-                "text": message["content"],
-                "annotations": [],
-                "logprobs": logprobs.get("content") or [],
-            }
-        )
+    if text:
+        logprobs: list[Any] = object_at(choice, "logprobs").get("content") or []
+        part: Json = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+        content.append(part)
     if message.get("refusal"):
         content.append({"type": "refusal", "refusal": message["refusal"]})
-    calls = as_list(message.get("tool_calls"))
+    calls = objects_in(message.get("tool_calls"))
     if content or not calls:
         items.append(
             {
@@ -133,13 +138,13 @@ def output_items(response: Json, choice: Json) -> list[Json]:
             }
         )
     for number, call in enumerate(calls):
+        function, arguments = function_of(call)
+        item_id = f"fc_{name}_{number}"
         items.append(
             {
-                "type": "function_call",
-                "id": f"fc_{name}_{number}",
-                "call_id": call.get("id"),
-                "name": call["function"]["name"],
-                "arguments": call["function"].get("arguments", ""),
+                **tools.item(function or "", arguments),
+                "id": item_id,
+                "call_id": call.get("id") or f"call_{name}_{number}",
                 "status": "completed",
             }
         )
@@ -153,8 +158,8 @@ def finish_of(response: Json) -> str | None:
     details: Json = response.get("incomplete_details") or {}
     if details:
         return _FINISH.get(details.get("reason") or "", "length")
-    calls = any(item.get("type") == "function_call" for item in as_list(response.get("output")))
-    return "tool_calls" if calls else "stop"
+    called = any(item.get("type") in _CALLS for item in objects_in(response.get("output")))
+    return "tool_calls" if called else "stop"
 
 
 def response_from_responses(response: Json) -> Json:
@@ -164,21 +169,25 @@ def response_from_responses(response: Json) -> Json:
     thoughts: list[str] = []
     calls: list[Json] = []
     logprobs: list[Any] = []
-    for item in as_list(response.get("output")):
+    for item in objects_in(response.get("output")):
         kind = item.get("type")
         if kind == "message":
-            for part in as_list(item.get("content")):
+            for part in objects_in(item.get("content")):
                 if part.get("type") == "refusal":
-                    refusals.append(part["refusal"])
+                    refusals.append(part.get("refusal") or "")
                 else:
-                    text.append(part.get("text", ""))
+                    text.append(part.get("text") or "")
                     logprobs += part.get("logprobs") or ()
         elif kind == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
+            arguments = write_arguments(item.get("arguments") or "")
+            function = {"name": item.get("name"), "arguments": arguments}
             calls.append({"id": item.get("call_id"), "type": "function", "function": function})
+        elif kind == "custom_tool_call":
+            custom = {"name": item.get("name"), "input": item.get("input") or ""}
+            calls.append({"id": item.get("call_id"), "type": "custom", "custom": custom})
         elif kind == "reasoning":
-            parts = as_list(item.get("content")) or as_list(item.get("summary"))
-            thoughts += [part.get("text", "") for part in parts]
+            parts = objects_in(item.get("content")) or objects_in(item.get("summary"))
+            thoughts += [part.get("text") or "" for part in parts]
         # Other items belong to OpenAI's own tools and are not the model's output.
     message: Json = {"role": "assistant", "content": "".join(text) if text else None}
     if refusals:
@@ -210,7 +219,7 @@ def response_lost_to_chat(response: Json) -> Iterator[str]:
     """Yield the names of a response's fields that chat does not have."""
     for item in as_list(response.get("output")):
         kind = item.get("type")
-        if kind not in ("message", "function_call", "reasoning"):
+        if kind not in ("message", "reasoning", *_CALLS):
             yield str(kind)
         elif item.get("encrypted_content"):
             yield "reasoning.encrypted_content"

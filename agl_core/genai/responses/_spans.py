@@ -11,6 +11,7 @@ from agl_core.genai._recorded import (
     chat_messages,
     list_at,
     recorded_completion,
+    recorded_tools,
     turns_of,
 )
 from agl_core.genai._wire import Json
@@ -28,6 +29,8 @@ def recorded_request(request: Json) -> Json:
     if request.get("instructions"):
         turns.insert(0, ("system", blocks_of(request["instructions"])))
     rest = {key: value for key, value in request.items() if key not in _INPUT}
+    if rest.get("tools"):
+        rest["tools"] = recorded_tools(rest["tools"])
     return {**rest, "messages": chat_messages(turns)}
 
 
@@ -54,6 +57,7 @@ def _usage(usage: Json) -> Json:
     return {
         "prompt_tokens": usage.get("input_tokens"),
         "completion_tokens": usage.get("output_tokens"),
+        "total_tokens": usage.get("total_tokens"),
         "prompt_tokens_details": {
             "cached_tokens": object_at(usage, "input_tokens_details").get("cached_tokens")
         },

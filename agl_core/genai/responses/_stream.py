@@ -7,64 +7,138 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from agl_core.genai._parts import as_list, first_choice
+from agl_core.genai._parts import (
+    answer_text,
+    first_choice,
+    function_of,
+    object_at,
+    objects_in,
+    write_arguments,
+)
 from agl_core.genai._streams import Assembler, StreamTranslator, error_of
+from agl_core.genai._tool_calls import ToolCallPlaces
 from agl_core.genai._wire import Json
 from agl_core.genai.chat._stream import ChatAssembler
 from agl_core.genai.responses._response import (
     finish_of,
     output_items,
+    response_from_responses,
     response_head,
     response_to_responses,
     usage_from_responses,
 )
+from agl_core.genai.responses._tools import ToolForms
 
 __all__ = ["ChatToResponses", "ResponsesAssembler", "ResponsesToChat"]
 
-
 _LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_PIECES: Final = {
+    "response.output_text": ("text", "content"),
+    "response.refusal": ("refusal", "content"),
+    "response.reasoning_text": ("text", "content"),
+    "response.reasoning_summary_text": ("text", "summary"),
+    "response.function_call_arguments": ("arguments", ""),
+    "response.custom_tool_call_input": ("input", ""),
+}
+"""Field of an item's part that events of a kind fill, and the list that the part is in."""
+_TYPES: Final = {
+    "response.output_text": "output_text",
+    "response.refusal": "refusal",
+    "response.reasoning_text": "reasoning_text",
+    "response.reasoning_summary_text": "summary_text",
+}
+"""Type of the part."""
 
 
 class ResponsesAssembler(Assembler):
-    """Assembles Responses events to a ``response``."""
+    """Assembles Responses events to a ``response``.
+
+    Servers send texts in deltas, or only in ``.done`` events, or only in the items; and with
+    ``store`` off some end with a response whose output is empty.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._response: Json = {}
         self._items: dict[int, Json] = {}
-        self._texts: dict[int, list[str]] = {}
+        self._done: set[int] = set()
+        self._ids: dict[str, int] = {}
+        self._texts: dict[tuple[int, str, int], list[str]] = {}
+        """Pieces of text by the item's index, the kind of event, and the part's index."""
 
     def feed(self, event: Json) -> None:
-        kind = event.get("type", "")
-        if kind.endswith(".delta"):
-            self.started = True
-            if kind in ("response.output_text.delta", "response.function_call_arguments.delta"):
-                self._texts.setdefault(event["output_index"], []).append(event["delta"])
+        kind: str = event.get("type") or ""
+        name, _, step = kind.rpartition(".")
+        if name in _PIECES:
+            self._piece(event, name, step)
         elif kind in ("response.output_item.added", "response.output_item.done"):
-            self._items[event["output_index"]] = event["item"]
+            index, item = self.index_of(event), object_at(event, "item")
+            self.started = self.started or kind.endswith("done")
+            self._items[index] = item
+            if isinstance(item.get("id"), str):
+                self._ids[item["id"]] = index
             if kind.endswith("done"):
-                self._texts.pop(event["output_index"], None)
+                self._done.add(index)
         elif kind in _LAST:
-            self._response = event["response"]
+            self._response = object_at(event, "response")
             self.finished = True
             if kind == "response.failed":
                 self.error = error_of(self._response) or "the response failed"
         elif kind == "error":
             self.error = error_of(event) or str(event.get("message") or "unknown error")
         elif "response" in event:
-            self._response = event["response"]
+            self._response = object_at(event, "response")
+        if step == "delta":
+            self.started = True
+
+    def index_of(self, event: Json) -> int:
+        """Return the index of the item that an event belongs to."""
+        index = event.get("output_index")
+        if isinstance(index, int):
+            return index
+        item_id = event.get("item_id") or object_at(event, "item").get("id")
+        if item_id in self._ids:
+            return self._ids[item_id]
+        new = event.get("type") == "response.output_item.added"
+        return len(self._items) if new else max(self._items, default=0)
+
+    def _piece(self, event: Json, name: str, step: str) -> None:
+        part = event.get("content_index", event.get("summary_index")) or 0
+        key = self.index_of(event), name, part
+        if step == "delta":
+            self._texts.setdefault(key, []).append(write_arguments(event.get("delta") or ""))
+        elif step == "done":
+            text = event.get(_PIECES[name][0])
+            if text is not None:
+                self._texts[key] = [write_arguments(text)]
+
+    def item(self, index: int) -> Json:
+        """Return an item with the texts received so far."""
+        item = dict(self._items.get(index, {}))
+        if index in self._done:
+            return item
+        for (place, name, part), pieces in sorted(self._texts.items()):
+            text = "".join(pieces)
+            if place != index or not text:
+                continue
+            field, where = _PIECES[name]
+            if not where:
+                item.setdefault("type", "function_call")
+                item[field] = text
+                continue
+            reasons = name.startswith("response.reasoning")
+            item.setdefault("type", "reasoning" if reasons else "message")
+            parts = [dict(one) for one in objects_in(item.get(where))]
+            parts += [{} for _ in range(part + 1 - len(parts))]
+            parts[part] = {**parts[part], "type": _TYPES[name], field: text}
+            item[where] = parts
+        return item
 
     def result(self) -> Json:
-        if self.finished:
+        if self.finished and self._response.get("output"):
             return self._response
-        output: list[Json] = []
-        for index, item in sorted(self._items.items()):
-            text = "".join(self._texts.get(index, ()))
-            if text and item.get("type") == "function_call":
-                item = {**item, "arguments": text}
-            elif text:
-                item = {**item, "content": [{"type": "output_text", "text": text}]}
-            output.append(item)
+        places = sorted({*self._items, *(index for index, _, _ in self._texts)})
+        output = [self.item(index) for index in places]
         return {**self._response, "object": "response", "output": output}
 
 
@@ -75,58 +149,70 @@ class ChatToResponses(StreamTranslator):
     is known; the protocol allows several open items.
     """
 
-    def __init__(self, *, usage: bool = False) -> None:
-        super().__init__(usage=usage)
+    def __init__(self, tools: ToolForms | None = None) -> None:
+        super().__init__()
         self._number = 0
+        self._tools = tools or ToolForms(None)
+        self._calls = ToolCallPlaces()
         self._whole = ChatAssembler()
         self._head: Json = {}
         self._places: dict[Any, Json] = {}
         """``output_index`` and ``item_id`` of each open item."""
+        self._custom: set[int] = set()
+        """Numbers of the calls of custom tools, whose text is known at the end only."""
 
     def feed(self, event: Json) -> list[Json]:
         if event.get("error") is not None:
             told = {"message": error_of(event), "code": "server_error", "param": None}
             return [self._event("error", **told, error=event["error"])]
-        first = {**event, "choices": [c for c in event.get("choices") or () if not c.get("index")]}
-        self._whole.feed(first)
+        choices = [one for one in objects_in(event.get("choices")) if not one.get("index")]
+        self._whole.feed({**event, "choices": choices})
+        if not choices:
+            return []  # Azure's first chunk has no id
         events: list[Json] = []
         if not self._head:
-            self._head = response_head(event, "in_progress")
+            self._head = response_head(self._whole.result(), "in_progress")
             events.append(self._event("response.created", response=self._head))
             events.append(self._event("response.in_progress", response=self._head))
-        for choice in first["choices"]:
-            events += self._delta(choice.get("delta") or {}, choice.get("logprobs"))
+        for choice in choices:
+            events += self._delta(object_at(choice, "delta"), object_at(choice, "logprobs"))
         return events
 
-    def _delta(self, delta: Json, logprobs: Json | None) -> list[Json]:
+    def _delta(self, delta: Json, logprobs: Json) -> list[Json]:
         events: list[Json] = []
-        thoughts = delta.get("reasoning_content") or delta.get("reasoning")
+        text, thoughts = answer_text(delta)
         if thoughts:
             item: Json = {"type": "reasoning", "summary": [], "content": []}
             events += self._open("rs", f"rs_{self._head['id']}", item)
             events.append(self._delta_event("response.reasoning_text.delta", "rs", thoughts))
-        for key, kind in (("content", "output_text"), ("refusal", "refusal")):
-            if delta.get(key):
+        for kind, piece in (("output_text", text), ("refusal", delta.get("refusal"))):
+            if piece:
                 events += self._open_text(kind)
                 more: Json = {}
                 if kind == "output_text":
-                    more["logprobs"] = (logprobs or {}).get("content") or []
+                    more["logprobs"] = logprobs.get("content") or []
                 name = f"response.{kind}.delta"
-                events.append(self._delta_event(name, "msg", delta[key], content_index=0, **more))
-        for call in as_list(delta.get("tool_calls")):
-            number = call.get("index", 0)
-            function: Json = call.get("function") or {}
-            item = {
-                "type": "function_call",
-                "status": "in_progress",
-                "call_id": call.get("id"),
-                "name": function.get("name"),
-                "arguments": "",
-            }
-            events += self._open(number, f"fc_{self._head['id']}_{number}", item)
-            if function.get("arguments"):
-                name = "response.function_call_arguments.delta"
-                events.append(self._delta_event(name, number, function["arguments"]))
+                events.append(self._delta_event(name, "msg", piece, content_index=0, **more))
+        for call in objects_in(delta.get("tool_calls")):
+            events += self._call(call)
+        return events
+
+    def _call(self, piece: Json) -> list[Json]:
+        number = self._calls.place(piece)
+        name, arguments = function_of(piece)
+        events: list[Json] = []
+        if number not in self._places:
+            # The forms of a custom tool's call have no arguments before its end.
+            fields = self._tools.item(name or "", "")
+            item_id = f"fc_{self._head['id']}_{number}"
+            call_id = piece.get("id") or f"call_{self._head['id']}_{number}"
+            item = {**fields, "status": "in_progress", "call_id": call_id}
+            events += self._open(number, item_id, item)
+            if self._tools.is_custom(name):
+                self._custom.add(number)
+        if arguments and number not in self._custom:
+            kind = "response.function_call_arguments.delta"
+            events.append(self._delta_event(kind, number, arguments))
         return events
 
     def _open(self, key: Any, item_id: str, item: Json) -> list[Json]:
@@ -160,9 +246,10 @@ class ChatToResponses(StreamTranslator):
         if choice.get("finish_reason") is None:
             return []  # truncated: the stream must not look complete
         events: list[Json] = []
-        for item in output_items(whole, choice):
+        for item in output_items(whole, choice, self._tools):
             events += self._close_item(item)
-        response = response_to_responses({**whole, "created": self._head.get("created_at")})
+        created = {**whole, "created": self._head.get("created_at")}
+        response = response_to_responses(created, self._tools)
         in_order = sorted(response["output"], key=self._position)
         name = f"response.{response['status']}"
         return [*events, self._event(name, response={**response, "output": in_order})]
@@ -189,6 +276,10 @@ class ChatToResponses(StreamTranslator):
 
 def _done_events(item: Json) -> list[tuple[str, Json]]:
     """Return the events that close the parts of an item, and their fields."""
+    if item["type"] == "custom_tool_call":
+        text = item["input"]
+        kind = "response.custom_tool_call_input"
+        return [(f"{kind}.delta", {"delta": text}), (f"{kind}.done", {"input": text})]
     if item["type"] == "function_call":
         fields = {"name": item["name"], "arguments": item["arguments"]}
         return [("response.function_call_arguments.done", fields)]
@@ -207,48 +298,121 @@ def _done_events(item: Json) -> list[tuple[str, Json]]:
     return found
 
 
+_FIELDS: Final = {
+    "response.output_text": "content",
+    "response.refusal": "refusal",
+    "response.reasoning_text": "reasoning_content",
+    "response.reasoning_summary_text": "reasoning_content",
+}
+"""Field of a chat message by kind of event."""
+_CALLS: Final = ("function_call", "custom_tool_call")
+
+
 class ResponsesToChat(StreamTranslator):
-    """Translates the events of a Responses stream to chunks of a chat stream."""
+    """Translates the events of a Responses stream to chunks of a chat stream.
+
+    What deltas did not bring is sent when a ``.done`` event, an item or the response has it.
+    """
 
     def __init__(self, *, usage: bool = False) -> None:
         super().__init__(usage=usage)
         self._head: Json = {}
         self._calls: dict[int, int] = {}
         """Numbers of tool calls by the index of their item."""
+        self._sent: dict[tuple[int, str], str] = {}
+        """Text sent so far by the index of the item and the field of chat."""
         self._whole = ResponsesAssembler()
 
     def feed(self, event: Json) -> list[Json]:
         self._whole.feed(event)
-        kind = event.get("type")
-        if kind == "response.created":
-            response = event["response"]
-            self._head = {
-                "id": response.get("id"),
-                "object": "chat.completion.chunk",
-                "created": int(response.get("created_at") or 0),
-                "model": response.get("model"),
-            }
-            return [self._chunk({"role": "assistant", "content": ""})]
-        if kind == "response.output_text.delta":
-            logprobs = event.get("logprobs")
-            return [self._chunk({"content": event["delta"]}, logprobs)]
-        if kind == "response.refusal.delta":
-            return [self._chunk({"refusal": event["delta"]})]
-        if kind in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
-            return [self._chunk({"reasoning_content": event["delta"]})]
-        if kind == "response.output_item.added" and event["item"]["type"] == "function_call":
-            item = event["item"]
-            number = self._calls[event["output_index"]] = len(self._calls)
-            function = {"name": item.get("name"), "arguments": ""}
-            call = {"index": number, "id": item.get("call_id"), "type": "function"}
-            return [self._chunk({"tool_calls": [{**call, "function": function}]})]
-        if kind == "response.function_call_arguments.delta":
-            number = self._calls[event["output_index"]]
-            call = {"index": number, "function": {"arguments": event["delta"]}}
-            return [self._chunk({"tool_calls": [call]})]
+        kind: str = event.get("type") or ""
         if kind in ("error", "response.failed"):
             return [{"error": {"message": self._whole.error, "type": "server_error"}}]
+        begun = self._begin(event)
+        if kind in _LAST:
+            output = objects_in(object_at(event, "response").get("output"))
+            return begun + [
+                chunk for index, item in enumerate(output) for chunk in self._rest(index, item)
+            ]
+        index = self._whole.index_of(event)
+        name, _, step = kind.rpartition(".")
+        if name in _PIECES and step == "delta":
+            return begun + self._delta(index, name, event)
+        if kind == "response.output_item.added":
+            item = object_at(event, "item")
+            return begun + (self._call(index, item) if item.get("type") in _CALLS else [])
+        if kind == "response.output_item.done" or (name in _PIECES and step == "done"):
+            return begun + self._rest(index, self._whole.item(index))
+        return begun
+
+    def _begin(self, event: Json) -> list[Json]:
+        if self._head:
+            return []
+        response = object_at(event, "response")
+        self._head = {
+            "id": response.get("id"),
+            "object": "chat.completion.chunk",
+            "created": int(response.get("created_at") or 0),
+            "model": response.get("model"),
+        }
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def _delta(self, index: int, name: str, event: Json) -> list[Json]:
+        text = write_arguments(event.get("delta") or "")
+        if name in _FIELDS:
+            logprobs = event.get("logprobs")
+            return self._text(index, _FIELDS[name], text, logprobs)
+        if name == "response.function_call_arguments":
+            return [*self._call(index, self._whole.item(index)), *self._arguments(index, text)]
         return []
+
+    def _text(
+        self, index: int, field: str, text: str, logprobs: list[Any] | None = None
+    ) -> list[Json]:
+        if not text:
+            return []
+        self._sent[index, field] = self._sent.get((index, field), "") + text
+        return [self._chunk({field: text}, logprobs)]
+
+    def _call(self, index: int, item: Json) -> list[Json]:
+        if index in self._calls:
+            return []
+        number = self._calls[index] = len(self._calls)
+        call: Json = {"index": number, "id": item.get("call_id"), "type": "function"}
+        if item.get("type") == "custom_tool_call":
+            call = {**call, "type": "custom", "custom": {"name": item.get("name"), "input": ""}}
+        else:
+            call["function"] = {"name": item.get("name"), "arguments": ""}
+        return [self._chunk({"tool_calls": [call]})]
+
+    def _arguments(self, index: int, text: str, field: str = "arguments") -> list[Json]:
+        if not text:
+            return []
+        self._sent[index, field] = self._sent.get((index, field), "") + text
+        inner = {field: text}
+        call: Json = {"index": self._calls[index]}
+        call |= {"custom": inner} if field == "input" else {"function": inner}
+        return [self._chunk({"tool_calls": [call]})]
+
+    def _rest(self, index: int, item: Json) -> list[Json]:
+        """Return the chunks of what an item has and deltas did not bring."""
+        kind = item.get("type")
+        if kind in _CALLS:
+            field = "input" if kind == "custom_tool_call" else "arguments"
+            chunks = self._call(index, item)
+            whole = write_arguments(item.get(field) or "")
+            return chunks + self._arguments(index, self._unsent(index, field, whole), field)
+        chunks: list[Json] = []
+        whole = response_from_responses({"output": [item]})["choices"][0]["message"]
+        for field in ("reasoning_content", "content", "refusal"):
+            text = self._unsent(index, field, whole.get(field) or "")
+            chunks += self._text(index, field, text)
+        return chunks
+
+    def _unsent(self, index: int, field: str, whole: str) -> str:
+        """Return what follows the text sent so far; nothing if the two differ."""
+        sent = self._sent.get((index, field), "")
+        return whole[len(sent) :] if whole.startswith(sent) else ""
 
     def close(self) -> list[Json]:
         response = self._whole.result()

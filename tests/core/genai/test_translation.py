@@ -218,8 +218,8 @@ def test_a_translated_stream_amounts_to_the_translated_response(
     got = assembled(events, other)
     if other == "messages":
         for block in got["content"]:  # invalid JSON looks like a truncated stream
-            if block.get("input", {}).keys() == {"partial_json"}:
-                block["input"] = {"__raw_arguments": block["input"]["partial_json"]}
+            if isinstance(block.get("input"), str):
+                block["input"] = {"__raw_arguments": block["input"]}
     assert got == whole
 
     back = assembled(through(events, other, "chat"), "chat")
@@ -293,7 +293,7 @@ def test_fields_of_messages_become_their_equivalents_in_chat():
     ("source", "target", "request_", "why"),
     [
         ("responses", "chat", {"previous_response_id": "r"}, "previous_response_id"),
-        ("responses", "chat", {"tools": [{"type": "web_search"}]}, "web_search"),
+        ("responses", "chat", {"tools": [{"type": "local_shell"}]}, "local_shell"),
         ("responses", "chat", {"input": [{"type": "item_reference"}]}, "item_reference"),
         ("messages", "chat", {"tools": [{"type": "bash_20250124"}]}, "bash_20250124"),
         ("chat", "messages", {"n": 2}, "n must be 1"),

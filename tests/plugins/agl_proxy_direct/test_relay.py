@@ -97,9 +97,11 @@ def test_fields_that_were_not_requested_are_recorded_and_removed():
 
 
 @pytest.mark.parametrize("data", [b"data: {nope\n\n", b"data: [1]\n\n"])
-def test_garbage_is_an_error(data: bytes):
-    with pytest.raises(ValueError):
-        relay().feed(data)
+def test_garbage_goes_to_the_agent_and_is_named(data: bytes):
+    stream = relay()
+    assert stream.feed(data) == data
+    assert len(stream.not_understood) == 1
+    assert stream.events == 0
 
 
 def test_a_stream_without_an_end_is_not_complete():

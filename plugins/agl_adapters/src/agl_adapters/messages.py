@@ -65,7 +65,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
             if seen.find(span, call) is not None:
                 report.leave_out("call", Reason.DUPLICATE_RESPONSE)
                 continue
-            if is_broken(span):
+            if is_broken(span) and call.find("completion")[1]:
                 report.leave_out("call", Reason.BROKEN)
                 continue
             calls.append((span, call))

@@ -5,12 +5,12 @@ Formats: OpenAI API reference, "Errors"; Anthropic API reference, "Errors".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from agl_core.genai import Protocol, dumps, get_protocol, loads
 
-__all__ = ["CallError", "error_body", "error_event", "translate_error"]
+__all__ = ["CallError", "error_body", "error_event", "error_in", "translate_error"]
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 
@@ -44,6 +44,24 @@ def error_event(protocol: Protocol | None, error: CallError, sequence_number: in
     """Return the event that reports an error in a stream that has begun."""
     spoken = get_protocol(protocol or "chat")
     return spoken.error_event(error.status, error.message, error.code, sequence_number)
+
+
+def error_in(answer: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return message and status of an error within a response of status 200; None for an answer.
+
+    Gateways such as OpenRouter send ``{"error": {"message", "code"}}`` once they have answered with
+    200. A failed response of Responses has an error and is an answer: it has an ``object``.
+    """
+    error = answer.get("error")
+    if not error or any(answer.get(key) for key in ("choices", "content", "output", "object")):
+        return None
+    message, status = "", 502
+    if isinstance(error, dict):
+        details = cast("dict[str, Any]", error)
+        code: Any = details.get("code") or details.get("status")
+        status = int(code) if str(code).isdecimal() and 400 <= int(code) < 600 else 502
+        message = str(details.get("message") or details)
+    return message or str(error), status
 
 
 def translate_error(source: Protocol, target: Protocol | None, status: int, body: bytes) -> bytes:

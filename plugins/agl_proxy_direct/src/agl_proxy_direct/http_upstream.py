@@ -6,7 +6,7 @@ import asyncio
 import io
 import re
 from collections.abc import AsyncGenerator, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 from yarl import URL
@@ -71,6 +71,9 @@ servers replace the method or the path that the proxy decided on."""
 # idle connections are dropped before.
 _KEEP_ALIVE: Final = 4.0
 _AUTO_HEADERS: Final = ("user-agent", "accept-encoding", "accept", "content-type")
+_REDIRECTS: Final = (307, 308)
+"""Redirects that keep the method and the body; clients follow them."""
+_MAX_REDIRECTS: Final = 5
 _LARGE: Final = 2**20
 """Size in bytes from which a body is written in pieces."""
 
@@ -109,21 +112,31 @@ class HttpUpstream(Upstream):
         data: Any = body
         if body is not None and len(body) > _LARGE:
             data = io.BytesIO(body)  # written in pieces, so that it does not block the event loop
+        url = self._url(request)
         try:
-            response = await self._session.request(
-                request.method,
-                self._url(request),
-                data=data,
-                headers=headers,
-                # aiohttp spends more on skipping a header than on the others together. Agents'
-                # clients send most of these, and aiohttp does not add what is there.
-                skip_auto_headers=[name for name in _AUTO_HEADERS if name not in headers] or None,
-                timeout=self._timeout(backend),
-                allow_redirects=False,
-            )
+            for _ in range(_MAX_REDIRECTS):
+                response = await self._session.request(
+                    request.method,
+                    url,
+                    data=data,
+                    headers=headers,
+                    # aiohttp spends more on skipping a header than on the others together. Agents'
+                    # clients send most of these, and aiohttp does not add what is there.
+                    skip_auto_headers=[name for name in _AUTO_HEADERS if name not in headers]
+                    or None,
+                    timeout=self._timeout(backend),
+                    allow_redirects=False,
+                )
+                if response.status not in _REDIRECTS:
+                    return _HttpResponse(response, backend)
+                url = _redirected(url, response, backend)
+                response.close()
+                if isinstance(data, io.BytesIO):
+                    data = io.BytesIO(cast("bytes", body))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _as_upstream_error(error, backend) from error
-        return _HttpResponse(response, backend)
+        message = f"{_where(backend)} redirects more than {_MAX_REDIRECTS} times"
+        raise UpstreamError(502, message, "backend_redirects")
 
     def _url(self, request: UpstreamRequest) -> URL:
         url = request.backend.url(request.endpoint)
@@ -182,6 +195,21 @@ def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes
         and not _BAD_NAME.search(name)
         and not _BAD_VALUE.search(value)
     ]
+
+
+def _redirected(url: URL, response: aiohttp.ClientResponse, backend: Backend) -> URL:
+    """Return where a backend redirects a call to.
+
+    Raises:
+        UpstreamError: To another server, which must not get the backend's key.
+    """
+    target = url.join(URL(response.headers.get("location", ""), encoded=True))
+    # The same host behind TLS is the same server.
+    if target.host != url.host or (target.port != url.port and target.scheme != "https"):
+        response.close()
+        message = f"{_where(backend)} redirects to {target.origin()}; set api_base to that server"
+        raise UpstreamError(502, message, "backend_redirects")
+    return target
 
 
 def _where(backend: Backend) -> str:

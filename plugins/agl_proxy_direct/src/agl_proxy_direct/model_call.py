@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from agl_core.genai import (
     MALFORMED,
@@ -36,7 +36,7 @@ from agl_core.genai import (
     without_secrets,
 )
 from agl_proxy_direct.balancer import Member
-from agl_proxy_direct.errors import CallError, translate_error
+from agl_proxy_direct.errors import CallError, error_in, translate_error
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.extra_fields import complete_request
 from agl_proxy_direct.redaction import send
@@ -61,21 +61,38 @@ def _most_generated(request: Json) -> float:
 
 
 class BackendRefusal(UpstreamError):
-    """A backend answered with an error status. The agent gets it if no other backend succeeds."""
+    """A backend answered with an error. The agent gets it if no other backend succeeds.
+
+    Args:
+        member: The backend.
+        protocol: Its protocol.
+        response: Its response.
+        body: The body of that response.
+        status: Status of the error; of an error within a response of status 200, its own.
+        message: What the error is, for the span; None for the body.
+    """
 
     def __init__(
-        self, member: Member, protocol: Protocol, response: UpstreamResponse, body: bytes
+        self,
+        member: Member,
+        protocol: Protocol,
+        response: UpstreamResponse,
+        body: bytes,
+        status: int | None = None,
+        message: str | None = None,
     ) -> None:
-        status = response.status
+        status = response.status if status is None else status
         super().__init__(
             status,
-            f"the backend {member.backend.api_base} answered {status}",
+            message or f"the backend {member.backend.api_base} answered {status}",
             f"backend_{status}",
             backend_fault=status >= 500,
         )
         self.protocol: Protocol = protocol
         self.body = body
         self.headers = response.headers
+        self.http_status = response.status
+        self.said = message
 
 
 class ModelCallExchange(Exchange):
@@ -135,16 +152,14 @@ class ModelCallExchange(Exchange):
         return request
 
     def _to_chat(self, request: Json) -> Json:
-        """Return the request as the span records it: in the chat protocol."""
-        if not get_protocol(self._protocol).translatable:
-            return request
+        """Return the request as the span records it: in the shape of chat."""
         try:
-            return translate_request(self._protocol, "chat", request)
-        except CodecError as error:
-            # The backend may accept fields that the codec cannot translate, so the call continues.
+            return get_protocol(self._protocol).recorded_request(request)
+        except MALFORMED as error:
+            # The backend decides whether it accepts the request, so the call continues.
             raw = dumps(without_secrets(request)).decode()
             self._record.extra["agl.proxy.raw_request"] = raw
-            self._record.extra["agl.proxy.codec_error"] = str(error)
+            self._record.extra["agl.proxy.codec_error"] = f"{type(error).__name__}: {error!s:.200}"
             return {}
 
     def _may_retry(self, error: UpstreamError, member: Member, failed: list[Member]) -> bool:
@@ -190,9 +205,9 @@ class ModelCallExchange(Exchange):
             if response.status >= 400:
                 raise BackendRefusal(member, target, response, await response.read())
             if response.streamed:
-                await self._relay_stream(member, target, response, extra)
+                await self._relay_stream(member, target, response, extra, request)
             else:
-                await self._relay_body(member, target, response, extra)
+                await self._relay_body(member, target, response, extra, request)
         finally:
             await response.close()
 
@@ -213,10 +228,47 @@ class ModelCallExchange(Exchange):
     # -- responses -------------------------------------------------------------------------------
 
     async def _relay_body(
-        self, member: Member, target: Protocol, response: UpstreamResponse, extra: ExtraFields
+        self,
+        member: Member,
+        target: Protocol,
+        response: UpstreamResponse,
+        extra: ExtraFields,
+        request: Json,
     ) -> None:
         raw = await response.read()
         self._record.first_token_seconds = time.monotonic() - self._started_at
+        answer = self._answer(member, target, response, raw)
+        try:
+            self._record_response(member, target, answer)
+        except MALFORMED as error:
+            self._not_understood([f"the response: {type(error).__name__}: {error!s:.200}"], answer)
+        try:
+            if target != self._protocol:
+                raw = dumps(translate_response(target, self._protocol, answer, request))
+            elif extra:
+                extra.strip(answer)
+                raw = dumps(answer)
+        except MALFORMED as error:
+            self._not_understood([f"the response: {type(error).__name__}: {error!s:.200}"], answer)
+            if target != self._protocol:
+                raise UpstreamError(
+                    502,
+                    f"the backend {member.backend.api_base} sent an answer that is not one of "
+                    f"{target}: {error!s:.200}",
+                    "backend_garbage",
+                ) from None
+        await self._store_span(response.status)
+        await self._send_response(response.status, raw, response.headers)
+
+    def _answer(
+        self, member: Member, target: Protocol, response: UpstreamResponse, raw: bytes
+    ) -> Json:
+        """Return the JSON object of a response.
+
+        Raises:
+            UpstreamError: It is not one, so no client could use it.
+            BackendRefusal: It is an error.
+        """
         try:
             answer = loads(raw)
         except ValueError:
@@ -229,28 +281,29 @@ class ModelCallExchange(Exchange):
                 "backend_garbage",
             )
         answer = cast("Json", answer)
-        try:
-            self._record_response(member, target, answer)
-            if target != self._protocol:
-                raw = dumps(translate_response(target, self._protocol, answer))
-            elif extra:
-                extra.strip(answer)
-                raw = dumps(answer)
-        except MALFORMED as error:
-            self._record.extra["agl.proxy.raw_response"] = dumps(answer).decode()
-            raise UpstreamError(
-                502,
-                f"the backend {member.backend.api_base} sent an answer that is not one of "
-                f"{target}: {error!s:.200}",
-                "backend_garbage",
-            ) from None
-        await self._store_span(response.status)
-        await self._send_response(response.status, raw, response.headers)
+        failed = error_in(answer)
+        if failed is not None:
+            message, status = failed
+            raise BackendRefusal(member, target, response, raw, status, message)
+        return answer
+
+    def _not_understood(self, notes: list[str], answer: Json | None = None) -> None:
+        """Say in the span what the record lacks, because the backend sent another shape."""
+        if notes:
+            known: list[str] = self._record.extra.setdefault("agl.proxy.not_understood", [])
+            known += [note for note in notes if note not in known]
+        if answer is not None:
+            self._record.extra["agl.proxy.raw_response"] = dumps(without_secrets(answer)).decode()
 
     async def _relay_stream(
-        self, member: Member, target: Protocol, response: UpstreamResponse, extra: ExtraFields
+        self,
+        member: Member,
+        target: Protocol,
+        response: UpstreamResponse,
+        extra: ExtraFields,
+        request: Json,
     ) -> None:
-        relay = StreamRelay(target, self._protocol, extra, self._record.request)
+        relay = StreamRelay(target, self._protocol, extra, self._record.request, request)
         record = self._record
         try:
             async with aclosing(response.chunks()) as chunks:
@@ -265,10 +318,13 @@ class ModelCallExchange(Exchange):
         finally:
             if relay.events:
                 self._record_stream(member, target, relay)
+            self._not_understood(relay.not_understood)
         if not relay.complete:
-            raise UpstreamError(
-                502, f"the backend {member.backend.api_base} ended its stream early", "stream_cut"
-            )
+            early = f"the backend {member.backend.api_base} ended its stream early"
+            if not relay.unchanged or not relay.events:
+                raise UpstreamError(502, early, "stream_cut")
+            # The body is whole: the agent's client decides what an end without a last event means.
+            record.error, record.error_type = early, "stream_cut"
         if relay.assembler.error is not None:
             record.error, record.error_type = relay.assembler.error, "backend_error"
         rest = self._call_relay(relay.close, member)
@@ -291,26 +347,19 @@ class ModelCallExchange(Exchange):
         try:
             self._record_response(member, target, relay.assembler.result())
         except MALFORMED as error:
-            self._record.extra["agl.proxy.codec_error"] = f"{type(error).__name__}: {error!s:.200}"
+            self._not_understood([f"the response: {type(error).__name__}: {error!s:.200}"])
 
     def _record_response(self, member: Member, target: Protocol, answer: Json) -> None:
-        """Keep the response for the span, in the chat protocol."""
+        """Keep the response for the span, in the shape of chat."""
         record = self._record
         record.end_version = member.version
+        found = get_protocol(target).recorded_response(answer)
+        choices: Any = found.get("choices")
+        # A copy, since extra fields are stripped from the response in place.
+        copies = [dict(choice) for choice in choices or ()] if isinstance(choices, list) else []
+        record.response = {**found, "choices": copies}
         if target != self._protocol:
             record.lost = sorted({*record.lost, *lost_in_response(target, self._protocol, answer)})
-        if get_protocol(target).translatable and target != "chat":
-            try:
-                record.response = translate_response(target, "chat", answer)
-            except CodecError as error:
-                record.extra["agl.proxy.raw_response"] = dumps(answer).decode()
-                record.extra["agl.proxy.codec_error"] = str(error)
-        else:
-            # A copy, since extra fields are stripped from the response in place.
-            record.response = {
-                **answer,
-                "choices": [dict(choice) for choice in answer.get("choices") or ()],
-            }
 
     async def _send_upstream_error(self, error: UpstreamError) -> None:
         """Send the backend's error in the agent's protocol."""
@@ -318,10 +367,12 @@ class ModelCallExchange(Exchange):
             await super()._send_upstream_error(error)
             return
         body = translate_error(error.protocol, self._protocol, error.status, error.body)
-        self._record.error = body[:2000].decode("utf-8", "replace")
+        self._record.error = error.said or body[:2000].decode("utf-8", "replace")
         self._record.error_type = error.code
-        await self._store_span(error.status)
+        # To an agent of the backend's protocol, an error within status 200 goes as it came.
+        status = error.http_status if error.protocol == self._protocol else error.status
+        await self._store_span(status)
         headers = error.headers
         if body is not error.body:
             headers = [JSON, *((k, v) for k, v in headers if k != b"content-type")]
-        await self._send_response(error.status, body, headers)
+        await self._send_response(status, body, headers)

@@ -1,8 +1,10 @@
 """Relay of a streamed response: the backend's bytes in, the agent's bytes out.
 
 Pure: the caller does the I/O. :meth:`StreamRelay.feed` returns each event when it is complete.
-The event that finishes the model's output, and all after it, are held until
-:meth:`StreamRelay.close`, so that the span is stored before an agent can see the end of its call.
+To an agent of the backend's protocol, events go unchanged, whether they are understood or not: the
+record is best-effort, and says what was not understood. The event that finishes the model's output,
+and all after it, are held until :meth:`StreamRelay.close`, so that the span is stored before an
+agent can see the end of its call.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from agl_core.genai import (
+    MALFORMED,
     ExtraFields,
     Json,
     Protocol,
@@ -24,6 +27,8 @@ from agl_core.genai import (
 __all__ = ["StreamRelay"]
 
 _MAX_EVENT_BYTES: Final = 16 * 2**20
+_MAX_NOTES: Final = 8
+"""Of what was not understood; a stream may repeat one oddity in each event."""
 
 
 class StreamRelay:
@@ -33,21 +38,31 @@ class StreamRelay:
         source: The backend's protocol.
         target: The agent's protocol.
         extra: The fields to remove from each chunk.
-        request: The agent's request, in the chat protocol.
+        request: The agent's request, in the shape of chat.
+        call: The agent's request, in its own protocol.
 
     Attributes:
         assembler: The response so far.
-        events: Number of events with data so far.
+        events: Number of events so far that are JSON objects.
         complete: Whether the backend ended the stream with an event, not by disconnecting.
+        unchanged: Whether the agent gets the backend's events.
+        not_understood: What the record or the translation lacks, without repeats.
     """
 
     def __init__(
-        self, source: Protocol, target: Protocol, extra: ExtraFields, request: Json
+        self,
+        source: Protocol,
+        target: Protocol,
+        extra: ExtraFields,
+        request: Json,
+        call: Json | None = None,
     ) -> None:
         choices = request.get("n")
         self.assembler = get_protocol(source).assembler(choices if isinstance(choices, int) else 1)
         self.events = 0
         self.complete = False
+        self.unchanged = source == target
+        self.not_understood: list[str] = []
         self._extra = extra
         self._splitter = SseSplitter(_MAX_EVENT_BYTES)
         self._translator: StreamTranslator | None = None
@@ -55,14 +70,14 @@ class StreamRelay:
         if source != target:
             options: Any = request.get("stream_options")
             usage = isinstance(options, dict) and bool(cast("Json", options).get("include_usage"))
-            self._translator = stream_translator(source, target, usage=usage)
+            self._translator = stream_translator(source, target, usage=usage, request=call)
         self._held: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the backend; return the bytes to send now.
 
         Raises:
-            ValueError: An event is not a JSON object, or is too large.
+            ValueError: An event is too large.
         """
         out: list[bytes] = []
         for event in self._splitter.feed(data):
@@ -75,31 +90,59 @@ class StreamRelay:
                 if self._translator is None:
                     (self._held if self.assembler.finished else out).append(event.raw)
                 continue
-            parsed = loads(event.data)
-            if not isinstance(parsed, dict):
-                raise ValueError(f"an event is not a JSON object: {event.data[:80]!r}")
-            self.events += 1
-            self.assembler.feed(cast("Json", parsed))
-            (self._held if self.assembler.finished else out).extend(
-                self._outgoing(cast("Json", parsed), event.raw)
-            )
+            parsed = self._parse(event.data)
+            self.events += parsed is not None
+            if parsed is None:
+                made = [event.raw] if self._translator is None else []
+            else:
+                try:
+                    self.assembler.feed(parsed)
+                except MALFORMED as error:
+                    self._note(error)
+                made = self._outgoing(parsed, event.raw)
+            (self._held if self.assembler.finished else out).extend(made)
         self.complete = self.complete or self.assembler.finished or self.assembler.error is not None
         return b"".join(out)
 
     def close(self) -> bytes:
         """Return the held bytes; called when the backend has ended the stream."""
         if self._translator is not None:
-            self._held += [self._target.event(event) for event in self._translator.close()]
-            self._held.append(self._target.stream_end)
+            try:
+                self._held += [self._target.event(event) for event in self._translator.close()]
+            except MALFORMED as error:
+                self._note(error)
+            else:
+                self._held.append(self._target.stream_end)
         self._held.append(self._splitter.close())
         held, self._held = self._held, []
         return b"".join(held)
 
+    def _parse(self, data: bytes) -> Json | None:
+        """Return the JSON object of an event; None if it is not one."""
+        try:
+            parsed = loads(data)
+        except ValueError as error:
+            self._note(error)
+            return None
+        if isinstance(parsed, dict):
+            return cast("Json", parsed)
+        self._note(TypeError(f"not a JSON object: {data[:80]!r}"))
+        return None
+
+    def _note(self, error: Exception) -> None:
+        note = f"an event of the stream: {type(error).__name__}: {error!s:.200}"
+        if note not in self.not_understood and len(self.not_understood) < _MAX_NOTES:
+            self.not_understood.append(note)
+
     def _outgoing(self, event: Json, raw: bytes) -> list[bytes]:
-        if self._translator is not None:
-            return [self._target.event(made) for made in self._translator.feed(event)]
-        if not self._extra:
-            return [raw]
-        if self._extra.strip(event):
-            return []
+        try:
+            if self._translator is not None:
+                return [self._target.event(made) for made in self._translator.feed(event)]
+            if not self._extra:
+                return [raw]
+            if self._extra.strip(event):
+                return []
+        except MALFORMED as error:
+            self._note(error)
+            return [raw] if self._translator is None else []
         return [b"data: " + dumps(event) + b"\n\n"]

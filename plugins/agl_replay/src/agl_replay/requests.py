@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
 from agl_core import genai
-from agl_core.genai import CodecError, Json, Protocol, get_protocol, translate_request
+from agl_core.genai import MALFORMED, Json, Protocol, get_protocol
 
 __all__ = ["Recorder", "canonical_request", "recorded_request"]
 
 Recorder = Literal["proxy", "tracer"]
-"""The component that recorded a call.
-
-The two read Responses and Messages as chat in different ways.
-"""
+"""The component that recorded a call."""
 
 _PARAMETER: Final = "gen_ai.request."
 _MODEL: Final = "gen_ai.request.model"
@@ -28,16 +25,13 @@ _MESSAGES: Final = "gen_ai.input.messages"
 _RAW: Final = "agl.proxy.raw_request"
 
 
-def canonical_request(recorder: Recorder, protocol: Protocol, request: Mapping[str, Any]) -> Json:
+def canonical_request(protocol: Protocol, request: Mapping[str, Any]) -> Json:
     """Return a request of an agent for a comparison with :func:`recorded_request`."""
     body: Json = dict(request)
-    if recorder == "tracer" or not get_protocol(protocol).translatable:
+    try:
         chat = get_protocol(protocol).recorded_request(body)
-    else:
-        try:
-            chat = translate_request(protocol, "chat", body)
-        except CodecError:
-            return {"request": _plain(genai.without_secrets(body))}
+    except MALFORMED:
+        return {"request": _plain(genai.without_secrets(body))}
     return _canonical(
         body.get("model"),
         bool(body.get("stream")),

@@ -195,7 +195,7 @@ class ReplaySession:
             if call.protocol != protocol:
                 continue
             if call.recorder not in known:
-                known[call.recorder] = canonical_request(call.recorder, protocol, request)
+                known[call.recorder] = canonical_request(protocol, request)
             if call.request == known[call.recorder]:
                 return call
         return None
@@ -206,7 +206,7 @@ class ReplaySession:
         expected = self._left[0]
         if expected.protocol != protocol:
             return [Difference("protocol", expected.protocol, protocol)]
-        asked = canonical_request(expected.recorder, protocol, request)
+        asked = canonical_request(protocol, request)
         return list(differences(expected.request, asked))
 
 

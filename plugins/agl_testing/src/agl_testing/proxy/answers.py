@@ -170,8 +170,11 @@ class AnswerTests(ProxyTests):
         assert [choice["message"]["content"] for choice in body["choices"]] == texts
         assert [choice["index"] for choice in body["choices"]] == [0, 1]
         assert finish_reasons(span) == ["stop", "stop"]
-        (conversation,) = TraceToMessages().adapt([span])
-        assert [message["content"] for message in conversation["messages"][1:]] == texts
+        found = TraceToMessages().adapt([span])
+        assert [[one["content"] for one in each["messages"][1:]] for each in found] == [
+            ["the first one"],
+            ["and another"],
+        ]
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_request_reaches_the_backend_unchanged(

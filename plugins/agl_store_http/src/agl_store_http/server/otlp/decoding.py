@@ -22,7 +22,8 @@ __all__ = ["JSON_TYPE", "PROTOBUF_TYPE", "OTLPError", "decode_request", "decompr
 PROTOBUF_TYPE: Final = b"application/x-protobuf"
 JSON_TYPE: Final = b"application/json"
 
-_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_WINDOWS: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
+"""zlib's parameter by content coding (RFC 9110, section 8.4.1)."""
 _MAX_DEPTH: Final = 64
 _MAX_FIELDS: Final = 100
 _UNCOUNTED_BYTES: Final = 2 * 1024 * 1024
@@ -44,24 +45,31 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
 
     Args:
         body: The body as it came.
-        encoding: Content-Encoding header; anything but gzip counts as identity.
+        encoding: Content-Encoding header: ``gzip`` or ``deflate``, the two of OpenTelemetry's
+            exporters, or ``identity``.
         limit: Bytes that the result may have, whatever a small body claims to unfold to.
 
     Raises:
-        OTLPError: The gzip stream is corrupt or truncated (400) or too large (413).
+        OTLPError: The compressed body is corrupt or truncated (400) or too large (413), or the
+            encoding is another one (415).
     """
-    if encoding.strip().lower() != b"gzip":
+    name = encoding.strip().lower()
+    if name in (b"", b"identity"):
         return body
+    if name not in _WINDOWS:
+        told = name.decode("latin-1")[:40]
+        raise OTLPError(f"the encoding {told!r} is not supported; use gzip", status=415)
+    shown = name.decode()
     limit = min(limit, _FREE_BYTES + _MAX_RATIO * len(body))
-    inflate = zlib.decompressobj(_GZIP_WINDOW)
+    inflate = zlib.decompressobj(_WINDOWS[name])
     try:
         plain = inflate.decompress(body, limit)
     except zlib.error as error:
-        raise OTLPError(f"the gzip body is corrupt: {error}") from error
+        raise OTLPError(f"the {shown} body is corrupt: {error}") from error
     if inflate.unconsumed_tail:
         raise OTLPError(f"the body unfolds to more than {limit} bytes", status=413)
     if not inflate.eof:
-        raise OTLPError("the gzip body is truncated")
+        raise OTLPError(f"the {shown} body is truncated")
     return plain
 
 

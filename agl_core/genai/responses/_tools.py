@@ -1,0 +1,129 @@
+"""Tools of Responses that chat has only as functions, and their calls back again.
+
+A custom tool takes free text: chat gets a function with one text parameter. A namespace groups
+functions: chat gets them one by one. Codex CLI offers both and runs them itself. Tools that run at
+the server are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from agl_core.genai._errors import CodecError
+from agl_core.genai._parts import as_list, copy_keys, object_at, objects_in, parse_arguments
+from agl_core.genai._wire import Json, dumps
+
+__all__ = ["CUSTOM_INPUT", "ToolForms", "chat_tools", "custom_arguments", "hosted_tools"]
+
+CUSTOM_INPUT: Final = "input"
+"""Name of the text parameter of the function that stands for a custom tool."""
+_HOSTED: Final = frozenset(
+    {
+        "code_interpreter",
+        "file_search",
+        "image_generation",
+        "mcp",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+"""Tools that run at OpenAI. They are left out and named, since an agent can do without them: its
+own tools keep working."""
+_FUNCTION_KEYS: Final = {name: name for name in ("name", "description", "parameters", "strict")}
+
+
+class _Form(NamedTuple):
+    custom: bool
+    name: str
+    namespace: str | None
+
+
+class ToolForms:
+    """How the calls of a request's tools look in Responses, by the name of the function in chat."""
+
+    def __init__(self, request: Mapping[str, Any] | None) -> None:
+        try:
+            self._forms = {name: form for name, form, _ in _functions(dict(request or {}))}
+        except CodecError:  # such a request never became one of chat
+            self._forms = {}
+
+    def item(self, name: str, arguments: str) -> Json:
+        """Return the fields of a call's item that depend on its tool."""
+        form = self._forms.get(name)
+        if form is None:
+            return {"type": "function_call", "name": name, "arguments": arguments}
+        if form.custom:
+            given = parse_arguments(arguments).get(CUSTOM_INPUT)
+            text = given if isinstance(given, str) else arguments
+            return {"type": "custom_tool_call", "name": form.name, "input": text}
+        more = {} if form.namespace is None else {"namespace": form.namespace}
+        return {"type": "function_call", "name": form.name, "arguments": arguments, **more}
+
+    def is_custom(self, name: str | None) -> bool:
+        """Return whether a function stands for a custom tool."""
+        form = self._forms.get(name or "")
+        return form is not None and form.custom
+
+
+def chat_tools(request: Json) -> list[Json]:
+    """Return the tools of a request as functions of chat, without those that run at the server."""
+    return [{"type": "function", "function": function} for _, _, function in _functions(request)]
+
+
+def hosted_tools(request: Json) -> list[str]:
+    """Return the types of a request's tools that run at the server."""
+    return [str(tool.get("type")) for tool in _tools(request) if tool.get("type") in _HOSTED]
+
+
+def custom_arguments(text: Any) -> str:
+    """Return the input of a custom tool as the arguments of its function."""
+    return dumps({CUSTOM_INPUT: text}).decode()
+
+
+def _tools(request: Json) -> list[Json]:
+    return objects_in(as_list(request.get("tools")))
+
+
+def _functions(request: Json) -> Iterator[tuple[str, _Form, Json]]:
+    """Yield the name in chat, the form in Responses and the function in chat of each tool."""
+    taken: set[str] = set()
+    for tool in _tools(request):
+        kind, group = tool.get("type"), None
+        members = [tool]
+        if kind in _HOSTED:
+            continue
+        if kind not in ("function", "custom", "namespace"):
+            raise CodecError(f"chat has no equivalent of OpenAI's tool {kind!r}")
+        if kind == "namespace":
+            group = str(tool.get("name"))
+            members = objects_in(tool.get("tools"))
+        for member in members:
+            if member.get("type") not in ("function", "custom"):
+                continue
+            custom, own = member.get("type") == "custom", str(member.get("name"))
+            name = f"{group}__{own}" if group is not None and own in taken else own
+            taken.add(name)
+            made = _custom(member) if custom else copy_keys(member, _FUNCTION_KEYS)
+            yield name, _Form(custom, own, group), {**made, "name": name}
+
+
+def _custom(tool: Json) -> Json:
+    described = [str(tool["description"])] if tool.get("description") else []
+    definition = object_at(tool, "format").get("definition")
+    if definition:
+        described.append(f"The input follows this grammar:\n{definition}")
+    parameter = {"type": "string", "description": "The input of the tool, as plain text."}
+    parameters = {
+        "type": "object",
+        "properties": {CUSTOM_INPUT: parameter},
+        "required": [CUSTOM_INPUT],
+        "additionalProperties": False,
+    }
+    made: Json = {"parameters": parameters}
+    if described:
+        made["description"] = "\n\n".join(described)
+    return made

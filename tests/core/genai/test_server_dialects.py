@@ -1,0 +1,371 @@
+"""Streams and answers as servers send them, where they differ from the protocol's description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agl_core import genai
+from agl_core.genai import (
+    Protocol,
+    get_protocol,
+    lost_in_request,
+    stream_translator,
+    translate_request,
+    translate_response,
+)
+
+Json = dict[str, Any]
+A, B = '{"path": "a.rs"}', '{"path": "b.rs"}'
+
+
+def chunk(delta: Json | None = None, finish: str | None = None, **more: Any) -> Json:
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish, **more}
+    return {"id": "c1", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
+
+
+def piece(index: Any = "absent", id: str | None = None, name: Any = None, text: Any = "") -> Json:
+    function = {"arguments": text} if name is None else {"name": name, "arguments": text}
+    found: Json = {"type": "function", "function": function}
+    if index != "absent":
+        found["index"] = index
+    if id is not None:
+        found["id"] = id
+    return found
+
+
+def assembled(protocol: Protocol, events: list[Json]) -> Json:
+    assembler = get_protocol(protocol).assembler()
+    for event in events:
+        assembler.feed(event)
+    return get_protocol(protocol).recorded_response(assembler.result())
+
+
+def through(source: Protocol, target: Protocol, events: list[Json]) -> list[Json]:
+    translator = stream_translator(source, target, usage=True)
+    made = [out for event in events for out in translator.feed(event)]
+    return [*made, *translator.close()]
+
+
+def calls_of(response: Json) -> list[tuple[str, str]]:
+    calls = response["choices"][0]["message"].get("tool_calls") or []
+    return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+
+
+TOOL_CALLS = {
+    "index 0 of every call": [[piece(0, "a1", "read", A)], [piece(0, "a2", "read", B)]],
+    "index null": [[piece(None, "a1", "read", A), piece(None, "a2", "read", B)]],
+    "no index": [
+        [piece(id="a1", name="read", text=A[:5])],
+        [piece(text=A[5:])],
+        [piece(id="a2", name="read", text=B)],
+    ],
+    "numbers from 1": [[piece(1, "a1", "read", A)], [piece(2, "a2", "read", B)]],
+    "pieces in turns": [
+        [piece(0, "a1", "read", A[:5]), piece(1, "a2", "read", B[:5])],
+        [piece(0, text=A[5:]), piece(1, text=B[5:])],
+    ],
+    "another id in each piece": [
+        [piece(0, "a1", "read", A[:5])],
+        [piece(0, "a1x", text=A[5:])],
+        [piece(1, "a2", "read", B)],
+    ],
+    "arguments as an object": [
+        [piece(0, "a1", "read", {"path": "a.rs"}), piece(1, "a2", "read", {"path": "b.rs"})]
+    ],
+}
+
+
+@pytest.mark.parametrize("finish", ["tool_calls", "stop"])
+@pytest.mark.parametrize("kind", TOOL_CALLS)
+def test_pieces_of_tool_calls_find_their_call(kind: str, finish: str):
+    events = [chunk({"role": "assistant", "content": None})]
+    events += [chunk({"tool_calls": pieces}) for pieces in TOOL_CALLS[kind]]
+    events.append(chunk({}, finish))
+    expected = [("read", {"path": "a.rs"}), ("read", {"path": "b.rs"})]
+    for protocol in ("chat", "messages", "responses"):
+        made = through("chat", protocol, events) if protocol != "chat" else events
+        found = calls_of(assembled(protocol, made))
+        assert [(name, genai.loads(text.encode())) for name, text in found] == expected
+    message = through("chat", "messages", events)
+    assert message[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_azures_first_chunk_gives_no_id():
+    first = {"id": "", "model": "", "choices": [], "prompt_filter_results": [{}]}
+    events = [first, chunk({"role": "assistant", "content": "hi"}), chunk({}, "stop")]
+    assert assembled("chat", events)["id"] == "c1"
+    assert through("chat", "messages", events)[0]["message"]["id"] == "c1"
+    assert through("chat", "responses", events)[0]["response"]["id"] == "c1"
+
+
+def test_an_empty_id_is_no_id():
+    attributes = genai.response_attributes({"id": "", "model": "", "choices": []})
+    assert not {"gen_ai.response.id", "gen_ai.response.model"} & attributes.keys()
+
+
+def test_a_list_may_follow_a_null():
+    token = {"token": "No", "logprob": -0.1}
+    events = [
+        chunk({"role": "assistant"}, logprobs={"content": [], "refusal": None}),
+        chunk({"refusal": "No"}, logprobs={"content": None, "refusal": [token]}),
+        chunk({}, "stop"),
+    ]
+    choice = assembled("chat", events)["choices"][0]
+    assert choice["message"]["refusal"] == "No"
+    assert choice["logprobs"] == {"content": [], "refusal": [token]}
+
+
+def test_content_may_be_a_list_of_parts():
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    events = [
+        chunk({"content": [thinking]}),
+        chunk({"content": [{"type": "text", "text": "4"}]}),
+        chunk({}, "stop"),
+    ]
+    message = assembled("chat", events)["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("4", "hm")
+    for protocol in ("messages", "responses"):
+        made = assembled(protocol, through("chat", protocol, events))["choices"][0]["message"]
+        assert (made["content"], made["reasoning_content"]) == ("4", "hm")
+
+
+def test_pieces_of_a_thinking_block_are_one_block():
+    events = [
+        chunk({"thinking_blocks": [{"type": "thinking", "thinking": "a"}]}),
+        chunk({"thinking_blocks": [{"type": "thinking", "thinking": "b"}]}),
+        chunk({"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "s1"}]}),
+        chunk({"thinking_blocks": [{"type": "thinking", "thinking": "c", "signature": "s2"}]}),
+        chunk({}, "stop"),
+    ]
+    blocks = assembled("chat", events)["choices"][0]["message"]["thinking_blocks"]
+    assert [(one["thinking"], one["signature"]) for one in blocks] == [("ab", "s1"), ("c", "s2")]
+
+
+@pytest.mark.parametrize("finish", ["stop", "tool_calls"])
+def test_a_forced_tool_that_ends_with_stop_is_tool_use(finish: str):
+    call = {"id": "a1", "type": "function", "function": {"name": "read", "arguments": A}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    made = translate_response("chat", "messages", {"id": "c", "model": "m", "choices": [choice]})
+    assert made["stop_reason"] == "tool_use"
+    cut = {"id": "c", "choices": [{**choice, "finish_reason": "length"}]}
+    assert translate_response("chat", "messages", cut)["stop_reason"] == "max_tokens"
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def message_events(block: Json, *pieces: str, reason: str = "tool_use") -> list[Json]:
+    head = {"id": "msg_1", "role": "assistant", "model": "c", "content": [], "stop_reason": None}
+    deltas = [{"type": "input_json_delta", "partial_json": text} for text in pieces]
+    return [
+        {"type": "message_start", "message": head},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": None},
+        {"type": "message_stop"},
+    ]
+
+
+@pytest.mark.parametrize("pieces", [(), ("",)])
+def test_the_whole_input_of_a_tool_may_be_in_the_first_event(pieces: tuple[str, ...]):
+    block = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
+    events = message_events(block, *pieces)
+    assert calls_of(assembled("messages", events)) == [("f", '{"a":1}')]
+    assert calls_of(assembled("chat", through("messages", "chat", events))) == [("f", '{"a":1}')]
+    made = through("messages", "responses", events)
+    assert calls_of(assembled("responses", made)) == [("f", '{"a":1}')]
+
+
+def test_truncated_arguments_stay_the_models_text():
+    block = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+    events = message_events(block, '{"a": [1', ", 2", reason="max_tokens")
+    assert calls_of(assembled("messages", events)) == [("f", '{"a": [1, 2')]
+
+
+# -- responses -------------------------------------------------------------------------------------
+
+HEAD: Json = {"id": "resp_1", "model": "m", "output": [], "status": "in_progress"}
+CALL: Json = {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "read"}
+DONE: Json = {"type": "response.completed", "response": {**HEAD, "status": "completed"}}
+
+
+def test_a_response_may_end_without_its_output():
+    events = [
+        {"type": "response.created", "response": HEAD},
+        {"type": "response.output_item.done", "output_index": 0, "item": {**CALL, "arguments": A}},
+        DONE,
+    ]
+    recorded = assembled("responses", events)
+    assert calls_of(recorded) == [("read", A)]
+    assert recorded["choices"][0]["finish_reason"] == "tool_calls"
+    chat = assembled("chat", through("responses", "chat", events))
+    assert calls_of(chat) == [("read", A)]
+    assert chat["choices"][0]["finish_reason"] == "tool_calls"
+    assert through("responses", "messages", events)[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_a_text_may_come_with_the_done_event_only():
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
+    where = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
+    events = [
+        {"type": "response.created", "response": HEAD},
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": "response.output_text.done", **where, "text": "hello"},
+        DONE,
+    ]
+    for found in (
+        assembled("responses", events),
+        assembled("chat", through("responses", "chat", events)),
+        assembled("messages", through("responses", "messages", events)),
+    ):
+        assert found["choices"][0]["message"]["content"] == "hello"
+
+
+def test_a_response_may_come_whole_at_its_end():
+    part = {"type": "output_text", "text": "hello"}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "content": [part]}
+    last = {**DONE["response"], "output": [item]}
+    events = [{"type": "response.completed", "response": last}]
+    chat = assembled("chat", through("responses", "chat", events))
+    assert chat["choices"][0]["message"]["content"] == "hello"
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+def test_a_prompt_that_is_missing_is_not_the_word_null():
+    assert genai.input_messages({}) == []
+    (message,) = genai.input_messages({"prompt": [1, 2]})
+    assert message["parts"] == [{"type": "token_ids", "content": [1, 2]}]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_"),
+    [
+        (
+            "responses",
+            {
+                "instructions": "be a coder",
+                "input": [{"role": "user", "content": "fix it"}],
+                "tools": [{"type": "custom", "name": "apply_patch"}, {"type": "web_search"}],
+            },
+        ),
+        (
+            "messages",
+            {
+                "system": "be a coder",
+                "messages": [{"role": "user", "content": "fix it"}],
+                "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+            },
+        ),
+    ],
+)
+def test_a_request_is_recorded_whatever_tools_it_offers(protocol: Protocol, request_: Json):
+    messages = genai.input_messages(get_protocol(protocol).recorded_request(request_))
+    assert [(m["role"], m["parts"][0]["content"]) for m in messages] == [
+        ("system", "be a coder"),
+        ("user", "fix it"),
+    ]
+
+
+CODEX: Json = {
+    "input": [
+        {"type": "message", "role": "developer", "content": "You are a coding agent."},
+        {"type": "message", "role": "developer", "content": "permissions"},
+        {"type": "message", "role": "user", "content": "fix it"},
+        {"type": "message", "role": "developer", "content": "hurry"},
+    ],
+    "tools": [
+        {"type": "function", "name": "run", "parameters": {"type": "object"}},
+        {"type": "custom", "name": "apply_patch", "description": "Edits files."},
+        {
+            "type": "namespace",
+            "name": "agents",
+            "tools": [
+                {"type": "function", "name": "spawn", "parameters": {"type": "object"}},
+                {"type": "function", "name": "run", "parameters": {"type": "object"}},
+            ],
+        },
+        {"type": "web_search"},
+    ],
+}
+
+
+def test_codex_tools_and_instructions_reach_chat():
+    chat = translate_request("responses", "chat", CODEX)
+    names = [tool["function"]["name"] for tool in chat["tools"]]
+    assert names == ["run", "apply_patch", "spawn", "agents__run"]
+    assert chat["tools"][1]["function"]["parameters"]["required"] == ["input"]
+    assert [(one["role"], one["content"]) for one in chat["messages"]] == [
+        ("system", "You are a coding agent.\n\npermissions"),
+        ("user", "fix it"),
+        ("user", "hurry"),
+    ]
+    assert lost_in_request("responses", "chat", CODEX) == ["input.role", "tools.web_search"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_calls_of_codex_tools_come_back_in_their_form(streamed: bool):
+    given = [("apply_patch", '{"input": "*** Begin"}'), ("spawn", "{}"), ("agents__run", A)]
+    calls = [piece(i, f"c{i}", name, text) for i, (name, text) in enumerate(given)]
+    if streamed:
+        translator = stream_translator("chat", "responses", request=CODEX)
+        events = [chunk({"tool_calls": calls}), chunk({}, "tool_calls")]
+        made = [out for event in events for out in translator.feed(event)] + translator.close()
+        kinds = [event["type"] for event in made]
+        assert "response.custom_tool_call_input.done" in kinds
+        output = made[-1]["response"]["output"]
+    else:
+        choice = {"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}
+        response = {"id": "c", "choices": [choice]}
+        output = translate_response("chat", "responses", response, CODEX)["output"]
+    assert (output[0]["type"], output[0]["name"], output[0]["input"]) == (
+        "custom_tool_call",
+        "apply_patch",
+        "*** Begin",
+    )
+    assert [(one["name"], one["namespace"]) for one in output[1:]] == [
+        ("spawn", "agents"),
+        ("run", "agents"),
+    ]
+
+
+@pytest.mark.parametrize("late", ["skills", [{"type": "text", "text": "skills"}]])
+def test_a_late_instruction_becomes_a_users_message(late: Any):
+    request = {
+        "system": "You are a coder.",
+        "messages": [{"role": "user", "content": "hi"}, {"role": "system", "content": late}],
+    }
+    chat = translate_request("messages", "chat", request)
+    assert [one["role"] for one in chat["messages"]] == ["system", "user", "user"]
+    assert chat["messages"][2]["content"] == "skills"
+    assert lost_in_request("messages", "chat", request) == ["messages.role"]
+
+
+def test_tools_of_the_server_are_left_out_and_named():
+    own = {"name": "read", "input_schema": {"type": "object"}}
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    request = {"messages": [], "tools": [own, hosted]}
+    chat = translate_request("messages", "chat", request)
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["read"]
+    assert lost_in_request("messages", "chat", request) == ["tools.web_search_20250305"]
+
+
+def test_marks_for_the_cache_reach_anthropic():
+    mark = {"type": "ephemeral"}
+    part = {"type": "text", "text": "long", "cache_control": mark}
+    function = {"name": "read", "parameters": {"type": "object"}}
+    request = {
+        "messages": [{"role": "system", "content": [part]}, {"role": "user", "content": [part]}],
+        "tools": [{"type": "function", "function": function, "cache_control": mark}],
+    }
+    made = translate_request("chat", "messages", request)
+    assert made["system"][0]["cache_control"] == mark
+    assert made["messages"][0]["content"][0]["cache_control"] == mark
+    assert made["tools"][0]["cache_control"] == mark
+    back = {"system": [part], "messages": []}
+    assert lost_in_request("messages", "chat", back) == ["cache_control"]

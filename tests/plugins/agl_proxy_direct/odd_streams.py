@@ -1,0 +1,210 @@
+"""Streams as servers send them, not as protocols describe them, for one intended answer.
+
+Each oddity is from a public report: Azure's first chunk without id, tool calls that all have index
+0 (Ollama), no index or null (Gemini), arguments as an object (llama.cpp), content as a list of
+parts (Mistral), a forced tool that ends with "stop" (vLLM), the whole input of a tool call in its
+first event, texts in ``.done`` events only, and a last event whose output is empty (ChatGPT's
+backend).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Intended:
+    """What the model says: text, and calls of tools as names and arguments."""
+
+    text: str
+    calls: tuple[tuple[str, Json], ...]
+
+
+words = st.text("abc xyz\n\"'{}é→", min_size=1, max_size=12)
+names = st.sampled_from(["read", "write", "look_up"])
+arguments = st.dictionaries(
+    st.sampled_from(["path", "n", "deep"]), words | st.integers(0, 9) | st.none()
+)
+answers = st.builds(
+    Intended,
+    st.just("") | words,
+    st.lists(st.tuples(names, arguments), max_size=3).map(tuple),
+).filter(lambda answer: bool(answer.text or answer.calls))
+
+
+def pieces(draw: st.DrawFn, text: str) -> list[str]:
+    cut = draw(st.integers(0, len(text)))
+    return [piece for piece in (text[:cut], text[cut:]) if piece] or [""]
+
+
+def sse(events: list[Json], *, named: bool, done: bool, pings: bool) -> bytes:
+    out = b": ping\n\n" if pings else b""
+    for event in events:
+        head = f"event: {event['type']}\n".encode() if named else b""
+        out += head + b"data: " + json.dumps(event).encode() + b"\n\n"
+    return out + (b"data: [DONE]\n\n" if done else b"")
+
+
+# -- chat ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def chat_streams(draw: st.DrawFn, answer: Intended) -> bytes:
+    flag = st.booleans()
+    head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+    def chunk(delta: Json, **more: Any) -> Json:
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None, **more}]}
+
+    events: list[Json] = []
+    if draw(flag):
+        events.append({**head, "id": "", "model": "", "choices": []})
+    nulls: Json = {"tool_calls": None, "refusal": None} if draw(flag) else {}
+    events.append(
+        chunk({"role": "assistant", "content": draw(st.sampled_from([None, ""])), **nulls})
+    )
+    as_parts = draw(flag)
+    logprobs = draw(st.sampled_from([None, {"content": []}, {"content": None, "refusal": []}]))
+    for piece in pieces(draw, answer.text) if answer.text else ():
+        content: Any = [{"type": "text", "text": piece}] if as_parts else piece
+        events.append(chunk({"content": content, **nulls}, logprobs=logprobs))
+    events += _chat_calls(draw, answer, chunk)
+    finish = "stop" if not answer.calls or draw(flag) else "tool_calls"
+    events.append(chunk({}, finish_reason=finish))
+    if draw(flag):
+        usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+        events.append({**head, "choices": [], "usage": usage})
+    return sse(events, named=False, done=draw(flag), pings=draw(flag))
+
+
+def _chat_calls(draw: st.DrawFn, answer: Intended, chunk: Any) -> list[Json]:
+    style = draw(st.sampled_from(["index", "zero", "null", "absent", "one", "interleaved"]))
+    as_object = draw(st.booleans())
+    first: list[Json] = []
+    rest: list[Json] = []
+    for number, (name, given) in enumerate(answer.calls):
+        index: Json = {
+            "zero": {"index": 0},
+            "null": {"index": None},
+            "absent": {},
+            "one": {"index": number + 1},
+        }.get(style, {"index": number})
+        text = json.dumps(given)
+        parts: list[Any] = [given] if as_object else [*pieces(draw, text)]
+        head = {"id": f"call_{number}", "type": "function"}
+        begun = {**index, **head, "function": {"name": name, "arguments": parts[0]}}
+        first.append(chunk({"tool_calls": [begun]}))
+        following = [
+            chunk({"tool_calls": [{**index, "function": {"arguments": part}}]})
+            for part in parts[1:]
+        ]
+        (rest if style == "interleaved" else first).extend(following)
+    return first + rest
+
+
+# -- responses -------------------------------------------------------------------------------------
+
+
+@st.composite
+def responses_streams(draw: st.DrawFn, answer: Intended) -> bytes:
+    flag = st.booleans()
+    deltas, dones, empty = draw(flag), draw(flag), draw(flag)
+    head: Json = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "error": None,
+    }
+    head |= {"status": "in_progress", "output": [], "incomplete_details": None, "metadata": {}}
+    head |= {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "instructions": None}
+    head |= {"temperature": 1.0, "top_p": 1.0, "usage": None}
+    events: list[Json] = []
+
+    def add(kind: str, **fields: Any) -> None:
+        events.append({"type": f"response.{kind}", "sequence_number": len(events), **fields})
+
+    add("created", response=head)
+    output: list[Json] = []
+    if answer.text:
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
+        where = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
+        add("output_item.added", output_index=0, item={**item, "content": []})
+        add("content_part.added", **where, part={**part, "text": ""})
+        for piece in pieces(draw, answer.text) if deltas else ():
+            add("output_text.delta", **where, delta=piece, logprobs=[])
+        if dones or not deltas:
+            add("output_text.done", **where, text=answer.text, logprobs=[])
+            add("content_part.done", **where, part=part)
+        output.append({**item, "content": [part]})
+        add("output_item.done", output_index=0, item=output[-1])
+    for number, (name, given) in enumerate(answer.calls):
+        index, text = len(output), json.dumps(given)
+        item = {"id": f"fc_{number}", "type": "function_call", "call_id": f"call_{number}"}
+        item |= {"name": name, "status": "completed"}
+        where = {"output_index": index, "item_id": f"fc_{number}"}
+        add("output_item.added", output_index=index, item={**item, "arguments": ""})
+        for piece in pieces(draw, text) if deltas else ():
+            add("function_call_arguments.delta", **where, delta=piece)
+        if dones:
+            add("function_call_arguments.done", **where, arguments=text, name=name)
+        output.append({**item, "arguments": text})
+        add("output_item.done", output_index=index, item=output[-1])
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    usage |= {"input_tokens_details": {"cached_tokens": 0}}
+    usage |= {"output_tokens_details": {"reasoning_tokens": 0}}
+    last = {**head, "status": "completed", "output": [] if empty else output, "usage": usage}
+    add("completed", response=last)
+    return sse(events, named=True, done=False, pings=draw(flag))
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+@st.composite
+def messages_streams(draw: st.DrawFn, answer: Intended) -> bytes:
+    flag = st.booleans()
+    message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
+    message |= {"content": [], "stop_reason": None, "stop_sequence": None}
+    message["usage"] = {"input_tokens": 1, "output_tokens": 1}
+    events: list[Json] = [{"type": "message_start", "message": message}]
+    blocks: list[tuple[Json, list[Json]]] = []
+    if answer.text:
+        at_start = draw(flag)
+        start = {"type": "text", "text": answer.text if at_start else ""}
+        deltas = [] if at_start else pieces(draw, answer.text)
+        blocks.append((start, [{"type": "text_delta", "text": piece} for piece in deltas]))
+    for number, (name, given) in enumerate(answer.calls):
+        at_start = draw(flag)
+        start = {"type": "tool_use", "id": f"toolu_{number}", "name": name}
+        start["input"] = given if at_start else {}
+        text = json.dumps(given)
+        parts = ([""] if draw(flag) else []) if at_start else pieces(draw, text)
+        blocks.append((start, [{"type": "input_json_delta", "partial_json": p} for p in parts]))
+    for index, (start, deltas) in enumerate(blocks):
+        events.append({"type": "content_block_start", "index": index, "content_block": start})
+        if draw(flag):
+            events.append({"type": "ping"})
+        events += [
+            {"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas
+        ]
+        events.append({"type": "content_block_stop", "index": index})
+    reason = "tool_use" if answer.calls and draw(flag) else "end_turn"
+    delta = {"stop_reason": reason, "stop_sequence": None}
+    events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 5}})
+    events.append({"type": "message_stop"})
+    return sse(events, named=True, done=False, pings=draw(flag))
+
+
+STREAMS: dict[str, Any] = {
+    "chat": chat_streams,
+    "responses": responses_streams,
+    "messages": messages_streams,
+}

@@ -1,0 +1,147 @@
+"""What agents get from servers that answer otherwise than their protocol describes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from agl_core.types import AttemptedRollout
+
+from .raw_backend import RawBackend, http_response
+
+HI = [{"role": "user", "content": "hi"}]
+ERROR = json.dumps({"error": {"message": "Provider returned error", "code": 429}}).encode()
+PATHS = ("/chat/completions", "/messages", "/responses")
+
+
+@pytest.fixture
+async def raw():
+    async with RawBackend().serve() as backend:
+        yield backend
+
+
+@pytest.fixture
+def ask(serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout):
+    """Return a function that makes one call through a proxy: status, and body as bytes."""
+
+    async def call(path: str, provider: str = "hosted_vllm/Q", **more: Any) -> tuple[int, bytes]:
+        proxy = await serve(backend(raw, provider), num_retries=0)
+        llm = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id)
+        body: dict[str, Any] = {"model": "q", "max_tokens": 9, "messages": HI, **more}
+        if path == "/responses":
+            body = {"model": "q", "input": "hi", **more}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(llm.endpoint + path, json=body) as reply,
+        ):
+            return reply.status, await reply.read()
+
+    return call
+
+
+def events(*values: Any) -> bytes:
+    lines = [v if isinstance(v, bytes) else json.dumps(v).encode() for v in values]
+    return b"".join(b"data: " + line + b"\n\n" for line in [*lines, b"[DONE]"])
+
+
+def chunk(**delta: Any) -> dict[str, Any]:
+    return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta}]}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_error_within_status_200(ask: Any, raw: RawBackend, spans: Any, path: str):
+    raw.answer = http_response(ERROR)
+    status, body = await ask(path)
+    if path == "/chat/completions":  # as without the proxy
+        assert (status, body) == (200, ERROR)
+    else:
+        assert status == 429
+        assert json.loads(body)["error"]["message"] == "Provider returned error"
+    (span,) = await spans()
+    assert span.status.status_code == "ERROR"
+    assert span.status.description == "Provider returned error"
+
+
+@pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
+async def test_a_redirect_to_the_same_server_is_followed(
+    ask: Any, raw: RawBackend, spans: Any, status: str
+):
+    message = {"role": "assistant", "content": "hello"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    whole = http_response(json.dumps({"id": "c", "choices": [choice]}).encode())
+
+    def answer(writer: Any) -> None:
+        moved = raw.requests[-1].line.split()[1].endswith("/")
+        there = http_response(b"", status=status, location="/v1/chat/completions/")
+        writer.write(whole if moved else there)
+
+    raw.answer = answer
+    code, body = await ask("/chat/completions")
+    assert (code, json.loads(body)["choices"][0]["message"]["content"]) == (200, "hello")
+    assert raw.requests[0].body == raw.requests[1].body
+    assert (await spans())[0].status.status_code == "OK"
+
+
+async def test_a_redirect_to_another_server_gets_no_key(ask: Any, raw: RawBackend):
+    location = "http://127.0.0.2:9/v1/chat/completions"
+    raw.answer = http_response(b"", status="307 Temporary Redirect", location=location)
+    status, body = await ask("/chat/completions")
+    assert status == 502
+    assert "set api_base" in json.loads(body)["error"]["message"]
+
+
+async def test_events_that_are_not_understood_pass_and_are_named(
+    ask: Any, raw: RawBackend, spans: Any
+):
+    odd = b'{"choices": [{"index": 0, "delta": {"content": "b"}, "token_ids": 5, "logprobs": 7}]}'
+    sent = [chunk(content="a"), b"{nope", odd, chunk(content="c")]
+    raw.answer = http_response(events(*sent), "text/event-stream")
+    status, body = await ask("/chat/completions", "openai/Q", stream=True)
+    assert status == 200
+    assert b"data: {nope\n\n" in body
+    passed = [line[6:] for line in body.splitlines() if line.startswith(b"data: ")]
+    assert json.loads(passed[2])["choices"] == json.loads(odd)["choices"]
+    (span,) = await spans()
+    assert span.status.status_code == "OK"
+    assert span.attributes["agl.proxy.not_understood"]
+    (said,) = json.loads(span.attributes["gen_ai.output.messages"])
+    assert said["parts"] == [{"type": "text", "content": "abc"}]
+
+
+async def test_a_whole_body_without_a_last_event_ends_as_without_the_proxy(
+    ask: Any, raw: RawBackend, spans: Any
+):
+    sent = b"data: " + json.dumps(chunk(content="a")).encode() + b"\n\n"
+    raw.answer = http_response(sent, "text/event-stream")
+    status, body = await ask("/chat/completions", "openai/Q", stream=True)
+    assert status == 200
+    assert b"error" not in body
+    (span,) = await spans()
+    assert span.attributes["error.type"] == "stream_cut"
+
+
+async def test_an_answer_that_cannot_be_recorded_reaches_the_agent(
+    ask: Any, raw: RawBackend, spans: Any
+):
+    odd = json.dumps({"id": "c", "choices": [5], "more": 1}).encode()
+    raw.answer = http_response(odd)
+    assert await ask("/chat/completions", "openai/Q") == (200, odd)
+    assert len(await spans()) == 1
+
+
+async def test_the_prompt_of_any_tool_is_recorded(ask: Any, raw: RawBackend, spans: Any):
+    item = {"type": "custom_tool_call", "call_id": "c9", "name": "patch", "input": "*** Begin"}
+    answer = {"id": "r", "object": "response", "status": "completed", "output": [item]}
+    raw.answer = http_response(json.dumps(answer).encode())
+    tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
+    status, _ = await ask("/responses", "openai/Q", instructions="be brief", tools=tools)
+    assert status == 200
+    (span,) = await spans()
+    asked = json.loads(span.attributes["gen_ai.input.messages"])
+    assert [one["parts"][0]["content"] for one in asked] == ["be brief", "hi"]
+    (said,) = json.loads(span.attributes["gen_ai.output.messages"])
+    assert (said["parts"][0]["name"], said["parts"][0]["arguments"]) == ("patch", "*** Begin")
+    assert said["finish_reason"] == "tool_calls"

@@ -44,7 +44,11 @@ class PartialChoice:
             if self.logprobs is None:
                 self.logprobs = {}
             for key, value in cast("Json", logprobs).items():
-                _extend(self.logprobs, key, value)
+                known: Any = self.logprobs.get(key)
+                if type(known) is type(value) is list:  # nearly all chunks
+                    known += value
+                else:
+                    _extend(self.logprobs, key, value)
         if choice.get("finish_reason") is not None:
             self.finish_reason = choice["finish_reason"]
             if "stop_reason" in choice:
@@ -77,6 +81,8 @@ class OpenAIAssembler(Assembler):
         super().__init__()
         self._expected = choices
         self._head: Json = {}
+        self._named = False
+        """Whether the head has the response's id and model."""
         self._usage: Json | None = None
         self._choices: dict[int, PartialChoice] = {}
 
@@ -86,10 +92,11 @@ class OpenAIAssembler(Assembler):
             return
         if not self._head:
             self._head = {key: value for key, value in event.items() if key not in _NOT_HEAD}
-        elif not self._head.get("id") or not self._head.get("model"):
+        elif not self._named:
             # Azure's first chunk has the results of content filters, and no id or model.
             for key in ("id", "model", "created"):
                 self._head[key] = self._head.get(key) or event.get(key)
+            self._named = bool(self._head["id"] and self._head["model"])
         if event.get("prompt_token_ids") is not None:
             self._head["prompt_token_ids"] = event["prompt_token_ids"]
         if event.get("usage") is not None:

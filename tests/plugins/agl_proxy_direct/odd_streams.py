@@ -178,13 +178,13 @@ def messages_streams(draw: st.DrawFn, answer: Intended) -> bytes:
     blocks: list[tuple[Json, list[Json]]] = []
     if answer.text:
         at_start = draw(flag)
-        start = {"type": "text", "text": answer.text if at_start else ""}
+        start: Json = {"type": "text", "text": answer.text if at_start else ""}
         deltas = [] if at_start else pieces(draw, answer.text)
         blocks.append((start, [{"type": "text_delta", "text": piece} for piece in deltas]))
     for number, (name, given) in enumerate(answer.calls):
         at_start = draw(flag)
-        start = {"type": "tool_use", "id": f"toolu_{number}", "name": name}
-        start["input"] = given if at_start else {}
+        head: Json = {"type": "tool_use", "id": f"toolu_{number}", "name": name}
+        start = {**head, "input": given if at_start else {}}
         text = json.dumps(given)
         parts = ([""] if draw(flag) else []) if at_start else pieces(draw, text)
         blocks.append((start, [{"type": "input_json_delta", "partial_json": p} for p in parts]))

@@ -113,8 +113,11 @@ def anthropic_client(base: str) -> anthropic.Anthropic:
 def chat_events(base: str, model: str) -> list[Any]:
     stream = openai_client(base).chat.completions.create(model=model, messages=HI, stream=True)
     events = [event.model_dump(warnings=False) for event in stream]
-    # The one listed difference: the proxy asks for the usage and removes its chunk, since servers
-    # send it only if asked. A server that sends it unasked loses it.
+    # The listed differences: the proxy asks for usage and log-probabilities, and removes them.
+    # Servers send them only if asked; those of a server that sends them unasked are lost.
+    for event in events:
+        for choice in event["choices"]:
+            choice["logprobs"] = None
     return [event for event in events if event["choices"] or not event["usage"]]
 
 

@@ -80,6 +80,7 @@ class StreamRelay:
             ValueError: An event is too large.
         """
         out: list[bytes] = []
+        parsed: Any = None
         for event in self._splitter.feed(data):
             if event.data == b"[DONE]":
                 self.complete = True
@@ -90,16 +91,17 @@ class StreamRelay:
                 if self._translator is None:
                     (self._held if self.assembler.finished else out).append(event.raw)
                 continue
-            parsed = self._parse(event.data)
-            self.events += parsed is not None
-            if parsed is None:
-                made = [event.raw] if self._translator is None else []
+            try:
+                parsed = loads(event.data)
+                self.events += type(parsed) is dict
+                self.assembler.feed(parsed)
+            except MALFORMED as error:
+                self._note(error)
+            if type(parsed) is dict:
+                made = self._outgoing(cast("Json", parsed), event.raw)
             else:
-                try:
-                    self.assembler.feed(parsed)
-                except MALFORMED as error:
-                    self._note(error)
-                made = self._outgoing(parsed, event.raw)
+                made = [event.raw] if self._translator is None else []
+            parsed = None
             (self._held if self.assembler.finished else out).extend(made)
         self.complete = self.complete or self.assembler.finished or self.assembler.error is not None
         return b"".join(out)
@@ -116,18 +118,6 @@ class StreamRelay:
         self._held.append(self._splitter.close())
         held, self._held = self._held, []
         return b"".join(held)
-
-    def _parse(self, data: bytes) -> Json | None:
-        """Return the JSON object of an event; None if it is not one."""
-        try:
-            parsed = loads(data)
-        except ValueError as error:
-            self._note(error)
-            return None
-        if isinstance(parsed, dict):
-            return cast("Json", parsed)
-        self._note(TypeError(f"not a JSON object: {data[:80]!r}"))
-        return None
 
     def _note(self, error: Exception) -> None:
         note = f"an event of the stream: {type(error).__name__}: {error!s:.200}"

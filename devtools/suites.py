@@ -135,18 +135,21 @@ def run_light(
     pytest(installed(python), "-m", marks, *options, *places, env=variables, may_be_empty=True)
 
 
-def run_heavy(package: Package, places: Sequence[str | Path] = ()) -> None:
+def run_heavy(
+    package: Package, places: Sequence[str | Path] = (), *, marks: str = NOT_HEAVY
+) -> None:
     """Run tests of a heavy package that do not need real engines or real frameworks.
 
     Args:
         package: The package.
         places: Test files and folders; by default all its tests.
+        marks: Which tests, as an expression of marks.
     """
     python = distributions.alone(package)
     # Jobs that run side by side share the processes.
     workers = WORKERS if package.exclusive else WORKERS // CORES
     processes = ("-n", str(workers) if package.parallel else "0")
-    command = (*installed(python), "-m", NOT_HEAVY, *processes)
+    command = (*installed(python), "-m", marks, *processes)
     pytest(command, *(places or [package.tests]), env=tests_on_path(), may_be_empty=bool(places))
 
 

@@ -47,11 +47,11 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     found = changes.Changes("", ()) if everything else changes.since(base)
     context = Context(Tree(ROOT, changes.tracked()), test_map.read(), found)
     if everything:
-        groups = (plan.everything(context, kept),)
+        groups, owed = (plan.everything(context, kept),), ()
         lines = ["everything:", *plan.table_of(groups[0])]
     else:
         planned = plan.gate(context, kept, 60 * options.minutes)
-        groups = (planned.required, planned.rotation)
+        groups, owed = (planned.required, planned.rotation), tuple(plan.debts_of(planned.owed))
         lines = list(plan.lines_of(planned, base))
         for test in not_due(context):
             lines.append(f"not due: {test}, which is for {', '.join(ONLY_FOR[test][:2])}")
@@ -67,7 +67,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         if unrecorded:
             sys.exit(f"not recorded: {unrecorded}")
         known = {job.name: job.seconds for group in groups for job in group if job.seconds}
-        _write(kept, commit, groups, known, plan.duration(chain(*groups)), everything=everything)
+        seconds = plan.duration(chain(*groups))
+        _write(kept, commit, groups, known, seconds, owed, everything=everything)
         return
     debian.install()
     prometheus.install()
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         say(f"not recorded: {unrecorded}")
     else:
         seconds = time.monotonic() - start
-        _write(kept, commit, groups, durations, seconds, everything=everything)
+        _write(kept, commit, groups, durations, seconds, owed, everything=everything)
 
 
 def _why_unrecorded(options: argparse.Namespace) -> str:
@@ -106,11 +107,12 @@ def _write(
     groups: Sequence[Sequence[plan.Job]],
     durations: Mapping[str, float],
     seconds: float,
+    owed: Sequence[str],
     *,
     everything: bool,
 ) -> None:
     ran = _by_suite(groups, durations, kept)
-    after = kept.with_gate(runs.Run(commit, date.today(), seconds), ran)
+    after = kept.with_gate(runs.Run(commit, date.today(), seconds), ran, owed)
     runs.write(after.with_full_run() if everything else after)
     say(f"wrote {runs.FILE.relative_to(ROOT)}: commit its folder")
 

@@ -52,13 +52,20 @@ def package(modules: Sequence[str]) -> None:
         suites.run_in_earnest(chosen)
 
 
+def unmarked(modules: Sequence[str]) -> None:
+    """Run the unmarked tests of a heavy package."""
+    (chosen,) = packages.named(modules)
+    suites.run_heavy(chosen, marks=suites.UNMARKED)
+
+
 def example(names: Sequence[str]) -> None:
     (name,) = names
     suites.run_example(name)
 
 
 STEPS: Mapping[str, Step] = {
-    step.__name__: step for step in (test, slow, alone, contract, affected, package, example)
+    step.__name__: step
+    for step in (test, slow, alone, contract, affected, package, unmarked, example)
 }
 
 

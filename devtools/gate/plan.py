@@ -18,6 +18,10 @@ from devtools.gate.selection import Context, Reason, choose
 
 BUDGET_MINUTES = 30
 """Time of a gate whose change requires less: what is left goes to the deep suites."""
+LIMIT_MINUTES = 60
+"""Time of a gate whose change requires more. What it leaves out is owed: the next gates run it."""
+OWABLE = ("package", "example", "docs", "slow")
+"""Steps that a gate may owe: deep suites, beside which shorter tests of the same parts run."""
 UNKNOWN_SECONDS = 300
 """Assumed time of a job that never ran."""
 START_SECONDS = 20
@@ -69,6 +73,7 @@ class Plan:
         rotation: Jobs for the time left: tests of heavy packages that use a changed file, slow
             tests in chosen files, then deep suites, those that ran longest ago first.
         later: Jobs for which no time is left, in the same order.
+        owed: Jobs that the change requires, and that the limit leaves to the next gates.
         chosen: The chosen test files, each with its reason.
         parts: Names of the changed parts.
         files: How many files changed.
@@ -77,22 +82,29 @@ class Plan:
     required: tuple[Job, ...]
     rotation: tuple[Job, ...]
     later: tuple[Job, ...]
+    owed: tuple[Job, ...]
     chosen: Mapping[str, Reason]
     parts: tuple[str, ...]
     files: int
 
 
-def gate(context: Context, record: Record, budget: float = 60 * BUDGET_MINUTES) -> Plan:
+def gate(
+    context: Context,
+    record: Record,
+    budget: float = 60 * BUDGET_MINUTES,
+    limit: float = 60 * LIMIT_MINUTES,
+) -> Plan:
     """Plan the gate of a change.
 
     Args:
         context: The tree, the recorded run and the change.
         record: When which job ran, and how long it took.
         budget: Time up to which deep suites are added, in seconds.
+        limit: Time up to which deep suites are required, in seconds.
     """
     planner = _Planner(context, record)
-    required = tuple(planner.required())
-    covered = {name for job in required for name in job.covers}
+    required, owed = planner.within(limit, tuple(planner.required()))
+    covered = {name for job in (*required, *owed) for name in job.covers}
     # Coverage is measured in a full run only; the tests that it runs are in other suites, too.
     deep = (job for job in planner.deep() if job.step != "cover")
     waiting = sorted(deep, key=planner.order)
@@ -108,7 +120,13 @@ def gate(context: Context, record: Record, budget: float = 60 * BUDGET_MINUTES) 
             later.append(job)
     parts = tuple(sorted(planner.changed))
     return Plan(
-        required, tuple(rotation), tuple(later), planner.chosen, parts, len(context.changes.files)
+        required,
+        tuple(rotation),
+        tuple(later),
+        owed,
+        planner.chosen,
+        parts,
+        len(context.changes.files),
     )
 
 
@@ -126,6 +144,12 @@ def duration(jobs: Iterable[Job]) -> float:
     for job in jobs:
         seconds[job.beside] += UNKNOWN_SECONDS if job.seconds is None else job.seconds
     return seconds[False] + seconds[True] / CORES
+
+
+def debts_of(jobs: Iterable[Job]) -> Iterable[str]:
+    """Yield the names of the deep suites that are owed with jobs."""
+    for job in jobs:
+        yield from job.covers or (job.step,)
 
 
 def _joined(slow: Sequence[Job]) -> Iterable[Job]:
@@ -169,6 +193,49 @@ class _Planner:
         yield from _joined([job for job in slow if job])
         yield from self._heavy()
         yield from self._pages()
+
+    def within(
+        self, limit: float, required: tuple[Job, ...]
+    ) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
+        """Return the required jobs that fit into a limit, and those that are owed.
+
+        What an earlier gate owes is required, too, and left out last. First is left out what saves
+        the most time. Of a heavy package the unmarked tests run in any case.
+
+        Args:
+            limit: Seconds.
+            required: What the change requires.
+        """
+        present = {name for job in required for name in job.covers}
+        debts = [
+            replace(job, why="owed by an earlier gate")
+            for job in self.deep()
+            if job.step in OWABLE and not present.issuperset(job.covers)
+            if not self._record.owed.isdisjoint(job.covers)
+        ]
+        jobs = [*required, *debts]
+        owable = [job for job in required if job.step in OWABLE]
+        owed: list[Job] = []
+        for group in (owable, debts):
+            for job in sorted(group, key=self._saved_by_owing, reverse=True):
+                if duration(jobs) <= limit or self._saved_by_owing(job) <= 0:
+                    break
+                owed.append(job)
+                place = jobs.index(job)
+                jobs[place : place + 1] = self._short_form(job)
+        return tuple(jobs), tuple(owed)
+
+    def _saved_by_owing(self, job: Job) -> float:
+        return duration([job]) - duration(self._short_form(job))
+
+    def _short_form(self, job: Job) -> Iterable[Job]:
+        """Yield what runs if a job is owed: the unmarked tests of a heavy package."""
+        part = self._tree.parts.get(job.label)
+        if job.step == "package" and part is not None and part.heavy:
+            tests = self._tree.tests_of(part)
+            known = [used for test in tests if (used := self._context.tests.tests.get(test))]
+            seconds = ENVIRONMENT_SECONDS + sum(used.seconds for used in known)
+            yield replace(job, step="unmarked", seconds=seconds, covers=())
 
     def checks(self, why: str) -> Iterable[Job]:
         """Jobs of every gate: lint beside types, and the archives."""
@@ -386,6 +453,9 @@ def lines_of(plan: Plan, base: str) -> Iterable[str]:
         yield f"  {count} {rule}"
     yield "required:"
     yield from table_of(plan.required)
+    if plan.owed:
+        yield f"owed, since {LIMIT_MINUTES} minutes are the limit; the next gates run it:"
+        yield from table_of(plan.owed)
     yield "while there is time:"
     yield from table_of(plan.rotation)
     if plan.later:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -60,21 +60,32 @@ class Record:
         full: The last full run.
         jobs: The last run of each job, by the job's name.
         missed: Tests that a gate left out wrongly.
+        owed: Deep suites that a change required, and for which its gate had no time.
     """
 
     gate: Run | None = None
     full: Run | None = None
     jobs: Mapping[str, Run] = field(default_factory=dict)
     missed: tuple[Missed, ...] = ()
+    owed: frozenset[str] = frozenset()
 
     def seconds(self, job: str) -> float | None:
         """Return how long a job took last time; None if it never ran."""
         return self.jobs[job].seconds if job in self.jobs else None
 
-    def with_gate(self, gate: Run, durations: Mapping[str, float]) -> Record:
-        """Return the record after a gate passed, with the durations of its jobs in seconds."""
+    def with_gate(
+        self, gate: Run, durations: Mapping[str, float], owed: Iterable[str] = ()
+    ) -> Record:
+        """Return the record after a gate passed.
+
+        Args:
+            gate: The gate.
+            durations: Seconds of its jobs and of the suites that they cover.
+            owed: Deep suites that it left to the next gates.
+        """
         ran = {name: Run(gate.commit, gate.on, seconds) for name, seconds in durations.items()}
-        return replace(self, gate=gate, jobs={**self.jobs, **ran})
+        left = (self.owed - durations.keys()).union(owed)
+        return replace(self, gate=gate, jobs={**self.jobs, **ran}, owed=left)
 
     def with_full_run(self) -> Record:
         """Return the record with the last gate as the last full run."""
@@ -96,6 +107,7 @@ def read(path: Path = FILE) -> Record:
             full=_run(data["full_run"]) if "full_run" in data else None,
             jobs={name: _run(entry) for name, entry in data.get("jobs", {}).items()},
             missed=tuple(Missed(**entry) for entry in data.get("missed", ())),
+            owed=frozenset(data.get("owed", ())),
         )
     except (ValueError, KeyError, TypeError) as error:
         sys.exit(f"{path}: not a record of gates ({error!r}): restore it with git")
@@ -104,6 +116,8 @@ def read(path: Path = FILE) -> Record:
 def write(record: Record, path: Path = FILE) -> None:
     """Write the record."""
     lines = [HEADER]
+    if record.owed:
+        lines += ["owed = [", *(f"    {_text(name)}," for name in sorted(record.owed)), "]", ""]
     for name, run in (("gate", record.gate), ("full_run", record.full)):
         if run:
             lines += [f"[{name}]", *_fields(run), ""]

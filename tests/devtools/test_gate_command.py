@@ -22,6 +22,7 @@ from tests import conftest
 BEFORE = Record(gate=Run("base", command.date(2026, 1, 1), 10.0))
 REQUIRED = (Job("lint", seconds=5.0), Job("alone", ("agl_x",), label="of the change"))
 ROTATION = (Job("slow", ("tests/a.py",), label="agl_x", covers=("slow agl_x",)),)
+OWED = (Job("package", ("agl_y",), covers=("package agl_y",)), Job("docs", ("docs/a.md",)))
 
 Main = Callable[..., Record]
 
@@ -38,7 +39,7 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
     monkeypatch.setattr(changes, "tracked", list[str])
     monkeypatch.setattr(changes, "is_known", lambda commit: commit in ("base", "other"))
     monkeypatch.setattr(changes, "since", lambda commit: Changes(commit, ("a.py",)))
-    made = Plan(REQUIRED, ROTATION, (), {}, ("agl_x",), 1)
+    made = Plan(REQUIRED, ROTATION, (), OWED, {}, ("agl_x",), 1)
     monkeypatch.setattr(plan, "gate", lambda *_: made)
     monkeypatch.setattr(plan, "everything", lambda *_: (*REQUIRED, *ROTATION))
     monkeypatch.setattr(debian, "install", lambda: None)
@@ -66,6 +67,7 @@ def test_a_gate_that_passes_is_recorded_with_its_jobs(main: Main, capsys: pytest
     assert after.gate.commit == "head"
     assert set(after.jobs) == {"lint", "alone of the change", "slow agl_x"}
     assert after.full is None
+    assert after.owed == {"package agl_y", "docs"}
     assert "jobs: 3 passed, 0 failed\n" in capsys.readouterr().out
 
 

@@ -183,3 +183,32 @@ def test_the_lines_name_each_job_with_its_reason(context: Callable[..., Context]
     assert "test files chosen: 2\n  2 of changed parts\n" in text
     assert "test of the change                  21 s  `dev.py test`: 2 files of changed" in text
     assert "left for later gates: 7 suites" in text
+
+
+def test_what_takes_longer_than_the_limit_is_owed_and_the_next_gates_require_it(
+    context: Callable[..., Context],
+):
+    change = context("plugins/agl_other/src/agl_other/other.py")
+    long = Record(jobs={"package agl_other": Run("c", OLD, 4000)})
+    whole = plan.gate(change, long, budget=0, limit=10_000)
+    assert "package agl_other" in names(whole.required)
+    assert whole.owed == ()
+
+    made = plan.gate(change, long, budget=0, limit=1_000)
+    assert "package agl_other" not in names(made.required)
+    assert "unmarked agl_other" in names(made.required)
+    assert names(made.owed) == ["package agl_other"]
+    assert "owed, since 60 minutes are the limit" in "\n".join(plan.lines_of(made, "0123456"))
+
+    after = long.with_gate(Run("d", NEW, 9), {}, plan.debts_of(made.owed))
+    later = plan.gate(context("docs/page.md"), after, budget=0, limit=10_000)
+    (debt,) = [job for job in later.required if job.name == "package agl_other"]
+    assert debt.why == "owed by an earlier gate"
+    paid = after.with_gate(Run("e", NEW, 9), {"package agl_other": 3000})
+    assert paid.owed == frozenset()
+
+
+def test_nothing_is_owed_whose_short_form_takes_as_long(context: Callable[..., Context]):
+    change = context("plugins/agl_other/src/agl_other/other.py")
+    short = Record(jobs={"package agl_other": Run("c", OLD, 100)})
+    assert plan.gate(change, short, budget=0, limit=0).owed == ()

@@ -79,7 +79,7 @@ def _in_writable_folder(spec: dict[str, Any]) -> dict[str, Any]:
     file = Path(spec.get("path") or "")
     if not file.is_file() or os.access(file.parent, os.W_OK):
         return spec
-    folder = Path(tempfile.mkdtemp(prefix="agl-store-"))
+    folder = Path(tempfile.mkdtemp(prefix="agl_store_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     click.echo(f"{file.parent} is read-only: reading a copy of {file.name}", err=True)
     # The log last: what moves from it into the file meanwhile is then in the copy at least once.

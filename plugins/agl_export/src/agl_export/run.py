@@ -34,7 +34,8 @@ _READERS: Final = 16  # rollouts whose spans are read concurrently
 _HASHES: Final = 2**64
 _ABOUT: Final = frozenset(
     {"reward", "task", "rollout_id", "attempt_id", "parent_id", "turn", "agent", "response_id"}
-    | {"ids_present", "logprobs_present", "models", "model_versions", "break_cause"}
+    | {"ids_present", "logprobs_present", "altered_sampling"}
+    | {"models", "model_versions", "break_cause"}
     | {"reward_chosen", "reward_rejected", "rollout_chosen", "rollout_rejected"}
 )
 

@@ -185,7 +185,7 @@ def ask_for_changes(store: SqliteLightningStore) -> None:
     """Ask every 5 ms whether another connection has committed, and send no datagrams."""
     remote, database = store._sqlite.database.remote, store._sqlite.database
     stop = threading.Event()
-    remote.tell = lambda notices, peers: remote._publish(notices)
+    remote.wake = lambda peers: None
 
     def listen() -> None:
         version = None
@@ -195,7 +195,7 @@ def ask_for_changes(store: SqliteLightningStore) -> None:
                 now = database.look(lambda db: db.execute("PRAGMA data_version").fetchone())
                 if now != version:
                     version = now
-                    remote._publish(database.look(remote._unseen))
+                    remote.publish(database.look(remote._unseen))
 
     remote._listen = listen
 

@@ -153,7 +153,7 @@ def test_declared_range_reaches_batches(place: str) -> None:
         algorithm=algorithm,
         strategy="shm",
         store=InMemoryLightningStore(),
-        **declared if place == "trainer" else {},
+        reward_range=declared.get("reward_range") if place == "trainer" else None,
     )
     trainer.fit(agent, [-2.0, 1.0])
     assert found == [-2.0, -7.0]

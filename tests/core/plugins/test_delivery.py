@@ -226,16 +226,16 @@ def test_an_inline_listener_is_called_before_notify_returns_and_is_not_asked_for
 def test_tryfirst_and_trylast_order_listeners():
     heard: list[str] = []
 
-    def listener(said: str, **order: bool) -> object:
+    def listener(said: str) -> object:
         class Ordered:
-            @hookimpl(**order)
+            @hookimpl(tryfirst=said == "first", trylast=said == "last")
             def algorithm_step(self) -> None:
                 heard.append(said)
 
         return Ordered()
 
-    for said, order in (("last", {"trylast": True}), ("some", {}), ("first", {"tryfirst": True})):
-        add_listener(listener(said, **order), said, inline=True)
+    for said in ("last", "some", "first"):
+        add_listener(listener(said), said, inline=True)
     step(1)
     assert heard == ["first", "some", "last"]
 
@@ -328,7 +328,7 @@ def test_the_parents_listeners_hear_what_happens_in_a_child(method: str):
 
     name, other = add_listener(Parent()), add_listener(inline, inline=True)
     assert heard_events() == {"algorithm_step", "run_finished"}
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     pipe = EventPipe(context)
     process = context.Process(target=_child, args=(pipe.sender,))
     process.start()

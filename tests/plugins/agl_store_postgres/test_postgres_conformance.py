@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 import pytest_asyncio
+from psycopg import sql
 
 from agl_store_postgres import PostgresLightningStore
 from agl_testing import StoreSuite
@@ -32,18 +33,22 @@ class TestPostgresStore(StoreSuite):
     @asynccontextmanager
     async def failing_commits(self, store: Any):
         """Raise in a trigger that runs at the commit, with the code of a full disk."""
-        schema = store._config.schema_name
+        schema = sql.Identifier(store._config.schema_name)
         with psycopg.connect(store._config.uri, autocommit=True) as other:
             other.execute(
-                f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS "
-                "$$ BEGIN RAISE 'no space left on device' USING ERRCODE = '53100'; END $$"
+                sql.SQL(
+                    "CREATE FUNCTION {0}.fail() RETURNS trigger LANGUAGE plpgsql AS "
+                    "$$ BEGIN RAISE 'no space left on device' USING ERRCODE = '53100'; END $$"
+                ).format(schema)
             )
             other.execute(
-                f"CREATE CONSTRAINT TRIGGER fail AFTER UPDATE ON {schema}.rollouts "
-                f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
+                sql.SQL(
+                    "CREATE CONSTRAINT TRIGGER fail AFTER UPDATE ON {0}.rollouts "
+                    "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {0}.fail()"
+                ).format(schema)
             )
             yield
-            other.execute(f"DROP FUNCTION {schema}.fail CASCADE")
+            other.execute(sql.SQL("DROP FUNCTION {0}.fail CASCADE").format(schema))
 
     def connection(self, store: Any):
         return partial(pickle.loads, pickle.dumps(store))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from devtools import packages
 from devtools.process import ROOT
 
-PUBLIC_MODULES = ("env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv")
+PUBLIC_MODULES = ("env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv", "statistics")
 """Modules of the core that are public although they are not packages."""
 CONFIG = re.compile(r'config="([\w.]+):(\w+)"')
 

@@ -21,7 +21,6 @@ from agl_core.algorithm._reward_scale import (
     earned_reward,
 )
 from agl_core.algorithm._run import Run, count_rollouts, stored_runs
-from agl_core.algorithm._stats import Estimate, estimate_mean
 from agl_core.algorithm._utils import (
     LLMProxyLike,
     add_llm,
@@ -35,7 +34,6 @@ __all__ = [
     "Baseline",
     "BaselineConfig",
     "BatchOutcome",
-    "Estimate",
     "Evaluation",
     "FastAlgorithm",
     "FunctionalAlgorithm",
@@ -53,7 +51,6 @@ __all__ = [
     "comparable",
     "count_rollouts",
     "earned_reward",
-    "estimate_mean",
     "run_batch",
     "run_requests",
     "show_progress",

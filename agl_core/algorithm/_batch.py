@@ -3,7 +3,7 @@
 ::
 
     batch = await run_batch(store, tasks, resources={"prompt": template}, mode="val", timeout=600)
-    print(batch.score())          # 0.875 [0.690, 0.957] (n=24)
+    print(batch.score())          # 0.875 [0.698, 0.995] (n=24)
     for outcome in batch:
         print(outcome.rollout.status, outcome.reward, len(outcome.spans))
 """
@@ -23,8 +23,16 @@ import anyio
 from agl_core.algorithm._progress import show_progress
 from agl_core.algorithm._reward_scale import RewardRange, RewardScale, earned_reward
 from agl_core.algorithm._run import Run
-from agl_core.algorithm._stats import Estimate, estimate_mean
 from agl_core.emitter import find_final_reward
+from agl_core.statistics import (
+    CONFIDENCE,
+    Estimate,
+    Gain,
+    estimate_gain,
+    estimate_mean,
+    means_by_task,
+    reward_ends,
+)
 from agl_core.types import (
     Dataset,
     EnqueueRolloutRequest,
@@ -33,6 +41,7 @@ from agl_core.types import (
     RolloutConfig,
     RolloutMode,
     Span,
+    task_digest,
 )
 
 if TYPE_CHECKING:
@@ -114,15 +123,81 @@ class BatchOutcome(Sequence[RolloutOutcome]):
         found = (missing if o.earned is None else o.earned for o in self.outcomes)
         return [reward for reward in found if reward is not None]
 
+    def task_rewards(
+        self, missing: float | None = None, reward_range: tuple[float, float] | None = None
+    ) -> dict[str, float]:
+        """Return the mean reward of each task by its digest, in the order of the tasks.
+
+        Args:
+            missing: Reward of a failure: a rollout that failed, did not end in time, or got no
+                reward. None takes the lowest possible one: the lower end of the range or, without
+                a declared range, 0 or the lowest reward of the batch if that is below 0.
+            reward_range: The declared range; by default that of the batch.
+        """
+        if missing is None:
+            missing, _ = _reward_ends([self], reward_range)
+        digests = (task_digest(outcome.rollout.input) for outcome in self.outcomes)
+        return means_by_task(zip(digests, self.rewards(missing), strict=True))
+
     def score(
-        self, missing: float | Literal["last"] | None = "last", confidence: float = 0.95
+        self,
+        confidence: float = CONFIDENCE,
+        *,
+        missing: float | None = None,
+        reward_range: tuple[float, float] | None = None,
     ) -> Estimate:
-        """Return the mean reward and its confidence interval; see :meth:`rewards`.
+        """Return the mean reward over the tasks and its confidence interval.
+
+        Several rollouts of one task count as one value, their mean.
+
+        Args:
+            confidence: Between 0 and 1, exclusive.
+            missing: Reward of a failure; see :meth:`task_rewards`.
+            reward_range: The declared range; by default that of the batch.
+
+        Returns:
+            Minus infinity, with an infinite interval, if no task finished and neither a range nor
+            ``missing`` is given: nothing is known of the rewards then.
 
         Raises:
-            InvalidArgumentError: There is no reward at all.
+            InvalidArgumentError: The batch is empty, or a reward is outside the given range.
         """
-        return estimate_mean(self.rewards(missing), confidence)
+        ends = _reward_ends([self], reward_range)
+        values = list(self.task_rewards(missing, ends).values())
+        given = (missing, reward_range, self.reward_range)
+        if values and given == (None, None, None) and not self.rewards(missing=None):
+            return Estimate(-math.inf, -math.inf, math.inf, len(values))
+        return estimate_mean(values, confidence, reward_range=_widened(ends, missing))
+
+    def gain_over(
+        self,
+        before: BatchOutcome,
+        confidence: float = CONFIDENCE,
+        *,
+        missing: float | None = None,
+        reward_range: tuple[float, float] | None = None,
+    ) -> Gain:
+        """Return the mean gain over an earlier batch, paired by task, and its confidence interval.
+
+        Args:
+            before: The other batch; tasks that only one of the two has are left out.
+            confidence: Between 0 and 1, exclusive.
+            missing: Reward of a failure; see :meth:`task_rewards`. Without a declared range the
+                lowest reward of both batches counts.
+            reward_range: The declared range; by default that of the batches.
+
+        Raises:
+            InvalidArgumentError: The batches share no task, or a reward is outside the given range.
+        """
+        ends = _reward_ends([self, before], reward_range)
+        old, new = (one.task_rewards(missing, ends) for one in (before, self))
+        shared = [task for task in old if task in new]
+        return estimate_gain(
+            [old[task] for task in shared],
+            [new[task] for task in shared],
+            confidence,
+            reward_range=_widened(ends, missing),
+        )
 
     def statuses(self) -> dict[str, int]:
         """Count the tasks by the status they ended with."""
@@ -274,6 +349,32 @@ async def _read(
         for rollout in rollouts:
             group.start_soon(read, rollout)
     return outcomes
+
+
+def _reward_ends(
+    batches: Sequence[BatchOutcome], given: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Return the lowest and the highest possible reward of batches of one agent.
+
+    Args:
+        batches: The batches.
+        given: The range that the caller declares; None takes what the scale of the rewards says.
+
+    Raises:
+        InvalidArgumentError: A reward is outside the given range.
+    """
+    rewards = [reward for one in batches for reward in one.rewards(missing=None)]
+    if given is not None:
+        return reward_ends(rewards, given)
+    declared = (one.reward_range for one in batches if one.reward_range is not None)
+    scale = RewardScale(next(declared, None))
+    scale.learn(rewards)
+    return scale.ends
+
+
+def _widened(ends: tuple[float, float], missing: float | None) -> tuple[float, float]:
+    """Return a range that includes what the caller lets a failure count."""
+    return ends if missing is None else (min(ends[0], missing), max(ends[1], missing))
 
 
 def _failures(ended: Iterable[Rollout]) -> str:

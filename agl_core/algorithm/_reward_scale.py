@@ -113,6 +113,16 @@ class RewardScale:
         return self.lowest - (self.highest - self.lowest or 1.0)
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest possible reward, for means and intervals that people read.
+
+        The declared range, else 0 to 1, widened to the rewards seen. A failure counts the lower
+        end in them: what :attr:`failure` says serves to rank, and is no possible reward.
+        """
+        low, high = self.declared or (0.0, 1.0)
+        return min(low, self.lowest), max(high, self.highest)
+
+    @property
     def target(self) -> float | None:
         """The reward that cannot be exceeded; None if it is not known.
 

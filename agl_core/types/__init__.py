@@ -46,6 +46,7 @@ from agl_core.types._rollout import (
     TaskInput,
     Worker,
     WorkerStatus,
+    task_digest,
 )
 from agl_core.types._span import (
     Attributes,
@@ -120,4 +121,5 @@ __all__ = [
     "evolve",
     "register_resource_type",
     "resource_types",
+    "task_digest",
 ]

@@ -5,9 +5,12 @@ Times are Unix epoch **seconds** (float, wall clock). Durations are seconds.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
+from pydantic_core import to_jsonable_python
 
 TaskInput = Any
 """A task as the agent receives it; any JSON-serialisable value."""
@@ -70,6 +73,17 @@ class Rollout(BaseModel):
     status: RolloutStatus = "queuing"
     config: RolloutConfig = Field(default_factory=RolloutConfig)
     metadata: dict[str, Any] | None = None
+
+
+def task_digest(task: TaskInput) -> str:
+    """Return a digest of a task, as 32 hexadecimal digits.
+
+    Rollouts with equal inputs have the same task: the order of keys does not matter, and the digest
+    is the same in every process and store.
+    """
+    plain = to_jsonable_python(task, inf_nan_mode="strings", fallback=repr)
+    text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class Attempt(BaseModel):

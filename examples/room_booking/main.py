@@ -21,7 +21,7 @@ from openai import OpenAIError
 
 import agl_core as agl
 from agent import book_room, seed_resources
-from agl_core.algorithm import estimate_mean, stored_runs
+from agl_core.algorithm import stored_runs
 from agl_proxy_direct import DirectProxy
 from endpoint import check_endpoint, ensure_endpoint, is_simulated, llm_proxy, model_name
 from optimise import apo
@@ -162,7 +162,6 @@ class Demo:
         before = trainer.evaluate(book_room, held_out, resources=seed)
         winner = {**latest.resources, "llm": proxy.as_resource()}
         after = trainer.evaluate(book_room, held_out, resources=winner)
-        gains = [b - a for a, b in zip(before.rewards(), after.rewards(), strict=True)]
         return Result(
             model=model_name(),
             simulated=is_simulated(),
@@ -173,7 +172,7 @@ class Demo:
             resources_id=latest.resources_id,
             seed_score=before.score(),
             winner_score=after.score(),
-            gain=estimate_mean(gains),
+            gain=after.gain_over(before),
             rollouts=state.spent.rollouts,
             calls=state.spent.calls,
             seconds=time.monotonic() - started,

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from rich.table import Table
 
 import agl_core as agl
 from agent import book_room, seed_resources
-from agl_core.algorithm import estimate_mean
+from agl_core.statistics import Gain
 from endpoint import is_simulated, llm_proxy, model_name
 from optimise import apo, gepa
 from report import say
@@ -54,6 +55,7 @@ class Measurement:
         val_after: Mean reward of the winner on the validation tasks.
         before: Mean reward of the seed prompt on the held-out tasks.
         after: Mean reward of the winner on the held-out tasks.
+        gain: Gain of the winner over the seed prompt on the held-out tasks, paired by task.
     """
 
     seed: int
@@ -64,11 +66,7 @@ class Measurement:
     val_after: float
     before: float
     after: float
-
-    @property
-    def gain(self) -> float:
-        """Gain of the winner over the seed prompt on the held-out tasks."""
-        return self.after - self.before
+    gain: Gain
 
 
 def main() -> int:
@@ -121,11 +119,12 @@ def measure(name: str, seed: int, max_rollouts: int, n_runners: int) -> Measurem
         val_after=best.mean,
         before=before.score().mean,
         after=after.score().mean,
+        gain=after.gain_over(before),
     )
 
 
 def print_table(name: str, measured: list[Measurement]) -> None:
-    """Print a row per run, and the mean gain with its interval."""
+    """Print a row per run, the gain with its interval, and the mean gain."""
     console = Console(highlight=False)
     mark = "SIMULATED " if is_simulated() else ""
     table = Table(title=f"{name.upper()} on held-out tasks, {mark}model {model_name()}")
@@ -138,22 +137,26 @@ def print_table(name: str, measured: list[Measurement]) -> None:
             str(one.calls),
             f"{one.val_before:.3f} to {one.val_after:.3f}",
             f"{one.before:.3f} to {one.after:.3f}",
-            f"{one.gain:+.3f}",
+            str(one.gain),
         )
     console.print(table)
     worse = sum(one.val_after < one.val_before for one in measured)
-    console.print(
-        f"gain: {estimate_mean([one.gain for one in measured])}, 95 % interval over seeds"
-    )
+    console.print(summary_of([one.gain.mean for one in measured]))
     console.print(f"worse than the seed prompt on validation: {worse} of {len(measured)}")
+
+
+def summary_of(gains: list[float]) -> str:
+    """Return the mean gain and its extremes: a few searches are too few for an interval."""
+    return f"gain: mean {fmean(gains):+.3f} of {len(gains)}, {min(gains):+.3f} to {max(gains):+.3f}"
 
 
 def print_json(name: str, measured: list[Measurement]) -> None:
     """Print one JSON object."""
-    gain = estimate_mean([one.gain for one in measured])
-    runs = [asdict(one) for one in measured]
+    runs = [{**asdict(one), "gain": one.gain._asdict()} for one in measured]
     about = {"algorithm": name, "model": model_name()}
-    print(json.dumps({**about, "gain": gain._asdict(), "runs": runs}))
+    gains = [one.gain.mean for one in measured]
+    gain = {"mean": fmean(gains), "lowest": min(gains), "highest": max(gains)}
+    print(json.dumps({**about, "gain": gain, "runs": runs}))
 
 
 def parse_arguments() -> argparse.Namespace:

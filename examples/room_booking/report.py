@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from agl_core.algorithm import Estimate
 from agl_core.logs import error_console
+from agl_core.statistics import Estimate, Gain
 
 if TYPE_CHECKING:
     from agl_algo_apo import Candidate
@@ -52,7 +52,7 @@ class Result:
     resources_id: str
     seed_score: Estimate
     winner_score: Estimate
-    gain: Estimate
+    gain: Gain
     rollouts: int
     calls: int
     seconds: float

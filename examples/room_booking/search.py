@@ -23,7 +23,6 @@ import agl_core as agl
 from agl_core.algorithm import (
     Algorithm,
     BatchOutcome,
-    Estimate,
     LLMProxyLike,
     RolloutOutcome,
     Run,
@@ -31,6 +30,7 @@ from agl_core.algorithm import (
     run_batch,
 )
 from agl_core.plugins import notify
+from agl_core.statistics import Estimate
 from agl_prompt_search import find_mistake, placeholders, prompt_templates
 from endpoint import ensure_endpoint, model_name
 

@@ -45,7 +45,8 @@ def make_algorithm(
             )
             tasks = [task for task in train_dataset for _ in range(options.samples)]
             batch = await run_batch(store, tasks, resources={"main_llm": llm}, mode="train")
-            row = {"round": number, "weights": weights, **batch.score()._asdict()}
+            row = {"round": number, "weights": weights, "rollouts": len(batch)}
+            row |= batch.score()._asdict()
             table.append(row)
             if number == options.rounds:
                 return
@@ -103,7 +104,9 @@ def main() -> None:
         reward = f"{row['mean']:7.2f}  {row['low']:.2f} to {row['high']:.2f}"
         trained = f"{row.get('trained on', 0):12}"
         loss = f"{row['loss']:.2f} to {row['last loss']:.2f}" if "loss" in row else "-"
-        print(f"{row['round']:5} {row['n']:9} {reward} {trained}  {loss:12}  {row['weights']}")
+        print(
+            f"{row['round']:5} {row['rollouts']:9} {reward} {trained}  {loss:12}  {row['weights']}"
+        )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def make_algorithm(arguments: argparse.Namespace, folder: Path, told: list[dict[
             batch = await run_batch(store, tasks, resources={"main_llm": llm}, mode="train")
             score = batch.score()
             print(f"round {number}: {score}", flush=True)
-            told.append({"round": number, **score._asdict(), "rows": 0})
+            told.append({"round": number, "rollouts": len(batch), **score._asdict(), "rows": 0})
             if number == arguments.rounds:
                 return
             dataset = folder / f"best-{number}.jsonl"
@@ -98,7 +98,7 @@ def main() -> None:
         reward = f"{row['mean']:7.2f}  {row['low']:.2f} to {row['high']:.2f}"
         loss = f"{row['loss']:10.2f}" if "loss" in row else f"{'-':>10}"
         model = f"model-{row['round']}"
-        print(f"{row['round']:5}  {model:7} {row['n']:9} {reward} {row['rows']:12} {loss}")
+        print(f"{row['round']:5}  {model:7} {row['rollouts']:9} {reward} {row['rows']:12} {loss}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from agl_core.adapter import Adapter
 from agl_core.algorithm import cancel_rollouts, run_batch
 from agl_core.errors import InvalidArgumentError
+from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import AttemptedRollout, PromptTemplate, RolloutConfig, Span
 
@@ -207,3 +208,38 @@ async def test_progress_is_logged_in_lines(caplog: pytest.LogCaptureFixture) -> 
         async with worker(store, lambda task: task):
             await run_batch(store, [1.0, None], description="probing")
     assert "probing: 2/2 (1 failed)" in caplog.text
+
+
+async def test_repeats_of_a_task_are_one_value_of_the_score() -> None:
+    store = InMemoryLightningStore()
+    rewards = iter([1.0, 0.0, 1.0, 1.0])
+    async with worker(store, lambda _: next(rewards)):
+        batch = await run_batch(store, [{"a": 1}, {"a": 1}, {"b": 1}, {"b": 1}])
+    assert list(batch.task_rewards().values()) == [0.5, 1.0]
+    assert batch.score() == estimate_mean([0.5, 1.0])
+
+
+async def test_a_failure_counts_as_the_lowest_reward_whatever_the_scale() -> None:
+    store = InMemoryLightningStore()
+    async with worker(store, {1: -0.5, 2: -3.0, 3: None}.get):
+        batch = await run_batch(store, [1, 2, 3])
+    assert batch.score().mean == pytest.approx((-0.5 - 3 - 3) / 3)
+    assert batch.score(reward_range=(-10, 0)).mean == pytest.approx((-0.5 - 3 - 10) / 3)
+    assert batch.score(missing=0.0).mean == pytest.approx(-3.5 / 3)
+    with pytest.raises(InvalidArgumentError, match="outside the declared range, -1 to 0"):
+        batch.score(reward_range=(-1, 0))
+
+
+async def test_a_gain_is_paired_by_task() -> None:
+    store = InMemoryLightningStore()
+    async with worker(store, {1: 0.25, 2: 0.5, 3: None}.get):
+        before = await run_batch(store, [1, 2, 3])
+    async with worker(store, {2: 1.0, 1: 0.5, 4: 1.0}.get):
+        after = await run_batch(store, [2, 1, 4])
+    assert after.gain_over(before) == estimate_gain([0.25, 0.5], [0.5, 1.0])
+    # A crash must not gain over a finished rollout with a negative reward.
+    async with worker(store, {1: None, 2: None}.get):
+        crashed = await run_batch(store, [1, 2])
+    async with worker(store, {1: -1.0, 2: -2.0}.get):
+        finished = await run_batch(store, [1, 2])
+    assert crashed.gain_over(finished).mean == -0.5

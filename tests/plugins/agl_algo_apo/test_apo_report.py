@@ -30,7 +30,7 @@ def test_rounds_and_rejections_are_logged(make_apo, fit, caplog):
         apo = make_apo()
         fit(apo)
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
-    assert lines[0].startswith("v0 scores 0.000 [0.000, 0.324] (n=8)")
+    assert lines[0].startswith("v0 scores 0.000 [0.000, 0.326] (n=8)")
     assert lines[1].startswith("start: best v0 0.000")
     (last,) = [line for line in lines if line.startswith("round 2: ")]
     assert f"best {apo.state.best} 0.500" in last

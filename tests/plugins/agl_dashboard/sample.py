@@ -81,7 +81,7 @@ async def fill(store: LightningStore, batches: int = 9, group: int = 8) -> list[
                 await store.update_rollout(queued.rollout_id, status="failed")
             ids.append(queued.rollout_id)
     history = [{"version": f"v{n}", "parent": parent} for n, parent in enumerate(PARENTS)]
-    state = {"step": batches, "best": resources_id, "history": history}
+    state = {"step": batches, "best": resources_id.rpartition("/")[2], "history": history}
     checkpoint = Checkpoint(state=state, metrics={"best": 0.93, "loss": 0.217}, finished=False)
     await store.update_resources("run:room-booking", {"checkpoint": checkpoint})
     await store.update_resources("history:room-booking", {"history": history_of(chance)})

@@ -230,9 +230,9 @@ class BeamSearch:
         await self._measure([*beam, *fresh], rows, f"round-{number}")
         scores: list[tuple[tuple[float, int], Candidate]] = []
         for candidate in [*beam, *fresh]:
-            score = candidate.score(rows)
-            if score is not None:
-                scores.append(((-score.mean, candidate.failures(rows)), candidate))
+            mean = candidate.mean(rows)
+            if mean is not None:
+                scores.append(((-mean, candidate.failures(rows)), candidate))
             elif candidate in fresh:
                 candidate.rejected = "none of its rollouts succeeded"
         if not scores:

@@ -202,6 +202,5 @@ class Evolution:
 
 def _rank(candidate: Candidate) -> tuple[float, int, int]:
     """Return the sort key: best first; of equals, that with fewer failures, then the older one."""
-    score = candidate.score()
-    mean = score.mean if score else -math.inf
-    return -mean, len(candidate.failed), candidate.number
+    mean = candidate.mean()
+    return math.inf if mean is None else -mean, len(candidate.failed), candidate.number

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from dataclasses import replace
 from typing import Any
 
 from agl_adapter_trajectory import TraceToTrajectory
@@ -14,14 +15,8 @@ from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.forks import Forks
 from agl_algo_grpo.samples import Decision, Step, decide, reward_of, version_of
 from agl_algo_grpo.serving import Serving
-from agl_core.algorithm import (
-    BatchOutcome,
-    RewardScale,
-    Run,
-    earned_reward,
-    run_batch,
-    run_requests,
-)
+from agl_core.algorithm import BatchOutcome, Run, run_batch, run_requests
+from agl_core.statistics import Estimate
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutConfig, RolloutMode
 
@@ -60,7 +55,6 @@ class Rollouts:
         self._train = train
         self._config = config
         self._run = run
-        self._val_scales: dict[str, RewardScale] = {}
         self._forks = Forks(store, config) if config.credit.type == "forked" else None
 
     async def collect(self, step: int, tasks: Sequence[Any]) -> dict[str, Step]:
@@ -190,23 +184,26 @@ class Rollouts:
             name=name,
         )
 
-    async def validate(self, step: int, tasks: Dataset[Any]) -> dict[str, float]:
+    async def validate(self, step: int, tasks: Dataset[Any]) -> dict[str, Estimate]:
         """Run a rollout for each validation task after ``step`` steps.
 
         Returns:
-            The mean reward by the policy's name; failures count as the scale of the rewards says.
+            The mean reward over the tasks by the policy's name; a failure counts as the lowest
+            possible reward.
         """
         batch = await self._batch(f"val-{step}", tasks, "val")
-        means: dict[str, float] = {}
-        for name, learner in self._serving.learners.items():
-            earned = [
-                earned_reward(outcome.rollout.status, reward_of(outcome, learner.config.reward))
-                for outcome in batch
-            ]
-            scale = self._val_scales.setdefault(name, RewardScale(self._run.reward_range))
-            scale.learn(earned)
-            means[name] = fmean(scale.counted(earned))
-        return means
+        return {
+            name: _of_policy(batch, learner.config.reward).score()
+            for name, learner in self._serving.learners.items()
+        }
+
+
+def _of_policy(batch: BatchOutcome, reward: str | None) -> BatchOutcome:
+    """Return a batch with the rewards that a policy learns from; one that is not finite is none."""
+    found = [reward_of(outcome, reward) for outcome in batch]
+    usable = [one if one is not None and math.isfinite(one) else None for one in found]
+    outcomes = [replace(one, reward=own) for one, own in zip(batch, usable, strict=True)]
+    return replace(batch, outcomes=outcomes)
 
 
 def _is_unusable(decisions: Decisions) -> bool:

@@ -173,8 +173,8 @@ class TrainingRun:
                     await asyncio.wait(collections)
                 seconds = await self._publish(serving, done)
                 if self._val is not None and self._is_validated(done):
-                    for name, reward in (await rollouts.validate(done, self._val)).items():
-                        rows[name]["val_reward"] = reward
+                    for name, score in (await rollouts.validate(done, self._val)).items():
+                        rows[name] |= score.figures("val_reward")
                 collect(depth)
                 common = {
                     "publish_seconds": seconds,

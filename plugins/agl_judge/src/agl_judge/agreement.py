@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from agl_core.algorithm import Estimate, estimate_mean
 from agl_core.errors import InvalidArgumentError
+from agl_core.statistics import Estimate, estimate_mean
 
 __all__ = ["Agreement", "agreement"]
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agl_core.algorithm import Estimate, ProgressReporter
+from agl_core.algorithm import ProgressReporter
 from agl_core.logs import error_console
+from agl_core.statistics import Estimate
 from agl_prompt_search.state import Candidate, SearchState
 
 __all__ = ["Reporter", "write_files"]
@@ -83,15 +84,15 @@ class Reporter:
 
     def _step(self, state: SearchState[Any]) -> None:
         self._progress.update(state.rounds, _standing(state))
-        point = state.curve[-1]
+        point, score = state.curve[-1], state.candidate(state.best).score()
         metrics: dict[str, float] = {
             f"{self._name}/rollouts": point.rollouts,
             f"{self._name}/calls": point.calls,
             f"{self._name}/tokens": point.tokens,
             f"{self._name}/cost": point.cost,
         }
-        if point.score is not None:
-            metrics["val/reward"] = point.score
+        if score is not None:
+            metrics |= score.figures("val/reward")
         self._report_step(state.rounds, metrics)
 
 

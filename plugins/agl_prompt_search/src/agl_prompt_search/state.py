@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from agl_core.algorithm import BatchOutcome, Estimate, RewardScale, estimate_mean
+from agl_core.algorithm import BatchOutcome, RewardScale
+from agl_core.statistics import Estimate, estimate_mean
 from agl_prompt_search.budget import Spending
 
 __all__ = ["Candidate", "CurvePoint", "SearchState"]
@@ -41,6 +43,8 @@ class Candidate(BaseModel):
     unusable: bool = False
     rewards: dict[int, float] = Field(default_factory=dict[int, float])
     failed: list[int] = Field(default_factory=list[int])
+    _scale: RewardScale | None = PrivateAttr(default=None)
+    """The scale of the search, for printed scores."""
 
     def texts(self) -> Mapping[str, str]:
         """Return its prompts by name, for the columns of the history."""
@@ -71,15 +75,39 @@ class Candidate(BaseModel):
         """Return the number of these rows on which the agent failed."""
         return len(set(self.failed).intersection(rows))
 
-    def score(self, rows: Sequence[int] | None = None) -> Estimate | None:
+    def count_failures(self, scale: RewardScale) -> None:
+        """Set the rewards of failed rows to what a failure counts on a scale, if it is known."""
+        self._scale = scale
+        if math.isfinite(scale.failure):
+            self.rewards.update(dict.fromkeys(self.failed, scale.failure))
+
+    def mean(self, rows: Iterable[int] | None = None) -> float | None:
+        """Return the mean reward over the given rows, or over all measured ones, for rankings.
+
+        A failure counts less than every finished rollout. None if it was measured on none of them.
+        """
+        rewards = self._on(rows)
+        return fmean(rewards.values()) if rewards else None
+
+    def score(self, rows: Iterable[int] | None = None) -> Estimate | None:
         """Return the mean reward with its interval over the given rows, or over all measured ones.
+
+        It is what people read: a failure counts the lowest possible reward. :meth:`mean` ranks.
 
         Returns:
             None if it was measured on none of them.
         """
+        rewards = self._on(rows)
+        if not rewards:
+            return None
+        scale = self._scale or RewardScale()
+        scale.learn(self.earned)
+        rewards.update(dict.fromkeys(rewards.keys() & set(self.failed), scale.ends[0]))
+        return estimate_mean(list(rewards.values()), reward_range=scale.ends)
+
+    def _on(self, rows: Iterable[int] | None) -> dict[int, float]:
         wanted = self.rewards if rows is None else rows
-        rewards = [self.rewards[row] for row in wanted if row in self.rewards]
-        return estimate_mean(rewards) if rewards else None
+        return {row: self.rewards[row] for row in wanted if row in self.rewards}
 
     def beats(self, other: Candidate) -> bool:
         """Return whether it is strictly better on the rows that both were measured on.
@@ -87,10 +115,10 @@ class Candidate(BaseModel):
         Of equal scores the one with fewer failures is better.
         """
         shared = sorted(self.rewards.keys() & other.rewards.keys())
-        own, others = self.score(shared), other.score(shared)
+        own, others = self.mean(shared), other.mean(shared)
         if own is None or others is None:
             return False
-        return (own.mean, -self.failures(shared)) > (others.mean, -other.failures(shared))
+        return (own, -self.failures(shared)) > (others, -other.failures(shared))
 
 
 class CurvePoint(BaseModel):
@@ -168,10 +196,8 @@ class SearchState(BaseModel, Generic[C]):
 
         They have none as long as no scale is known.
         """
-        failure = self._scale.failure
-        if math.isfinite(failure):
-            for candidate in self.history:
-                candidate.rewards.update(dict.fromkeys(candidate.failed, failure))
+        for candidate in self.history:
+            candidate.count_failures(self._scale)
 
     def is_solved(self, rows: Sequence[int], target: float | None) -> bool:
         """Return whether the best candidate has the highest possible reward on all these rows.

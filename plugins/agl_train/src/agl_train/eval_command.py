@@ -12,6 +12,7 @@ import click
 from agl_core.cli import print_json, print_table
 from agl_core.errors import ConfigError, RunFailedError
 from agl_core.runner import call_replayer, find_replayer
+from agl_core.statistics import CONFIDENCE
 from agl_train.failures import Failures
 from agl_train.runs import (
     RunRecord,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from agl_core.algorithm import BatchOutcome
     from agl_core.store import LightningStore
     from agl_core.types import Resource
-
-CONFIDENCE = 0.95
 
 
 @click.command("eval", epilog="Example: agl eval train.toml --dataset test.jsonl --json")
@@ -96,10 +95,10 @@ def evaluate(
 ) -> int:
     """Score the agent that FILE describes over a dataset, updating nothing.
 
-    The score is the mean reward with its 95 % interval. A task that failed, did not end or got no
-    reward counts the lower end of trainer.reward_range, or else less than all others. Without
-    --resources the agent runs with those in FILE if they were edited since the last training, else
-    with the latest in the store.
+    The score is the mean reward over the tasks with its 95 % interval. A rollout that failed, did
+    not end or got no reward counts the lower end of trainer.reward_range, or else 0 or the lowest
+    reward, whichever is lower. Without --resources the agent runs with those in FILE if they were
+    edited since the last training, else with the latest in the store.
 
     With --replay, exits with 1 if a task differs from its recording; with --live-from-divergence,
     if a reward is lower than the recorded one.
@@ -193,10 +192,11 @@ def _score(
 
 
 def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json: bool) -> None:
-    score = outcome.score(confidence=CONFIDENCE)
+    score = outcome.score()
     missing = sum(one.reward is None for one in outcome)
     failed = any(one.earned is None for one in outcome)
-    failure = finite(outcome.scale.failure) if failed else None
+    is_known = math.isfinite(score.mean)
+    failure = outcome.scale.ends[0] if failed and is_known else None
     if as_json:
         print_json(
             {
@@ -207,7 +207,8 @@ def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json
                     "low": finite(score.low),
                     "high": finite(score.high),
                     "confidence": CONFIDENCE,
-                    "tasks": len(outcome),
+                    "tasks": score.n,
+                    "rollouts": len(outcome),
                     "without_reward": missing,
                     **outcome.statuses(),
                 },
@@ -217,9 +218,9 @@ def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json
         )
         return
     rows = [
-        ["score", f"{score.mean:.3f}" if math.isfinite(score.mean) else "no task finished"],
-        ["95 % interval", f"{score.low:.3f} to {score.high:.3f}"],
-        ["tasks", str(len(outcome))],
+        ["score", f"{score.mean:.3f}" if is_known else "no task finished"],
+        ["95 % interval", f"{score.low:.3f} to {score.high:.3f}" if is_known else "none"],
+        ["tasks", str(score.n)],
         ["without a reward", str(missing)],
         *([] if failure is None else [["a failure counts", f"{failure:.3f}"]]),
         *failures.rows(),

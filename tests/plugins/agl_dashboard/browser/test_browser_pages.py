@@ -214,7 +214,7 @@ def test_prompt_versions_are_a_tree_with_their_scores(site: Site, open_page: Ope
     left = [(version.bounding_box() or {})["x"] for version in versions.all()]
     assert left[0] < left[1] < left[2]
     assert left[3] == left[1]  # an edit of the first version, as v1
-    expect(versions.nth(2)).to_contain_text("best")
+    expect(versions.nth(2)).to_contain_text("chosen by the run")
     expect(versions.nth(2)).to_contain_text("23 rollouts")
     gain = re.compile(r"edited from room-booking/v1 \(\+0\.\d+\)")
     expect(page.get_by_text(gain)).to_be_visible()

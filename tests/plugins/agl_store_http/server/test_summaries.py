@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agl_core.statistics import estimate_mean
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
 
@@ -32,9 +33,19 @@ def reward(value: float) -> dict[str, Any]:
     return {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
 
 
-async def finish(served, *attributes: dict[str, Any], status: str = "succeeded", **labels: Any):
+async def finish(
+    served,
+    *attributes: dict[str, Any],
+    status: str = "succeeded",
+    task: Any = "task",
+    mode: str = "train",
+    resources_id: str | None = None,
+    **labels: Any,
+):
     """Run one rollout to its end with a span per dict of attributes; return its id."""
-    queued = await served.store.enqueue_rollout("task", mode="train", metadata=labels)
+    queued = await served.store.enqueue_rollout(
+        task, mode=mode, resources_id=resources_id, metadata=labels
+    )
     claimed = await served.store.dequeue_rollout("w")
     await add(served, claimed, *attributes)
     await served.store.update_attempt(queued.rollout_id, "latest", status=status)
@@ -164,17 +175,70 @@ async def test_messages_that_cannot_be_read_are_a_problem_of_their_call(served):
 
 
 async def test_training_is_the_rewards_of_each_batch(served):
-    for value in (0.0, 1.0):
-        await finish(served, reward(value), run="r", batch="step-1")
-    await finish(served, run="r", batch="step-1", status="failed")
+    for task, value in enumerate((0.0, 1.0)):
+        await finish(served, reward(value), task=task, run="r", batch="step-1")
+    await finish(served, run="r", batch="step-1", task=2, status="failed")
     await finish(served, reward(1.0), run="r", batch="step-2")
     first, second = (await training(served))["batches"]
     assert (first["run"], first["batch"], first["mode"]) == ("r", "step-1", "train")
     assert (first["rollouts"], first["finished"], first["failed"]) == (3, 3, 1)
-    assert (first["rewarded"], first["reward_mean"]) == (2, 0.5)
+    assert (first["rewarded"], first["tasks"]) == (2, 3)
     assert (first["reward_min"], first["reward_max"]) == (0.0, 1.0)
-    assert abs(first["reward_std"] - 0.5**0.5) < 1e-9
-    assert (second["reward_mean"], second["reward_std"]) == (1.0, None)
+    assert interval_of(first) == pytest.approx(estimate_mean([0.0, 1.0, 0.0])[:3])
+    assert interval_of(second) == pytest.approx(estimate_mean([1.0])[:3])
+
+
+def interval_of(score: dict[str, Any]) -> tuple[float, float, float]:
+    return score["reward_mean"], score["reward_low"], score["reward_high"]
+
+
+async def test_repeats_of_a_task_count_as_one(served):
+    for task, value in (({"a": 1, "b": 2}, 1.0), ({"b": 2, "a": 1}, 0.0), ("other", 1.0)):
+        await finish(served, reward(value), task=task, batch="b")
+    (batch,) = (await training(served))["batches"]
+    assert (batch["rollouts"], batch["tasks"]) == (3, 2)
+    assert interval_of(batch) == pytest.approx(estimate_mean([0.5, 1.0])[:3])
+
+
+async def test_failures_count_as_the_lowest_reward(served):
+    await finish(served, reward(-0.5), task=1, batch="b")
+    await finish(served, reward(-2.0), task=2, batch="b")
+    for task in (3, 4):
+        await finish(served, status="failed", task=task, batch="b")
+    await finish(served, status="failed", task=1, batch="all failed")
+    await finish(served, task=1, batch="no rewards")
+    await finish(served, task=2, status="failed", batch="no rewards")
+    first, second, third = (await training(served))["batches"]
+    assert first["reward_mean"] == (-0.5 - 2.0 * 3) / 4
+    assert second["reward_mean"] == 0.0
+    assert third["reward_mean"] is None
+
+
+async def test_a_rollout_that_never_began_does_not_count(served):
+    await finish(served, reward(1.0), batch="b")
+    queued = await served.store.enqueue_rollout("late", mode="train", metadata={"batch": "b"})
+    await served.store.update_rollout(queued.rollout_id, status="cancelled")
+    (batch,) = (await training(served))["batches"]
+    assert (batch["finished"], batch["tasks"], batch["reward_mean"]) == (2, 1, 1.0)
+
+
+async def test_a_snapshot_has_a_score_per_mode_over_all_batches(served):
+    resources_id = (await served.store.add_resources({})).resources_id
+    for mode, batch, task, value in (
+        ("train", "v1-gradient", 1, 1.0),
+        ("val", "v1-round-1", 2, 1.0),
+        ("val", "v1-round-2", 3, 0.0),
+        ("val", "v1-round-2", 2, 0.0),
+    ):
+        labels = {"run": "r", "batch": batch}
+        await finish(
+            served, reward(value), task=task, mode=mode, resources_id=resources_id, **labels
+        )
+    train, val = (await training(served))["snapshots"]
+    assert (train["mode"], train["rollouts"], train["reward_mean"]) == ("train", 1, 1.0)
+    assert (val["mode"], val["rollouts"], val["tasks"]) == ("val", 3, 2)
+    assert interval_of(val) == pytest.approx(estimate_mean([0.5, 0.0])[:3])
+    assert val["resources_id"] == resources_id
 
 
 async def test_training_goes_on_where_it_stopped(served):
@@ -192,9 +256,11 @@ async def test_training_goes_on_where_it_stopped(served):
 
 async def test_a_reward_before_many_other_spans_counts(served):
     await finish(served, reward(0.1), reward(0.75), *[CALL] * 40, batch="b")
-    await finish(served, *[CALL] * 40, batch="b")
     (batch,) = (await training(served))["batches"]
     assert (batch["rewarded"], batch["reward_mean"]) == (1, 0.75)
+    await finish(served, *[CALL] * 40, batch="b")  # its reward counts 0
+    (batch,) = (await training(served))["batches"]
+    assert (batch["rewarded"], batch["reward_mean"]) == (1, 0.375)
 
 
 async def test_a_rollout_is_read_once_when_it_has_ended(served, monkeypatch):
@@ -214,7 +280,7 @@ async def test_a_rollout_is_read_once_when_it_has_ended(served, monkeypatch):
     assert sorted(read) == sorted(ended)
     await served.store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
     (batch,) = (await training(served))["batches"]
-    assert (batch["finished"], batch["rewarded"], batch["reward_mean"]) == (4, 3, 0.5)
+    assert (batch["finished"], batch["rewarded"], batch["tasks"]) == (4, 3, 2)
     assert read[3:] == [claimed.rollout_id]
 
 

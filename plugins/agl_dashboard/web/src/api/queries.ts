@@ -18,6 +18,7 @@ import {
   type RolloutMode,
   type RolloutStatus,
   type Snapshot,
+  type SnapshotScore,
   type Span,
   type Summary,
   type Worker,
@@ -179,6 +180,7 @@ export function useSnapshots(): UseQueryResult<Snapshot[]> {
 
 export interface Training {
   batches: Batch[];
+  snapshots: SnapshotScore[];
   complete: boolean;
   read: number;
   total: number;

@@ -5,8 +5,8 @@ import { useShownTheme } from "../lib/settings";
 export interface Line {
   label: string;
   values: (number | null)[];
-  /** Half of the interval around each value. */
-  spread?: (number | null)[];
+  /** The lower and the upper end of the interval around each value. */
+  band?: [low: (number | null)[], high: (number | null)[]];
 }
 
 interface Props {
@@ -19,7 +19,7 @@ interface Props {
 
 const COLORS = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5"];
 
-/** Lines over steps; a line with a spread has a band around it. */
+/** Lines over steps; a line with intervals has a band around it. */
 export function Chart({ label, x, lines, height = 240, onPick }: Props) {
   const host = useRef<HTMLDivElement>(null);
   const pick = useRef(onPick);
@@ -37,14 +37,12 @@ export function Chart({ label, x, lines, height = 240, onPick }: Props) {
       const stroke = color(COLORS[index % COLORS.length] ?? "--series-1");
       series.push({ label: line.label, stroke, width: 2, spanGaps: true, points: { show: x.length < 60, size: 6, fill: stroke } });
       columns.push(line.values);
-      if (line.spread) {
-        const { values, spread } = line;
-        const edge = (sign: number): (number | null)[] =>
-          values.map((value, at) => (value == null || spread[at] == null ? null : value + sign * spread[at]));
+      if (line.band) {
+        const [low, high] = line.band;
         bands.push({ series: [series.length, series.length + 1], fill: `${stroke}22` });
-        for (const sign of [1, -1]) {
+        for (const edge of [high, low]) {
           series.push({ stroke: "transparent", spanGaps: true, points: { show: false } });
-          columns.push(edge(sign));
+          columns.push(edge);
         }
       }
     });
@@ -85,7 +83,7 @@ export function Chart({ label, x, lines, height = 240, onPick }: Props) {
         {lines.map((line, index) => (
           <span key={line.label} className="key" data-series={(index % COLORS.length) + 1}>
             {line.label}
-            {line.spread ? " ± 95 %" : ""}
+            {line.band ? " with 95 % interval" : ""}
           </span>
         ))}
       </figcaption>

@@ -44,6 +44,11 @@ export function reward(value: number | null | undefined): string {
     : value.toFixed(3);
 }
 
+/** A 95 % interval, which the server computed; empty if it has none. */
+export function interval(low: number | null | undefined, high: number | null | undefined): string {
+  return low == null || high == null ? "" : `[${reward(low)}, ${reward(high)}]`;
+}
+
 /** One line of any value, cut to a length. */
 export function preview(value: unknown, length = 160): string {
   const text = typeof value === "string" ? value : (JSON.stringify(value) ?? "");

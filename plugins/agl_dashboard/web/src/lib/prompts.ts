@@ -1,5 +1,5 @@
-// The prompt templates of snapshots, with the rewards of the rollouts that ran with them, as a tree.
-import type { Batch, Snapshot } from "../api/client";
+// The prompt templates of snapshots, with the scores of the rollouts that ran with them, as a tree.
+import type { Snapshot, SnapshotScore } from "../api/client";
 import { type Run, isObject, isRecord } from "./runs";
 
 export interface PromptVersion {
@@ -7,8 +7,10 @@ export interface PromptVersion {
   name: string;
   text: string;
   time: number;
-  score: number | null;
-  rollouts: number;
+  /** What rollouts score with it, by mode: the modes have other tasks. */
+  scores: SnapshotScore[];
+  /** Whether the algorithm of its run says so; a high mean of few tasks says little. */
+  best: boolean;
   /** The version that it was edited from; null for the first. */
   parent: PromptVersion | null;
   /** Number of its ancestors. */
@@ -16,8 +18,8 @@ export interface PromptVersion {
 }
 
 /** Return the versions of all prompts; each follows its parent, with its own edits below it. */
-export function promptVersions(snapshots: Snapshot[], batches: Batch[], runs: Run[]): PromptVersion[] {
-  const scores = scoresOf(batches);
+export function promptVersions(snapshots: Snapshot[], scores: SnapshotScore[], runs: Run[]): PromptVersion[] {
+  const best = new Set(runs.map(bestOf));
   const parents = parentsOf(runs);
   const found: PromptVersion[] = [];
   for (const snapshot of snapshots) {
@@ -25,14 +27,13 @@ export function promptVersions(snapshots: Snapshot[], batches: Batch[], runs: Ru
     for (const [name, resource] of Object.entries(snapshot.resources)) {
       const fields = resource as Record<string, unknown>;
       if (fields["resource_type"] !== "prompt_template" || typeof fields["template"] !== "string") continue;
-      const score = scores.get(snapshot.resources_id);
       found.push({
         id: snapshot.resources_id,
         name,
         text: fields["template"],
         time: snapshot.create_time,
-        score: score?.count ? score.sum / score.count : null,
-        rollouts: score?.count ?? 0,
+        scores: scores.filter(({ resources_id, reward_mean }) => resources_id === snapshot.resources_id && reward_mean != null).toSorted(byMode),
+        best: best.has(snapshot.resources_id),
         parent: null,
         depth: 0,
       });
@@ -69,17 +70,13 @@ function inTreeOrder(found: PromptVersion[]): PromptVersion[] {
   return ordered;
 }
 
-function scoresOf(batches: Batch[]): Map<string, { sum: number; count: number }> {
-  const scores = new Map<string, { sum: number; count: number }>();
-  for (const batch of batches) {
-    const [only, ...others] = batch.resources_ids;
-    if (!only || others.length > 0 || batch.reward_mean == null) continue;
-    const known = scores.get(only) ?? { sum: 0, count: 0 };
-    known.sum += batch.reward_mean * batch.rewarded;
-    known.count += batch.rewarded;
-    scores.set(only, known);
-  }
-  return scores;
+const MODES = ["test", "val", "train"];
+const byMode = (a: SnapshotScore, b: SnapshotScore): number => MODES.indexOf(a.mode ?? "") - MODES.indexOf(b.mode ?? "");
+
+/** The id of the snapshot that a run takes for the best: its state names it, or else it ended with it. */
+function bestOf({ name, state, result }: Run): string | null {
+  const version = isObject(state) ? state["best"] : null;
+  return typeof version === "string" ? `${name}/${version}` : result;
 }
 
 /** The parents that prompt searches write into their state; "" for one that has none. */

@@ -26,6 +26,8 @@ export interface Run {
   saved: number;
   version: number;
   state: unknown;
+  /** Id of the snapshot that a finished run ended with. */
+  result: string | null;
   /** Null for a run of an older version. */
   history: History | null;
 }
@@ -55,6 +57,7 @@ export function runsOf(snapshots: Snapshot[]): Run[] {
       saved: snapshot.update_time,
       version: snapshot.version,
       state: checkpoint["state"],
+      result: typeof checkpoint["resources_id"] === "string" ? checkpoint["resources_id"] : null,
       history: history ? historyOf(history) : null,
     });
   }

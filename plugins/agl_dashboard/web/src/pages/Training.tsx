@@ -1,10 +1,10 @@
 import { Progress } from "@base-ui/react/progress";
-import { useMemo } from "react";
+import { type ReactNode, useMemo } from "react";
 import type { Batch } from "../api/client";
 import { useSnapshots, useTraining } from "../api/queries";
 import { Chart, type Line } from "../components/Chart";
 import { Empty, Facts, Problem, Reward } from "../components/parts";
-import { NONE, ago, count, duration, preview, reward } from "../lib/format";
+import { NONE, ago, count, duration, interval, preview, reward } from "../lib/format";
 import { promptVersions } from "../lib/prompts";
 import { runsOf } from "../lib/runs";
 import { useUrl } from "../lib/url";
@@ -36,7 +36,7 @@ export default function TrainingPage() {
   }
   const checkpoint = runs.find(({ name }) => name === run);
   const history = checkpoint?.history;
-  const versions = promptVersions(snapshots.data ?? [], batches, runs);
+  const versions = promptVersions(snapshots.data ?? [], training.data.snapshots, runs);
   const finished = batches.reduce((total, batch) => total + batch.finished, 0);
   const rollouts = batches.reduce((total, batch) => total + batch.rollouts, 0);
   return (
@@ -75,8 +75,7 @@ export default function TrainingPage() {
             items={[
               ["Batches", count(batches.length)],
               ["Rollouts", `${count(finished)} of ${count(rollouts)} finished`],
-              ["Last reward", <Reward value={last(batches)} text={reward(last(batches))} />],
-              ["Best batch", <Reward value={best(batches)} text={reward(best(batches))} />],
+              ...lastByMode(batches).map((batch): [string, ReactNode] => [`Last ${batch.mode ?? "batch"}`, <Score batch={batch} />]),
               ...Object.entries(checkpoint?.metrics ?? {}).map(([name, value]): [string, string] => [preview(name, 30), reward(value)]),
             ]}
           />
@@ -102,13 +101,19 @@ export default function TrainingPage() {
   );
 }
 
-const last = (batches: Batch[]): number | null => batches.findLast(({ reward_mean }) => reward_mean != null)?.reward_mean ?? null;
-const best = (batches: Batch[]): number | null =>
-  batches.reduce<number | null>((top, { reward_mean }) => (reward_mean != null && (top === null || reward_mean > top) ? reward_mean : top), null);
+/** The last batch with a reward of each mode: training, validation and test are never compared. */
+function lastByMode(batches: Batch[]): Batch[] {
+  return [...new Map(batches.filter(({ reward_mean }) => reward_mean != null).map((batch) => [batch.mode, batch])).values()];
+}
 
-/** Half of the 95 % interval of a mean, by the normal distribution. */
-function halfInterval(batch: Batch): number | null {
-  return batch.reward_std == null ? null : (1.96 * batch.reward_std) / Math.sqrt(batch.rewarded);
+/** The mean reward over the tasks of a batch, failures included, with its interval. */
+function Score({ batch }: { batch: Batch }) {
+  return (
+    <>
+      <Reward value={batch.reward_mean} text={reward(batch.reward_mean)} />
+      <span className="muted"> {interval(batch.reward_low, batch.reward_high)}</span>
+    </>
+  );
 }
 
 function Curves({ batches, onPick }: { batches: Batch[]; onPick: (batch: string) => void }) {
@@ -121,7 +126,7 @@ function Curves({ batches, onPick }: { batches: Batch[]; onPick: (batch: string)
         return {
           label: mode,
           values: own.map((batch) => batch?.reward_mean ?? null),
-          spread: own.map((batch) => (batch ? halfInterval(batch) : null)),
+          band: [own.map((batch) => batch?.reward_low ?? null), own.map((batch) => batch?.reward_high ?? null)],
         };
       }),
     ];
@@ -142,7 +147,8 @@ function Batches({ batches, chosen, onPick }: { batches: Batch[]; chosen: string
             <th scope="col">Mode</th>
             <th scope="col" className="num">Rollouts</th>
             <th scope="col" className="num">Failed</th>
-            <th scope="col" className="num">Reward</th>
+            <th scope="col" className="num">Tasks</th>
+            <th scope="col" className="num">Reward, 95 % interval</th>
             <th scope="col">Spread</th>
             <th scope="col" className="num">Took</th>
             <th scope="col" className="num">Started</th>
@@ -161,9 +167,9 @@ function Batches({ batches, chosen, onPick }: { batches: Batch[]; chosen: string
                 {count(batch.finished)}/{count(batch.rollouts)}
               </td>
               <td className="num">{batch.failed ? <span className="bad-text">{count(batch.failed)}</span> : "0"}</td>
+              <td className="num">{count(batch.tasks)}</td>
               <td className="num">
-                <Reward value={batch.reward_mean} text={reward(batch.reward_mean)} />
-                {batch.reward_std != null && <span className="muted"> ± {reward(halfInterval(batch))}</span>}
+                <Score batch={batch} />
               </td>
               <td>
                 <Spread batch={batch} low={low} high={high} />
@@ -178,11 +184,12 @@ function Batches({ batches, chosen, onPick }: { batches: Batch[]; chosen: string
   );
 }
 
-/** The smallest, the mean and the largest reward of a group, on the scale of all groups. */
+/** The smallest, the mean and the largest reward of a batch, on the scale of all batches. */
 function Spread({ batch, low, high }: { batch: Batch; low: number; high: number }) {
   const { reward_min: min, reward_max: max, reward_mean: mean } = batch;
   if (min == null || max == null || mean == null) return <span className="muted">{NONE}</span>;
-  const at = (value: number): number => (high > low ? ((value - low) / (high - low)) * 100 : 50);
+  // Failures count in the mean, which may lie below the smallest reward.
+  const at = (value: number): number => (high > low ? Math.max(0, ((value - low) / (high - low)) * 100) : 50);
   return (
     <span className="spread" role="img" aria-label={`${reward(min)} to ${reward(max)}`}>
       <span className="range" style={{ left: `${at(min)}%`, width: `max(${at(max) - at(min)}%, 2px)` }} />

@@ -1,7 +1,7 @@
 import { useMemo } from "react";
-import { Chart } from "../components/Chart";
+import { Chart, type Line } from "../components/Chart";
 import { SearchField } from "../components/SearchField";
-import { count, preview, reward } from "../lib/format";
+import { count, interval, preview, reward } from "../lib/format";
 import type { History } from "../lib/runs";
 import { useUrl } from "../lib/url";
 
@@ -11,7 +11,8 @@ const SHOWN = 24; // charts at first: each takes a canvas
 export function Metrics({ history }: { history: History }) {
   const [url, change] = useUrl();
   const wanted = url.get("metric") ?? "";
-  const found = history.series.filter(([name]) => name.toLowerCase().includes(wanted.toLowerCase()));
+  const series = new Map(history.series);
+  const found = history.series.filter(([name]) => name.toLowerCase().includes(wanted.toLowerCase()) && !isEnd(name, series));
   const shown = url.get("metrics") === "all" ? found : found.slice(0, SHOWN);
   return (
     <section aria-label="Metrics">
@@ -24,7 +25,7 @@ export function Metrics({ history }: { history: History }) {
       </div>
       <div className="charts">
         {shown.map(([name, values]) => (
-          <Metric key={name} name={name} steps={history.steps} values={values} />
+          <Metric key={name} name={name} steps={history.steps} values={values} low={series.get(`${name}_low`)} high={series.get(`${name}_high`)} />
         ))}
       </div>
       {shown.length < found.length && (
@@ -36,14 +37,31 @@ export function Metrics({ history }: { history: History }) {
   );
 }
 
-function Metric({ name, steps, values }: { name: string; steps: number[]; values: (number | null)[] }) {
+type Values = (number | null)[];
+
+/** Whether a metric is an end of the interval of another one, whose chart shows it as a band. */
+function isEnd(name: string, series: Map<string, Values>): boolean {
+  return /_(low|high)$/.test(name) && series.has(name.replace(/_(low|high)$/, ""));
+}
+
+interface Props {
+  name: string;
+  steps: number[];
+  values: Values;
+  low: Values | undefined;
+  high: Values | undefined;
+}
+
+function Metric({ name, steps, values, low, high }: Props) {
   const label = preview(name, 60);
-  const lines = useMemo(() => [{ label, values }], [label, values]);
+  const lines = useMemo((): Line[] => [low && high ? { label, values, band: [low, high] } : { label, values }], [label, values, low, high]);
   const last = values.findLast((value) => value !== null);
   return (
     <div className="metric" data-metric={name}>
       <Chart label={`${label} over steps`} x={steps} lines={lines} height={150} />
-      <span className="muted">last {reward(last)}</span>
+      <span className="muted">
+        last {reward(last)} {last != null && interval(low?.findLast((value) => value !== null), high?.findLast((value) => value !== null))}
+      </span>
     </div>
   );
 }

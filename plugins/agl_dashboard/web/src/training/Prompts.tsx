@@ -1,7 +1,8 @@
 import { Link } from "react-router";
 import { Diff } from "../components/Diff";
 import { Reward } from "../components/parts";
-import { ago, count, preview, reward } from "../lib/format";
+import type { SnapshotScore } from "../api/client";
+import { ago, count, interval, preview, reward } from "../lib/format";
 import type { PromptVersion } from "../lib/prompts";
 import { useUrl } from "../lib/url";
 
@@ -10,8 +11,7 @@ const DEEPEST = 8; // steps of indentation
 /** Prompt versions as a tree, and what the chosen one changed of its parent. */
 export function Prompts({ versions }: { versions: PromptVersion[] }) {
   const [url, change] = useUrl();
-  const best = versions.reduce<PromptVersion | undefined>((top, each) => (each.score !== null && (top?.score == null || each.score > top.score) ? each : top), undefined);
-  const chosen = versions.find(({ id, name }) => `${id}/${name}` === url.get("prompt")) ?? best ?? versions.at(-1);
+  const chosen = versions.find(({ id, name }) => `${id}/${name}` === url.get("prompt")) ?? versions.find(({ best }) => best) ?? versions.at(-1);
   if (!chosen) return null;
   return (
     <div className="split">
@@ -24,9 +24,8 @@ export function Prompts({ versions }: { versions: PromptVersion[] }) {
                 {preview(version.name, 40)}
               </span>
               <span className="muted mono">{preview(version.id, 40)}</span>
-              <Reward value={version.score} text={reward(version.score)} />
-              {version === best && <span className="good-text">best</span>}
-              <span className="muted">{version.rollouts ? `${count(version.rollouts)} rollouts` : ago(version.time)}</span>
+              {version.scores[0] ? <Score score={version.scores[0]} /> : <span className="muted">{ago(version.time)}</span>}
+              {version.best && <span className="good-text">chosen by the run</span>}
               {version.parent && <span className="visually-hidden">edited from {version.parent.id}</span>}
             </button>
           </li>
@@ -35,16 +34,28 @@ export function Prompts({ versions }: { versions: PromptVersion[] }) {
       <div>
         <p className="muted">
           <Link to={`/resources?id=${encodeURIComponent(chosen.id)}`}>{chosen.id}</Link>
-          {chosen.parent ? `, edited from ${chosen.parent.id}${gain(chosen, chosen.parent)}` : ", the first version"}
+          {chosen.parent ? `, edited from ${chosen.parent.id}` : ", the first version"}
         </p>
+        {chosen.scores.map((score) => (
+          <p key={score.mode}>
+            <Score score={score} />
+            <span className="muted">{` from ${count(score.rollouts)} rollouts`}</span>
+          </p>
+        ))}
         <Diff before={chosen.parent?.text ?? chosen.text} after={chosen.text} label="Prompt" />
       </div>
     </div>
   );
 }
 
-function gain({ score }: PromptVersion, parent: PromptVersion): string {
-  if (score === null || parent.score === null) return "";
-  const difference = score - parent.score;
-  return ` (${difference < 0 ? "−" : "+"}${reward(Math.abs(difference))})`;
+/** The mean over the tasks of one mode, failures included, with its interval. */
+function Score({ score }: { score: SnapshotScore }) {
+  return (
+    <span>
+      <Reward value={score.reward_mean} text={reward(score.reward_mean)} />
+      <span className="muted">{` ${interval(score.reward_low, score.reward_high)} on ${count(score.tasks)} ${TASKS[score.mode ?? ""] ?? "tasks"}`}</span>
+    </span>
+  );
 }
+
+const TASKS: Record<string, string> = { train: "training tasks", val: "validation tasks", test: "test tasks" };

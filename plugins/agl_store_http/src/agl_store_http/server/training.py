@@ -12,17 +12,26 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from statistics import fmean, stdev
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 
+from agl_core.algorithm import earned_reward
 from agl_core.errors import SpansEvictedError
 from agl_core.semconv import WRITTEN_BY
+from agl_core.statistics import Estimate, estimate_mean, reward_ends
 from agl_core.store import EncodedSpan, LightningStore, reward_of
-from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, RolloutStatus
+from agl_core.types import (
+    FINISHED_STATUSES,
+    AttemptedRollout,
+    Rollout,
+    RolloutMode,
+    RolloutStatus,
+    task_digest,
+)
 
-__all__ = ["BatchGroups", "BatchSummary", "Training", "TrainingSummary"]
+__all__ = ["BatchGroups", "BatchSummary", "SnapshotScore", "Training", "TrainingSummary"]
 
 _ENDED: Final[Sequence[RolloutStatus]] = [
     status for status in get_args(RolloutStatus) if status in FINISHED_STATUSES
@@ -34,7 +43,32 @@ _NEWEST: Final = 8
 """Spans of an attempt that are read first: its last reward is nearly always among the newest."""
 
 
-class BatchSummary(BaseModel):
+class Score(BaseModel):
+    """The mean reward over tasks; several rollouts of a task count as one value.
+
+    A rollout that ended without a reward counts as the lowest possible one: 0, or the lowest reward
+    beside it if that is below 0. One that was cancelled before an attempt does not count.
+    """
+
+    tasks: int
+    """Tasks with a rollout that counts."""
+    reward_mean: float | None
+    """None if the agent gave no reward: no rollout has one, and not all of them failed."""
+    reward_low: float | None
+    """Lower end of the 95 % interval of the mean."""
+    reward_high: float | None
+
+
+class SnapshotScore(Score):
+    """What the rollouts of one mode score with a snapshot of resources, over all its batches."""
+
+    resources_id: str
+    mode: RolloutMode | None
+    rollouts: int
+    """Rollouts that count."""
+
+
+class BatchSummary(Score):
     """The rollouts of one batch of a run: a step, an epoch, or the candidates of a search."""
 
     run: str
@@ -46,10 +80,7 @@ class BatchSummary(BaseModel):
     finished: int
     failed: int
     rewarded: int
-    """Finished rollouts with a reward; the figures below are about them."""
-    reward_mean: float | None
-    reward_std: float | None
-    """Standard deviation of the sample; None for fewer than two rewards."""
+    """Finished rollouts with a reward; the two figures below are about them."""
     reward_min: float | None
     reward_max: float | None
     start_time: float
@@ -61,6 +92,8 @@ class TrainingSummary(BaseModel):
     """Every batch of the store's runs, in the order in which they began."""
 
     batches: list[BatchSummary]
+    snapshots: list[SnapshotScore]
+    """Training, validation and test are never pooled: a snapshot has an entry per mode."""
     complete: bool
     """False while rewards of earlier rollouts are still being read; ask again."""
     read: int
@@ -84,8 +117,9 @@ class RolloutGroup(BaseModel):
     rollouts: list[GroupMember]
     """In the order in which they were enqueued."""
     reward_mean: float | None
+    """An ended rollout without a reward counts as in the score of the batch."""
     reward_std: float | None
-    """Standard deviation of the sample; None for fewer than two rewards. A group whose rewards are
+    """Standard deviation of the same values; None for fewer than two. A group whose rewards are
     all equal has 0, and teaches a group-relative algorithm nothing."""
 
 
@@ -104,26 +138,75 @@ class _Member:
 
 
 @dataclass(slots=True)
-class _Spread:
-    """Mean and deviation of values that come one by one (Welford, 1962)."""
+class _Task:
+    """The rollouts of one task that count."""
 
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    """Sum of the squared differences from the mean."""
+    total: float = 0.0
+    """Sum of the rewards."""
+    rewarded: int = 0
+    missing: int = 0
+    """Rollouts that ended without a reward."""
+
+
+@dataclass(slots=True)
+class _Rewards:
+    """The rewards of rollouts by task."""
+
+    tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
+    rollouts: int = 0
+    rewarded: int = 0
+    unrated: int = 0
+    """Rollouts that succeeded without a reward."""
     low: float = math.inf
     high: float = -math.inf
+    _score: Estimate | None = None
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        difference = value - self.mean
-        self.mean += difference / self.count
-        self.squares += difference * (value - self.mean)
-        self.low, self.high = min(self.low, value), max(self.high, value)
+    def add(self, rollout: Rollout, reward: float | None) -> None:
+        """Add a rollout that has ended; the reward of one that failed does not count."""
+        if rollout.status == "cancelled" and not isinstance(rollout, AttemptedRollout):
+            return
+        self._score = None
+        self.rollouts += 1
+        task = self.tasks.setdefault(task_digest(rollout.input), _Task())
+        reward = earned_reward(rollout.status, reward)
+        if reward is None:
+            task.missing += 1
+            self.unrated += rollout.status == "succeeded"
+            return
+        self.rewarded += 1
+        task.rewarded += 1
+        task.total += reward
+        self.low, self.high = min(self.low, reward), max(self.high, reward)
 
     @property
-    def std(self) -> float | None:
-        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
+    def lowest(self) -> float:
+        """What a rollout counts that ended without a reward."""
+        return reward_ends([self.low] if self.rewarded else [])[0]
+
+    @property
+    def score(self) -> Estimate | None:
+        """The mean over the tasks; None if the agent gave no reward."""
+        if not self.rollouts or (self.unrated and not self.rewarded):
+            return None
+        if self._score is None:
+            # The range of all rewards, which may be wider than that of the tasks' means.
+            ends = reward_ends([self.low, self.high] if self.rewarded else [])
+            values = [
+                (one.total + one.missing * ends[0]) / (one.rewarded + one.missing)
+                for one in self.tasks.values()
+            ]
+            self._score = estimate_mean(values, reward_range=ends)
+        return self._score
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of :class:`Score`."""
+        score = self.score
+        return {
+            "tasks": len(self.tasks),
+            "reward_mean": score and score.mean,
+            "reward_low": score and score.low,
+            "reward_high": score and score.high,
+        }
 
 
 @dataclass(slots=True)
@@ -135,7 +218,7 @@ class _Batch:
     rollouts: int = 0
     finished: int = 0
     failed: int = 0
-    rewards: _Spread = field(default_factory=_Spread)
+    rewards: _Rewards = field(default_factory=_Rewards)
     modes: set[str | None] = field(default_factory=set[str | None])
     resources_ids: dict[str, None] = field(default_factory=dict[str, None])
     start_time: float = math.inf
@@ -158,14 +241,13 @@ class _Batch:
         self.finished += 1
         self.failed += rollout.status == "failed"
         member.reward = reward
-        if reward is not None:
-            self.rewards.add(reward)
+        self.rewards.add(rollout, reward)
         if rollout.end_time is not None:
             self.end_time = max(self.end_time or 0.0, rollout.end_time)
 
     def summary(self) -> BatchSummary:
         rewards = self.rewards
-        known = rewards.count > 0
+        known = rewards.rewarded > 0
         return BatchSummary(
             run=self.run,
             batch=self.batch,
@@ -174,9 +256,8 @@ class _Batch:
             rollouts=self.rollouts,
             finished=self.finished,
             failed=self.failed,
-            rewarded=rewards.count,
-            reward_mean=rewards.mean if known else None,
-            reward_std=rewards.std,
+            rewarded=rewards.rewarded,
+            **rewards.fields(),
             reward_min=rewards.low if known else None,
             reward_max=rewards.high if known else None,
             start_time=self.start_time,
@@ -201,6 +282,7 @@ class Training:
 
     def _forget(self) -> None:
         self._batches: dict[tuple[str, str], _Batch] = {}
+        self._snapshots: dict[tuple[str, RolloutMode | None], _Rewards] = {}
         self._open: dict[str, tuple[_Batch, _Member]] = {}
         self._seen = 0
         """Number of rollouts, in insertion order, that were read."""
@@ -222,6 +304,15 @@ class Training:
             reading.result()
         return TrainingSummary(
             batches=[batch.summary() for batch in self._batches.values()],
+            snapshots=[
+                SnapshotScore(
+                    resources_id=resources_id,
+                    mode=mode,
+                    rollouts=rewards.rollouts,
+                    **rewards.fields(),
+                )
+                for (resources_id, mode), rewards in self._snapshots.items()
+            ],
             complete=reading.done(),
             read=self._seen,
             total=self._total,
@@ -243,13 +334,14 @@ class Training:
             ids = [each.rollout_id for each in newest[at : at + _PAGE]]
             page = await self._store.query_rollouts(rollout_id_in=ids)
             rollouts.update((rollout.rollout_id, rollout) for rollout in page)
-        groups: dict[bytes, RolloutGroup] = {}
-        spreads: dict[bytes, _Spread] = {}
+        groups: dict[str, RolloutGroup] = {}
+        values: dict[str, list[float]] = {}
+        counts_missing = found.rewards.score is not None
         for member in newest:
             rollout = rollouts.get(member.rollout_id)
             if rollout is None:
                 continue  # dropped since
-            key = to_json(rollout.input, inf_nan_mode="constants")
+            key = task_digest(rollout.input)
             empty = RolloutGroup(task=rollout.input, rollouts=[], reward_mean=None, reward_std=None)
             group = groups.setdefault(key, empty)
             group.rollouts.append(
@@ -257,10 +349,14 @@ class Training:
                     rollout_id=member.rollout_id, status=rollout.status, reward=member.reward
                 )
             )
-            if member.reward is not None:
-                spread = spreads.setdefault(key, _Spread())
-                spread.add(member.reward)
-                group.reward_mean, group.reward_std = spread.mean, spread.std
+            earned = earned_reward(rollout.status, member.reward)
+            if earned is not None:
+                values.setdefault(key, []).append(earned)
+            elif counts_missing and rollout.status in FINISHED_STATUSES:
+                values.setdefault(key, []).append(found.rewards.lowest)
+        for key, own in values.items():
+            groups[key].reward_mean = fmean(own)
+            groups[key].reward_std = stdev(own) if len(own) > 1 else None
         return BatchGroups(groups=list(groups.values()), rollouts=found.rollouts)
 
     async def close(self) -> None:
@@ -293,6 +389,9 @@ class Training:
             batch, member = self._open.pop(rollout.rollout_id, None) or self._begin(rollout)
             if rollout.status in FINISHED_STATUSES:
                 batch.end(member, rollout, reward)
+                if rollout.resources_id:
+                    snapshot = rollout.resources_id, rollout.mode
+                    self._snapshots.setdefault(snapshot, _Rewards()).add(rollout, reward)
             else:
                 self._open[rollout.rollout_id] = batch, member
 

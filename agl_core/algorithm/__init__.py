@@ -11,7 +11,7 @@ from agl_core.algorithm._batch import (
 )
 from agl_core.algorithm._config import BaselineConfig
 from agl_core.algorithm._context import RunContext
-from agl_core.algorithm._evaluation import Evaluation
+from agl_core.algorithm._evaluation import Comparison, ComparisonOutcome, Evaluation
 from agl_core.algorithm._functional import FunctionalAlgorithm, algo
 from agl_core.algorithm._progress import ProgressReporter, show_progress
 from agl_core.algorithm._reward_scale import (
@@ -34,6 +34,8 @@ __all__ = [
     "Baseline",
     "BaselineConfig",
     "BatchOutcome",
+    "Comparison",
+    "ComparisonOutcome",
     "Evaluation",
     "FastAlgorithm",
     "FunctionalAlgorithm",

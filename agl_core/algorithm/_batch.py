@@ -182,22 +182,42 @@ class BatchOutcome(Sequence[RolloutOutcome]):
         Args:
             before: The other batch; tasks that only one of the two has are left out.
             confidence: Between 0 and 1, exclusive.
-            missing: Reward of a failure; see :meth:`task_rewards`. Without a declared range the
-                lowest reward of both batches counts.
+            missing: Reward of a failure; see :meth:`paired_with`.
             reward_range: The declared range; by default that of the batches.
 
         Raises:
             InvalidArgumentError: The batches share no task, or a reward is outside the given range.
         """
         ends = _reward_ends([self, before], reward_range)
-        old, new = (one.task_rewards(missing, ends) for one in (before, self))
-        shared = [task for task in old if task in new]
+        pairs = self.paired_with(before, missing=missing, reward_range=ends).values()
         return estimate_gain(
-            [old[task] for task in shared],
-            [new[task] for task in shared],
+            [old for old, _ in pairs],
+            [new for _, new in pairs],
             confidence,
             reward_range=_widened(ends, missing),
         )
+
+    def paired_with(
+        self,
+        before: BatchOutcome,
+        *,
+        missing: float | None = None,
+        reward_range: tuple[float, float] | None = None,
+    ) -> dict[str, tuple[float, float]]:
+        """Return the mean rewards of each task that both batches have: in ``before``, and here.
+
+        Args:
+            before: The other batch.
+            missing: Reward of a failure; see :meth:`task_rewards`. Without a declared range the
+                lowest reward of both batches counts.
+            reward_range: The declared range; by default that of the batches.
+
+        Returns:
+            By the task's digest, in the order of ``before``.
+        """
+        ends = _reward_ends([self, before], reward_range)
+        old, new = (one.task_rewards(missing, ends) for one in (before, self))
+        return {task: (old[task], new[task]) for task in old if task in new}
 
     def statuses(self) -> dict[str, int]:
         """Count the tasks by the status they ended with."""

@@ -1,19 +1,31 @@
-"""One pass over a dataset that updates nothing: what ``agl eval`` and ``Trainer.evaluate`` run."""
+"""Passes over a dataset that update nothing: what ``agl eval`` and the tests of searches run."""
 
 from __future__ import annotations
 
 import logging
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import anyio
 
 from agl_core.algorithm._base import FastAlgorithm
-from agl_core.algorithm._batch import BatchOutcome, run_batch
+from agl_core.algorithm._batch import BatchOutcome, run_requests
 from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.ids import generate_id
-from agl_core.types import Checkpoint, Dataset, NamedResources, ProxyLLM, Resource, RolloutMode
+from agl_core.statistics import CONFIDENCE, Gain
+from agl_core.types import (
+    Checkpoint,
+    Dataset,
+    EnqueueRolloutRequest,
+    NamedResources,
+    ProxyLLM,
+    Resource,
+    RolloutMode,
+)
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -21,89 +33,85 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_EDITED: Final = "eval-"
-"""Start of the ids of initial resources that evaluations store; no training made them."""
+_TRIED: Final = "eval-"
+"""Start of the names of the snapshots that evaluations store; no training made them."""
 _PAGE: Final = 100
 _CONNECT_TIMEOUT: Final = 5.0
 
 
-class Evaluation(FastAlgorithm):
-    """Measures an agent on the validation dataset, or else on the training dataset.
+class _Pass(FastAlgorithm):
+    """Runs the tasks of the validation dataset, or else of the training dataset.
 
-    Args:
-        resources: Resources of the rollouts, or the id of a stored snapshot. By default the initial
-            resources if the store has not seen them yet, because the user edited them; else the
-            latest snapshot, which a training made of them, or none. Their models are reached
-            through the trainer's proxy; its model is added to resources without a model.
-        mode: Mode of the rollouts.
-        timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
-
-    Attributes:
-        outcome: An outcome per task; None until the run is over.
+    The snapshots that it stores never become the latest: an evaluation changes nothing for others.
     """
 
-    def __init__(
-        self,
-        *,
-        resources: NamedResources | str | None = None,
-        mode: RolloutMode = "test",
-        timeout: float | None = None,
-    ) -> None:
-        self._resources = resources
+    def __init__(self, mode: RolloutMode, attempts: int, timeout: float | None) -> None:
+        if attempts < 1:
+            raise InvalidArgumentError(f"a task needs at least one attempt, not {attempts}")
         self._mode: RolloutMode = mode
+        self._attempts = attempts
         self._timeout = timeout
-        self.outcome: BatchOutcome | None = None
 
-    @with_llm_proxy()
-    async def run(
-        self,
-        llm_proxy: LLMProxyLike | None,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Run every task once.
+    async def _roll_out(
+        self, tasks: Dataset[Any], snapshots: Sequence[str], name: str
+    ) -> list[BatchOutcome]:
+        """Run each task several times with each snapshot; return the outcomes by snapshot.
 
-        Raises:
-            ConfigError: There is no dataset.
+        Attempts follow one another, so that an interrupted pass has tried all tasks about equally
+        often. The order of the snapshots is random for each task, as a server may slow down.
         """
-        self.outcome = None
-        tasks = train_dataset if val_dataset is None else val_dataset
-        if tasks is None or not len(tasks):
-            raise ConfigError("an evaluation needs tasks", path="val_dataset")
-        store = self.get_store()
-        resources = await self._choose_resources(store, llm_proxy)
-        if not isinstance(resources, str) and self._resources is None:
-            name = f"{_EDITED}{generate_id(12)}"
-            resources = (await store.update_resources(name, resources)).resources_id
-        self.outcome = await run_batch(
-            store,
-            tasks,
-            resources=resources,
-            mode=self._mode,
+        chance = random.Random(name)
+        plan: list[tuple[int, EnqueueRolloutRequest]] = []
+        for _ in range(self._attempts):
+            for index in range(len(tasks)):
+                arms = list(enumerate(snapshots))
+                chance.shuffle(arms)
+                plan += [
+                    (
+                        arm,
+                        EnqueueRolloutRequest(
+                            input=tasks[index], mode=self._mode, resources_id=resources_id
+                        ),
+                    )
+                    for arm, resources_id in arms
+                ]
+        batch = await run_requests(
+            self.get_store(),
+            [request for _, request in plan],
             adapter=self.context.adapter,
             timeout=self._timeout,
             description="evaluation",
             run=self.get_run(),
+            name=name,
         )
+        outcomes: list[list[Any]] = [[] for _ in snapshots]
+        for (arm, _), outcome in zip(plan, batch, strict=True):
+            outcomes[arm].append(outcome)
+        return [
+            replace(batch, outcomes=found, resources_id=resources_id)
+            for found, resources_id in zip(outcomes, snapshots, strict=True)
+        ]
 
-    async def _choose_resources(
-        self, store: LightningStore, llm_proxy: LLMProxyLike | None
-    ) -> NamedResources | str:
-        chosen = self._resources
+    async def _store_resources(
+        self, chosen: NamedResources | str | None, llm_proxy: LLMProxyLike | None, name: str
+    ) -> str:
+        """Return the id of a snapshot with the chosen resources, reached through the proxy."""
+        store = self.get_store()
         if chosen is None:
             chosen = await self._by_default(store)
-        if not isinstance(chosen, str):
-            return add_llm(chosen, llm_proxy)
-        stored = await store.get_resources_by_id(chosen)
-        if stored is None:
-            return chosen
-        if llm_proxy is None:
-            await _check_endpoints(chosen, stored.resources)
-            return chosen
-        # The proxy of the run that stored the snapshot may have listened on another port.
-        ready = {name: _behind(llm_proxy, one) for name, one in stored.resources.items()}
-        ready = add_llm(ready, llm_proxy)
-        return chosen if ready == stored.resources else ready
+        if isinstance(chosen, str):
+            stored = await store.get_resources_by_id(chosen)
+            if stored is None:
+                raise ConfigError(f"the store has no resources {chosen!r}", path="resources")
+            # The proxy of the run that stored the snapshot may have listened on another port.
+            ready = await _through(llm_proxy, chosen, stored.resources)
+            if ready == stored.resources:
+                return chosen
+        else:
+            ready = add_llm(chosen, llm_proxy)
+        run = self.get_run()
+        unique = f"{_TRIED}{name}" if run.name else f"{_TRIED}{name}-{generate_id(8)}"
+        return await run.put_resources(unique, ready, latest=False)
 
     async def _by_default(self, store: LightningStore) -> NamedResources | str:
         """Return the initial resources if the user edited them, else the id of the latest snapshot.
@@ -122,14 +130,13 @@ class Evaluation(FastAlgorithm):
             offset, total = offset + _PAGE, page.total
             for snapshot in page:
                 held = snapshot.resources
-                if any(isinstance(one, Checkpoint) for one in held.values()):
-                    continue  # a run's own record, which agents never receive
+                marks = [one.state for one in held.values() if isinstance(one, Checkpoint)]
                 # With a proxy, a snapshot has its model, too.
                 same = all(held.get(name) == one for name, one in (initial or {}).items())
-                if snapshot.resources_id.startswith(_EDITED):
+                if any(_is_tried_by_evaluation(state) for state in marks):
                     if initial and same and newest is None:
                         return initial
-                else:
+                elif not marks:  # else a run's own record, or what a search has tried
                     newest = newest or snapshot.resources_id
                 seen = seen or same
         if newest is None or (initial and not seen):
@@ -139,7 +146,151 @@ class Evaluation(FastAlgorithm):
         return newest
 
 
-async def _check_endpoints(resources_id: str, resources: NamedResources) -> None:
+class Evaluation(_Pass):
+    """Measures an agent on the validation dataset, or else on the training dataset.
+
+    Args:
+        resources: Resources of the rollouts, or the id of a stored snapshot. By default the initial
+            resources if the store has not seen them yet, because the user edited them; else the
+            latest snapshot, which a training made of them, or none. Their models are reached
+            through the trainer's proxy; its model is added to resources without a model.
+        mode: Mode of the rollouts.
+        attempts: Rollouts of each task.
+        timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
+
+    Attributes:
+        outcome: An outcome per rollout; None until the run is over.
+    """
+
+    def __init__(
+        self,
+        *,
+        resources: NamedResources | str | None = None,
+        mode: RolloutMode = "test",
+        attempts: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(mode, attempts, timeout)
+        self._resources = resources
+        self.outcome: BatchOutcome | None = None
+
+    @with_llm_proxy()
+    async def run(
+        self,
+        llm_proxy: LLMProxyLike | None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run every task.
+
+        Raises:
+            ConfigError: There is no dataset, or the store does not have the resources.
+        """
+        self.outcome = None
+        tasks = _require(train_dataset if val_dataset is None else val_dataset)
+        snapshot = await self._store_resources(self._resources, llm_proxy, "resources")
+        (self.outcome,) = await self._roll_out(tasks, [snapshot], "eval")
+
+
+@dataclass(frozen=True)
+class ComparisonOutcome:
+    """Outcomes of the same tasks with two snapshots.
+
+    Attributes:
+        before: With the first snapshot.
+        after: With the second one.
+    """
+
+    before: BatchOutcome
+    after: BatchOutcome
+
+    def pairs(
+        self, *, reward_range: tuple[float, float] | None = None
+    ) -> dict[str, tuple[float, float]]:
+        """Return the mean rewards of each task, before and after, by the task's digest."""
+        return self.after.paired_with(self.before, reward_range=reward_range)
+
+    def gain(
+        self,
+        confidence: float = CONFIDENCE,
+        *,
+        reward_range: tuple[float, float] | None = None,
+    ) -> Gain:
+        """Return the gain, paired by task; see :meth:`BatchOutcome.gain_over`."""
+        return self.after.gain_over(self.before, confidence, reward_range=reward_range)
+
+
+class Comparison(_Pass):
+    """Measures two snapshots on the same tasks at the same time, so that a drift meets both alike.
+
+    Args:
+        before: Resources, or the id of a stored snapshot; None as for :class:`Evaluation`.
+        after: The same, to compare with.
+        mode: Mode of the rollouts.
+        attempts: Rollouts of each task with each snapshot.
+        timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
+
+    Attributes:
+        outcome: The outcomes; None until the run is over.
+    """
+
+    def __init__(
+        self,
+        before: NamedResources | str | None,
+        after: NamedResources | str | None,
+        *,
+        mode: RolloutMode = "test",
+        attempts: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(mode, attempts, timeout)
+        self._resources = {"before": before, "after": after}
+        self.outcome: ComparisonOutcome | None = None
+
+    @with_llm_proxy()
+    async def run(
+        self,
+        llm_proxy: LLMProxyLike | None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run every task with both.
+
+        Raises:
+            ConfigError: There is no dataset, or the store does not have the resources.
+        """
+        self.outcome = None
+        tasks = _require(train_dataset if val_dataset is None else val_dataset)
+        snapshots = [
+            await self._store_resources(chosen, llm_proxy, name)
+            for name, chosen in self._resources.items()
+        ]
+        self.outcome = ComparisonOutcome(*await self._roll_out(tasks, snapshots, "compare"))
+
+
+def _require(tasks: Dataset[Any] | None) -> Dataset[Any]:
+    if tasks is None or not len(tasks):
+        raise ConfigError("an evaluation needs tasks", path="val_dataset")
+    return tasks
+
+
+def _is_tried_by_evaluation(state: Any) -> bool:
+    """Return whether the mark of a snapshot that never was the latest is that of an evaluation."""
+    return isinstance(state, dict) and str(state.get("tried", "")).startswith(_TRIED)  # pyright: ignore
+
+
+async def _through(
+    llm_proxy: LLMProxyLike | None, resources_id: str, resources: Mapping[str, Resource]
+) -> NamedResources:
+    """Return stored resources whose models are reached through a proxy, if there is one."""
+    if llm_proxy is None:
+        await _check_endpoints(resources_id, resources)
+        return dict(resources)
+    ready = {name: _behind(llm_proxy, one) for name, one in resources.items()}
+    return add_llm(ready, llm_proxy)
+
+
+async def _check_endpoints(resources_id: str, resources: Mapping[str, Resource]) -> None:
     """Check that the proxies answer through which a stored snapshot calls its models.
 
     A proxy ends with its run. Agents would wait for it, with all the retries of their clients.

@@ -157,12 +157,14 @@ class Run:
         self.metrics.update(metrics or {})
         await self._write()
 
-    async def finish(self) -> None:
+    async def finish(self, *, has_result: bool = True) -> None:
         """Mark the run as finished: resuming it does nothing, unless it is asked for more.
 
-        The latest resources in the store are its result.
+        Args:
+            has_result: Whether the latest resources in the store are its result.
         """
-        latest = await self._store.get_latest_resources() if self.name else None
+        wanted = self.name and has_result
+        latest = await self._store.get_latest_resources() if wanted else None
         self.finished = True
         await self._write(None if latest is None else latest.resources_id)
         if self._lease is not None:
@@ -184,22 +186,33 @@ class Run:
         if self._lease is not None:
             await self._lease.check()
 
-    async def put_resources(self, name: str, resources: NamedResources) -> str:
-        """Store a snapshot of this run as the latest; do nothing if it is already the latest.
+    async def put_resources(
+        self, name: str, resources: NamedResources, *, latest: bool = True
+    ) -> str:
+        """Store a snapshot of this run; do nothing if it is there already.
 
         Args:
             name: Name of the snapshot, unique in the run.
             resources: Content of the snapshot.
+            latest: Whether it becomes the latest snapshot, which live agents receive. What a search
+                only tries does not: it gets a checkpoint, which agents do not receive.
 
         Returns:
             The snapshot's id.
         """
         await self._check_lease()
+        resources_id = f"{self.name}/{name}" if self.name else name
+        if not latest:
+            marked = {**resources, _KEY: Checkpoint(state={"run": self.name, "tried": name})}
+            stored = await self._store.get_resources_by_id(resources_id) if self.name else None
+            # One that became the latest as the result of the run stays so.
+            if stored is None or stored.resources not in (marked, resources):
+                await self._store.update_resources(resources_id, marked)
+            return resources_id
         if not self.name:
             return (await self._store.add_resources(resources)).resources_id
-        resources_id = f"{self.name}/{name}"
-        latest = await self._store.get_latest_resources()
-        if latest is None or (latest.resources_id, latest.resources) != (resources_id, resources):
+        newest = await self._store.get_latest_resources()
+        if newest is None or (newest.resources_id, newest.resources) != (resources_id, resources):
             await self._store.update_resources(resources_id, resources)
         return resources_id
 

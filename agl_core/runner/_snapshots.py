@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from agl_core.types import Checkpoint
 from agl_core.types._copying import copy_resources
 
 if TYPE_CHECKING:
@@ -39,7 +40,16 @@ class Snapshots:
             read = self._reads[resources_id] = asyncio.create_task(self._read(resources_id))
         # Shielded: others wait for the same read when one attempt is cancelled.
         update = await asyncio.shield(read)
-        return None if update is None else copy_resources(update.resources)
+        if update is None:
+            return None
+        # A candidate of a search is marked by a checkpoint, which is nothing for agents.
+        return copy_resources(
+            {
+                name: resource
+                for name, resource in update.resources.items()
+                if not isinstance(resource, Checkpoint)
+            }
+        )
 
     async def _read(self, resources_id: str | None) -> ResourcesUpdate | None:
         if resources_id is None:

@@ -391,7 +391,7 @@ class LightningStore(ABC):
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         """Store a new snapshot under a new id, version 1.
 
-        It becomes the latest, unless it holds only checkpoints
+        It becomes the latest, unless it holds a checkpoint
         (:func:`agl_core.types.becomes_latest`).
         """
 
@@ -403,6 +403,26 @@ class LightningStore(ABC):
 
         In both cases it becomes the latest, as in :meth:`add_resources`.
         """
+
+    async def swap_resources(
+        self, resources_id: str, resources: NamedResources, *, version: int
+    ) -> ResourcesUpdate | None:
+        """Replace a snapshot if nobody has replaced it since it was read.
+
+        The comparison and the write are one atomic step, for all processes that share the store.
+
+        Args:
+            resources_id: Id of the snapshot.
+            resources: New content.
+            version: Version that was read; 0 if there was none.
+
+        Returns:
+            The new snapshot; None if the stored version is another one, and nothing was written.
+
+        Raises:
+            NotImplementedError: The store does not have the capability ``compare_and_set``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot compare and set")
 
     # -- spans -----------------------------------------------------------------------------------
 

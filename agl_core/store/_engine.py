@@ -96,6 +96,10 @@ _LONGEST_SLICE: Final = 10.0
 may be lost."""
 
 
+class _OtherVersionError(Exception):
+    """A snapshot was replaced since it was read."""
+
+
 class EngineStore(BatchingStore):
     """A store on a storage backend; a subclass only adds a constructor that creates the backend.
 
@@ -127,7 +131,7 @@ class EngineStore(BatchingStore):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        return {**self._backend.capabilities, "events": True}
+        return {**self._backend.capabilities, "events": True, "compare_and_set": True}
 
     async def statistics(self) -> LightningStoreStatistics:
         return {
@@ -313,12 +317,29 @@ class EngineStore(BatchingStore):
         await self._watchdog.scan()
         return await self._put_resources(resources_id, checked, current_request_key.get())
 
+    async def swap_resources(
+        self, resources_id: str, resources: NamedResources, *, version: int
+    ) -> ResourcesUpdate | None:
+        checked = checked_resources(resources)
+        try:
+            return await self._put_resources(
+                resources_id, checked, current_request_key.get(), version
+            )
+        except _OtherVersionError:
+            return None
+
     async def _put_resources(
-        self, resources_id: str, resources: NamedResources, key: str | None
+        self,
+        resources_id: str,
+        resources: NamedResources,
+        key: str | None,
+        expected: int | None = None,
     ) -> ResourcesUpdate:
         now = time.time()
 
         def decide(known: ResourcesUpdate | None) -> ResourcesUpdate:
+            if expected is not None and expected != (0 if known is None else known.version):
+                raise _OtherVersionError
             return construct(
                 ResourcesUpdate,
                 {

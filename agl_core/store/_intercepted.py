@@ -153,6 +153,7 @@ class InterceptedStore(LightningStore):
     query_encoded_spans = _forwarded(LightningStore.query_encoded_spans)
     add_resources = _forwarded(LightningStore.add_resources)
     update_resources = _forwarded(LightningStore.update_resources)
+    swap_resources = _forwarded(LightningStore.swap_resources)
     add_span = _forwarded(LightningStore.add_span)
     add_many_spans = _forwarded(LightningStore.add_many_spans)
     add_encoded_spans = _forwarded(LightningStore.add_encoded_spans)

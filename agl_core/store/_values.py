@@ -49,6 +49,8 @@ class LightningStoreCapabilities(TypedDict, total=False):
     """Data survives the process once the call that wrote it has returned."""
     events: bool
     """:meth:`LightningStore.events` works."""
+    compare_and_set: bool
+    """:meth:`LightningStore.swap_resources` works."""
 
 
 class LightningStoreStatistics(TypedDict, total=False):

@@ -115,7 +115,7 @@ class AlgorithmSide:
                     await _run_sync(partial(algorithm.run, **datasets))
             except ExceptionGroup as group:  # of a task group in the algorithm
                 raise _first_failure(group) from None
-        await run.finish()
+        await run.finish(has_result=self.about.get("mode") != "eval")
 
 
 def _first_failure(group: ExceptionGroup[Any]) -> Exception:

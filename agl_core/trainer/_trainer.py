@@ -24,6 +24,8 @@ from agl_core.algorithm import (
     Algorithm,
     Baseline,
     BatchOutcome,
+    Comparison,
+    ComparisonOutcome,
     Evaluation,
     FastAlgorithm,
     RewardRange,
@@ -250,31 +252,70 @@ class Trainer:
         dataset: Dataset[Any],
         *,
         resources: NamedResources | str | None = None,
+        attempts: int = 1,
         timeout: float | None = None,
+        run: str = "",
     ) -> BatchOutcome:
-        """Run the agent over a dataset once, updating nothing.
+        """Run the agent over a dataset, updating nothing.
 
         Args:
             agent: The agent to measure; see :meth:`fit`.
             dataset: The tasks; each becomes a rollout of mode ``test``.
             resources: The resources to run with, or the id of a stored snapshot; by default the
                 latest in the store, else the initial resources.
+            attempts: Rollouts of each task.
             timeout: Longest time for the whole dataset, in seconds; the rest is cancelled.
+            run: Name of the evaluation, under which an interrupted one is resumed.
 
         Returns:
-            An outcome per task; its ``score()`` is the mean reward with its interval.
+            An outcome per rollout; its ``score()`` is the mean reward with its interval.
 
         Raises:
             KeyboardInterrupt: Ctrl+C ended the evaluation without a result.
             RunFailedError: Rollouts failed and none succeeded; it has the ``outcome``.
         """
-        evaluation = Evaluation(resources=resources, timeout=timeout)
+        evaluation = Evaluation(resources=resources, attempts=attempts, timeout=timeout)
         with outside_loop():
-            self._execute("eval", agent, evaluation, None, dataset)
+            self._execute("eval", agent, evaluation, None, dataset, run)
             if evaluation.outcome is None:
                 raise KeyboardInterrupt
             asyncio.run(check_outcome(self.store, evaluation.outcome))
         return evaluation.outcome
+
+    def compare(
+        self,
+        agent: LitAgent[Any] | str,
+        dataset: Dataset[Any],
+        *,
+        before: NamedResources | str | None,
+        after: NamedResources | str | None,
+        attempts: int = 1,
+        timeout: float | None = None,
+        run: str = "",
+    ) -> ComparisonOutcome:
+        """Run the agent over a dataset with two sets of resources at once, updating nothing.
+
+        Args:
+            agent: The agent to measure; see :meth:`fit`.
+            dataset: The tasks, which nothing was chosen on; each becomes rollouts of mode ``test``.
+            before: Resources, or the id of a stored snapshot; None as in :meth:`evaluate`.
+            after: The resources to compare with them.
+            attempts: Rollouts of each task with each.
+            timeout: Longest time for the whole dataset, in seconds; the rest is cancelled.
+            run: Name of the comparison, under which an interrupted one is resumed.
+
+        Returns:
+            The outcomes; their ``gain()`` is paired by task.
+
+        Raises:
+            KeyboardInterrupt: Ctrl+C ended the comparison without a result.
+        """
+        comparison = Comparison(before, after, attempts=attempts, timeout=timeout)
+        with outside_loop():
+            self._execute("eval", agent, comparison, None, dataset, run)
+        if comparison.outcome is None:
+            raise KeyboardInterrupt
+        return comparison.outcome
 
     def _execute(
         self,
@@ -283,6 +324,7 @@ class Trainer:
         algorithm: Algorithm | None,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
+        run: str = "",
     ) -> None:
         if isinstance(agent, str) and (environment := load_environment(agent)):
             agent = environment.agent
@@ -306,7 +348,7 @@ class Trainer:
             initial_resources=self.initial_resources,
             train_dataset=check_dataset("train_dataset", train_dataset),
             val_dataset=check_dataset("val_dataset", val_dataset),
-            run="" if mode == "eval" else self.run,
+            run=run if mode == "eval" else self.run,
             trackers=self.trackers,
             reward_range=self.reward_range
             or RewardRange.of(agent.reward_range, path="agent.reward_range"),

@@ -253,8 +253,11 @@ NamedResources = dict[str, ResourceUnion]
 
 
 def becomes_latest(resources: NamedResources) -> bool:
-    """Return whether a stored snapshot becomes the latest; one with only checkpoints does not."""
-    return not resources or any(not isinstance(it, Checkpoint) for it in resources.values())
+    """Return whether a stored snapshot becomes the latest; one with a checkpoint does not.
+
+    So the state of a run, and what a search tries out, reaches nobody who asks for the latest.
+    """
+    return not any(isinstance(resource, Checkpoint) for resource in resources.values())
 
 
 class ResourcesUpdate(BaseModel):

@@ -159,9 +159,8 @@ class Demo:
         held_out = tasks.test
         say("the seed prompt and the winner on the held-out tasks")
         seed = {**seed_resources(), "llm": proxy.as_resource()}
-        before = trainer.evaluate(book_room, held_out, resources=seed)
         winner = {**latest.resources, "llm": proxy.as_resource()}
-        after = trainer.evaluate(book_room, held_out, resources=winner)
+        tested = trainer.compare(book_room, held_out, before=seed, after=winner)
         return Result(
             model=model_name(),
             simulated=is_simulated(),
@@ -169,10 +168,11 @@ class Demo:
             store=str(self._options.store),
             history=state.history,
             winner=state.candidate(state.best),
+            excess=state.excess(),
             resources_id=latest.resources_id,
-            seed_score=before.score(),
-            winner_score=after.score(),
-            gain=after.gain_over(before),
+            seed_score=tested.before.score(),
+            winner_score=tested.after.score(),
+            gain=tested.gain(),
             rollouts=state.spent.rollouts,
             calls=state.spent.calls,
             seconds=time.monotonic() - started,

@@ -128,7 +128,7 @@ def print_table(name: str, measured: list[Measurement]) -> None:
     console = Console(highlight=False)
     mark = "SIMULATED " if is_simulated() else ""
     table = Table(title=f"{name.upper()} on held-out tasks, {mark}model {model_name()}")
-    for heading in ("seed", "rollouts", "calls", "validation", "held-out", "gain"):
+    for heading in ("seed", "rollouts", "calls", "validation", "held-out", "gain", "95 %"):
         table.add_column(heading, justify="right")
     for one in measured:
         table.add_row(
@@ -137,7 +137,8 @@ def print_table(name: str, measured: list[Measurement]) -> None:
             str(one.calls),
             f"{one.val_before:.3f} to {one.val_after:.3f}",
             f"{one.before:.3f} to {one.after:.3f}",
-            str(one.gain),
+            f"{one.gain.mean:+.3f}",
+            f"{one.gain.low:.2f} to {one.gain.high:.2f}",
         )
     console.print(table)
     worse = sum(one.val_after < one.val_before for one in measured)

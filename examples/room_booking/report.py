@@ -34,6 +34,7 @@ class Result:
         store: File of the store.
         history: Every prompt proposed, in order; most were measured on the validation tasks.
         winner: The chosen prompt.
+        excess: By how much its validation score is too high, about.
         resources_id: Id of the winner's resources in the store.
         seed_score: Score of the seed prompt on the held-out tasks.
         winner_score: Score of the winner on the same tasks.
@@ -49,6 +50,7 @@ class Result:
     store: str
     history: Sequence[Candidate]
     winner: Candidate
+    excess: float
     resources_id: str
     seed_score: Estimate
     winner_score: Estimate
@@ -80,13 +82,16 @@ def print_result(result: Result) -> None:
     console = Console(highlight=False)
     mark = "SIMULATED " if result.simulated else ""
 
-    prompts = Table(title="Prompts measured on the validation tasks, best first", expand=True)
+    texts = {candidate.version: candidate.prompt for candidate in result.history}
+    measured = [(one, score) for one in result.history if (score := one.score())]
+    tasks = result.winner.score().n
+    whole = [pair for pair in measured if pair[1].n == tasks]
+    title = f"Prompts measured on all {tasks} validation tasks, best first"
+    prompts = Table(title=title, expand=True)
     for heading, width in _HEADINGS.items():
         prompts.add_column(heading, min_width=width, no_wrap=True)
     prompts.add_column("added to the parent", ratio=1, overflow="ellipsis", no_wrap=True)
-    texts = {candidate.version: candidate.prompt for candidate in result.history}
-    measured = [(one, score) for one in result.history if (score := one.score())]
-    for candidate, score in sorted(measured, key=lambda pair: -pair[1].mean)[:_SHOWN]:
+    for candidate, score in sorted(whole, key=lambda pair: -pair[1].mean)[:_SHOWN]:
         parent = candidate.parent
         prompts.add_row(
             candidate.version,
@@ -96,8 +101,14 @@ def print_result(result: Result) -> None:
             style="bold" if candidate is result.winner else None,
         )
     console.print(prompts)
-    more, rejected = len(measured) - _SHOWN, len(result.history) - len(measured)
-    console.print(f"... and {max(0, more)} more; {rejected} were rejected without a measurement")
+    part, rejected = len(measured) - len(whole), len(result.history) - len(measured)
+    console.print(
+        f"{part} more were measured on a part of the tasks, {rejected} rejected before that"
+    )
+    console.print(
+        f"The winner's score is too high by about {result.excess:.2f}: it is the best of "
+        f"{len(measured)} on these tasks."
+    )
 
     console.print(f"\nThe winner, in {result.store} as {result.resources_id}:", style="bold")
     console.print(result.winner.prompt + "\n", markup=False, soft_wrap=True)

@@ -445,6 +445,8 @@ def test_evaluate() -> None:
     assert {o.rollout.mode for o in outcome} == {"test"}
     better = PromptTemplate(template="{task}???", engine="f-string")
     assert run.evaluate(parrot, ["a"], resources={"prompt": better}).rewards() == [4.0]
+    assert run.evaluate(parrot, ["a"]).rewards() == [2.0]  # an evaluation changes nothing
+    asyncio.run(run.store.add_resources({"prompt": better}))
     assert run.evaluate(parrot, ["a"]).rewards() == [4.0]  # the latest in the store
     with pytest.raises(ConfigError, match="needs tasks"):
         run.evaluate(parrot, [])

@@ -155,6 +155,7 @@ class APO(Algorithm, Generic[T]):
                     send_seed=config.seed is not None,
                     what_if=what_if,
                 )
+                reporter = Reporter(progress, self.report_step, "apo")
                 search = BeamSearch(
                     config,
                     state,
@@ -167,12 +168,13 @@ class APO(Algorithm, Generic[T]):
                     prompt_name=key,
                     proposer=proposer,
                     budget=budget,
-                    reporter=Reporter(progress, self.report_step, "apo"),
+                    reporter=reporter,
                 )
                 if not state.curve:  # otherwise an earlier process did
                     await model.check_key(config.gradient_model)
                 try:
                     await search.run()
+                    reporter.ended(state)
                 finally:  # a stopped run keeps its best prompt, too
                     await snapshots.write_back(state.best)
                     if config.output_dir is not None:

@@ -218,6 +218,7 @@ class GEPA(Algorithm, Generic[T]):
                 try:
                     if evolution.may_begin():
                         await bridge.run(engine)
+                        recorder.reporter.ended(state)
                 finally:  # a stopped run keeps its best prompts, too
                     await snapshots.write_back(state.best)
                     if config.output_dir is not None:

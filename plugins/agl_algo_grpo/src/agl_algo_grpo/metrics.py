@@ -20,6 +20,7 @@ COLUMNS: Final[tuple[str, ...]] = (
     "val_reward_low",
     "val_reward_high",
     "val_reward_tasks",
+    "val_rank",
     "logprob_delta",
     "loss",
     "kl",
@@ -53,7 +54,8 @@ COLUMNS: Final[tuple[str, ...]] = (
 """Columns of ``metrics.csv``. Seconds are wall clock: ``rollout_seconds`` is the time of a step's
 rollouts, ``wait_seconds`` the time that training waited for them. ``tokens`` are those of the rows,
 prompts included; ``sampled_tokens`` those that models sampled in the step, in dropped rollouts and
-forks too. ``dropped`` lists the reasons in words."""
+forks too. ``val_rank`` is the mean that chooses the best model: a failure counts less than every
+finished rollout in it. ``dropped`` lists the reasons in words."""
 
 
 class Metrics:
@@ -94,7 +96,8 @@ class Metrics:
 
     def column(self, name: str) -> list[tuple[int, float]]:
         """Return (step, value) of each step that has a value."""
-        return [(int(row["step"]), float(row[name])) for row in self.steps if row[name] != ""]
+        known = (row for row in self.steps if row.get(name, "") != "")
+        return [(int(row["step"]), float(row[name])) for row in known]
 
     def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,22 +8,36 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from agl_adapter_trajectory import TraceToTrajectory
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.forks import Forks
 from agl_algo_grpo.samples import Decision, Step, decide, reward_of, version_of
 from agl_algo_grpo.serving import Serving
-from agl_core.algorithm import BatchOutcome, Run, run_batch, run_requests
+from agl_core.algorithm import BatchOutcome, RewardScale, Run, run_batch, run_requests
 from agl_core.statistics import Estimate
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutConfig, RolloutMode
 
-__all__ = ["Rollouts"]
+__all__ = ["Rollouts", "Validation"]
 
 Decisions = Mapping[str, Decision]
 """Decisions on one rollout, by the policy's name."""
+
+
+class Validation(NamedTuple):
+    """How a policy does on the validation tasks.
+
+    Attributes:
+        score: The mean reward over the tasks; a failure counts the lowest possible reward.
+        rank: The mean that chooses the best model; a failure counts less than every finished
+            rollout (:class:`~agl_core.algorithm.RewardScale`).
+    """
+
+    score: Estimate
+    rank: float
 
 
 class Rollouts:
@@ -55,6 +69,7 @@ class Rollouts:
         self._train = train
         self._config = config
         self._run = run
+        self._val_scales: dict[str, RewardScale] = {}
         self._forks = Forks(store, config) if config.credit.type == "forked" else None
 
     async def collect(self, step: int, tasks: Sequence[Any]) -> dict[str, Step]:
@@ -184,18 +199,21 @@ class Rollouts:
             name=name,
         )
 
-    async def validate(self, step: int, tasks: Dataset[Any]) -> dict[str, Estimate]:
+    async def validate(self, step: int, tasks: Dataset[Any]) -> dict[str, Validation]:
         """Run a rollout for each validation task after ``step`` steps.
 
         Returns:
-            The mean reward over the tasks by the policy's name; a failure counts as the lowest
-            possible reward.
+            By the policy's name.
         """
         batch = await self._batch(f"val-{step}", tasks, "val")
-        return {
-            name: _of_policy(batch, learner.config.reward).score()
-            for name, learner in self._serving.learners.items()
-        }
+        found: dict[str, Validation] = {}
+        for name, learner in self._serving.learners.items():
+            own = _of_policy(batch, learner.config.reward)
+            earned = [outcome.earned for outcome in own]
+            scale = self._val_scales.setdefault(name, RewardScale(self._run.reward_range))
+            scale.learn(earned)
+            found[name] = Validation(own.score(), fmean(scale.counted(earned)))
+        return found
 
 
 def _of_policy(batch: BatchOutcome, reward: str | None) -> BatchOutcome:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["TrainingRun", "steps_of", "to_rows"]
 
 logger = logging.getLogger(__name__)
+
+BEST: Final = "best"
+"""Folder of the model with the highest validation score, if the last one is not it."""
+_STEP: Final = "agl_step.txt"
+"""File in it with the number of the step that made it."""
 
 
 class TrainingRun:
@@ -97,6 +102,7 @@ class TrainingRun:
                 async with serving.guarded(), aclosing(steps) as finished:
                     async for rows in finished:
                         for name, row in rows.items():
+                            await self._keep_best(name, row, metrics[name])
                             metrics[name].add(row)
                         step = next(iter(rows.values()))["step"]
                         texts = [
@@ -116,6 +122,9 @@ class TrainingRun:
             curves = {curve: metrics[name].column(key) for curve, key in columns.items()}
             draw_curve(folder / "curve.png", curves)
             logger.info("the trained model is in %s", folder / "model")
+            told = describe_best(metrics[name], folder, config.steps)
+            if told:
+                logger.info("%s%s", self._label(name), told)
 
     def _figures(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
         """Return the finite figures of a step; several policies' begin with the policy's name."""
@@ -173,8 +182,9 @@ class TrainingRun:
                     await asyncio.wait(collections)
                 seconds = await self._publish(serving, done)
                 if self._val is not None and self._is_validated(done):
-                    for name, score in (await rollouts.validate(done, self._val)).items():
-                        rows[name] |= score.figures("val_reward")
+                    for name, found in (await rollouts.validate(done, self._val)).items():
+                        rows[name] |= found.score.figures("val_reward")
+                        rows[name]["val_rank"] = found.rank
                 collect(depth)
                 common = {
                     "publish_seconds": seconds,
@@ -326,6 +336,21 @@ class TrainingRun:
                     await anyio.to_thread.run_sync(shutil.rmtree, old)
         return seconds
 
+    async def _keep_best(self, name: str, row: Mapping[str, Any], metrics: Metrics) -> None:
+        """Export the model if it is the best on the validation tasks so far, and not the last."""
+        rank, done = row.get("val_rank"), row["step"] + 1
+        if rank is None or done == self._config.steps:
+            return
+        if rank <= max((value for _, value in metrics.column("val_rank")), default=-math.inf):
+            return
+        best = self._folders[name] / BEST
+        part = best.with_name(f"{BEST}.part")
+        await anyio.to_thread.run_sync(self._policies[name].export, part)
+        (part / _STEP).write_text(str(row["step"]))
+        if best.exists():
+            await anyio.to_thread.run_sync(shutil.rmtree, best)
+        await anyio.to_thread.run_sync(part.rename, best)
+
     async def _checkpoint(self, done: int, figures: Mapping[str, float]) -> None:
         """Write checkpoints if they are due, and the models after the last step."""
         config = self._config
@@ -353,6 +378,35 @@ def steps_of(state: Any) -> int:
     """Return the number of steps after which the state of a run was saved."""
     folders = (state or {}).values()
     return min((int(Path(it).name.rpartition("-")[2]) for it in folders), default=0)
+
+
+def describe_best(metrics: Metrics, folder: Path, steps: int) -> str:
+    """Return which model was the best on the validation tasks, and what that proves.
+
+    Args:
+        metrics: Metrics of all steps.
+        folder: Folder of the policy.
+        steps: Number of steps.
+
+    Returns:
+        An empty text if there were fewer than two validations.
+    """
+    validated = metrics.column("val_reward")
+    if len(validated) < 2:
+        return ""
+    ranks = dict(metrics.column("val_rank"))
+    step, score = max(validated, key=lambda point: ranks.get(point[0], point[1]))
+    told = f"validation chose among {len(validated)} models, so its best score is too high"
+    if step + 1 == steps:
+        return f"{told}; the last model is the best: {score:.3f}"
+    mark = folder / BEST / _STEP
+    # A run that was killed and resumed may have kept a model of a step that it then repeated.
+    kept = mark.is_file() and mark.read_text() == str(step)
+    where = f" is in {folder / BEST}" if kept else " is not kept"
+    return (
+        f"{told}; the best, {score:.3f} at step {step},{where}, and the last scores "
+        f"{validated[-1][1]:.3f}: measure both on tasks that the run did not use"
+    )
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, float]:

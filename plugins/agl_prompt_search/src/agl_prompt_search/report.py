@@ -20,7 +20,7 @@ __all__ = ["Reporter", "write_files"]
 
 logger = logging.getLogger(__name__)
 
-_HEADINGS = ("version", "parent", "score", "95 % interval", "n", "result")
+_HEADINGS = ("version", "parent", "score", "95 % interval", "result")
 
 
 class Reporter:
@@ -75,6 +75,20 @@ class Reporter:
         """Report that the search ends before its last round."""
         self._tell(f"stopping: {reason}")
 
+    def ended(self, state: SearchState[Any]) -> None:
+        """Report the result of the search, and what its score does not prove."""
+        score = state.candidate(state.best).score()
+        measured = sum(bool(one.rewards) for one in state.history)
+        if score is None or measured < 2:
+            return
+        excess = state.excess()
+        self._tell(
+            f"validation chose {state.best} among {measured} prompts on {score.n} tasks: its score "
+            f"of {score.mean:.3f} is too high by about {excess:.2f}; only tasks that the search "
+            "did not use show the gain (test_dataset)"
+        )
+        self._report_step(state.rounds, {"val/reward_excess": excess})
+
     def _tell(self, line: str) -> None:
         # rich's live display replaces sys.stderr, so the line appears above the progress bars.
         if self._terminal:
@@ -117,25 +131,35 @@ def _score(score: Estimate | None) -> str:
 def _print_table(state: SearchState[Any]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"round {state.rounds}", title_justify="left")
+    proposed = (one.version for one in state.proposed_in(state.rounds))
+    shown = list(map(state.candidate, dict.fromkeys([*state.survivors, *proposed])))
+    # Scores on different tasks must not stand side by side.
+    rows = _shared_rows(shown)
+    table = Table(
+        title=f"round {state.rounds}, scores on the same {len(rows)} validation tasks",
+        title_justify="left",
+    )
     for heading in _HEADINGS:
         table.add_column(heading)
-    proposed = (one.version for one in state.proposed_in(state.rounds))
-    shown = dict.fromkeys([*state.survivors, *proposed])
-    for one in map(state.candidate, shown):
+    for one in shown:
         fate = one.rejected or ("kept" if one.version in state.survivors else "dropped")
         style = "bold" if one.version == state.best else "dim" if fate != "kept" else None
-        score = one.score()
+        score = one.score(rows)
         table.add_row(
             one.version,
             one.parent or "",
             f"{score.mean:.3f}" if score else "",
             f"{score.low:.3f} to {score.high:.3f}" if score else "",
-            str(score.n) if score else "",
             fate,
             style=style,
         )
     error_console().print(table, highlight=False)
+
+
+def _shared_rows(candidates: Sequence[Candidate]) -> list[int]:
+    """Return the validation rows that all measured candidates were measured on."""
+    measured = [set(one.rewards) for one in candidates if one.rewards]
+    return sorted(set.intersection(*measured)) if measured else []
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -43,6 +43,9 @@ _ALIKE: Final = 3  # prompts with equal rewards that are more than a coincidence
 class Snapshots:
     """The resources of each candidate, stored once, on first use.
 
+    A candidate never is the latest snapshot: others that share the store, such as agents that serve
+    requests, receive the latest one. The best candidate becomes it at the end of the search.
+
     Args:
         store: Store of the resources.
         run: Run that they belong to; a named run prefixes their ids with its name.
@@ -68,12 +71,9 @@ class Snapshots:
         """Return the id of a candidate's resources."""
         async with self._lock:
             if version not in self._ids:
-                resources = self.resources_of(version)
-                if self._run.name:
-                    self._ids[version] = await self._run.put_resources(version, resources)
-                else:
-                    stored = await self._store.update_resources(version, resources)
-                    self._ids[version] = stored.resources_id
+                self._ids[version] = await self._run.put_resources(
+                    version, self.resources_of(version), latest=False
+                )
             return self._ids[version]
 
     async def write_back(self, version: str) -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from agl_core.algorithm import BatchOutcome, RewardScale
 from agl_core.statistics import Estimate, estimate_mean
 from agl_prompt_search.budget import Spending
+from agl_prompt_search.selection import selection_excess
 
 __all__ = ["Candidate", "CurvePoint", "SearchState"]
 
@@ -97,13 +98,19 @@ class Candidate(BaseModel):
         Returns:
             None if it was measured on none of them.
         """
+        rewards = self.shown(rows)
+        return estimate_mean(list(rewards.values()), reward_range=self._ends) if rewards else None
+
+    def shown(self, rows: Iterable[int] | None = None) -> dict[int, float]:
+        """Return its rewards as people read them: a failure counts the lowest possible reward."""
         rewards = self._on(rows)
-        if not rewards:
-            return None
+        return rewards | dict.fromkeys(rewards.keys() & set(self.failed), self._ends[0])
+
+    @property
+    def _ends(self) -> tuple[float, float]:
         scale = self._scale or RewardScale()
         scale.learn(self.earned)
-        rewards.update(dict.fromkeys(rewards.keys() & set(self.failed), scale.ends[0]))
-        return estimate_mean(list(rewards.values()), reward_range=scale.ends)
+        return scale.ends
 
     def _on(self, rows: Iterable[int] | None) -> dict[int, float]:
         wanted = self.rewards if rows is None else rows
@@ -248,6 +255,16 @@ class SearchState(BaseModel, Generic[C]):
         """Count the rollouts of a batch; a batch that a resumed run reads again counts once."""
         self.batches[name] = rollouts
         self.spent.rollouts = sum(self.batches.values())
+
+    def excess(self) -> float:
+        """Estimate by how much the best candidate's validation score is too high, as it was chosen.
+
+        See :func:`~agl_prompt_search.selection.selection_excess`.
+        """
+        return selection_excess(
+            [one.shown() for one in self.history if one.rewards],
+            len(self.candidate(self.best).rewards),
+        )
 
     def add_curve_point(self) -> None:
         """Append the current best score and spending to the curve."""

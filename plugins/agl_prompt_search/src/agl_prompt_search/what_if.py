@@ -158,7 +158,9 @@ class WhatIf:
         # A model without a seed may ask something else in a resumed run.
         digest = hashlib.sha256(question[0].encode()).hexdigest()[:8]
         name = f"{subject.name}-what-if-{number}-{digest}"
-        tried = await self._run.put_resources(name, {**resources, subject.prompt: changed})
+        tried = await self._run.put_resources(
+            name, {**resources, subject.prompt: changed}, latest=False
+        )
         requests = [
             request
             for resources_id in (recording.rollout.resources_id, tried)

@@ -6,6 +6,7 @@
     # agent = { type = "gymnasium:FrozenLake-v1", tasks = 100 }   # its tasks are the datasets
     train_dataset = "train.jsonl"       # see agl_train.datasets
     val_dataset = "val.jsonl"
+    test_dataset = "test.jsonl"         # which the search never sees: its result is measured on it
     algorithm = "apo"                   # a name, or a table with a type and its options
     store = { type = "sqlite", path = "runs.db" }   # see agl_core.store.default_store
 
@@ -126,6 +127,7 @@ class TrainFile(_Table):
     agent: AgentSpec
     train_dataset: DatasetSpec | None = None
     val_dataset: DatasetSpec | None = None
+    test_dataset: DatasetSpec | None = None
     trainer: TrainerTable = Field(default_factory=TrainerTable)
     algorithm: Spec | None = None
     store: Spec | None = None
@@ -181,6 +183,7 @@ class TrainPlan:
         agent: The agent.
         train_dataset: Tasks to learn from, if any.
         val_dataset: Tasks to measure on, if any.
+        test_dataset: Tasks to test the result of the run on, if any.
         resources: Resources that the algorithm starts from; None uses those in the store.
         hooks: Callbacks around each rollout.
         interceptors: Code around the calls of the run's store.
@@ -199,6 +202,7 @@ class TrainPlan:
         self.resources: dict[str, Resource] | None = None if content.resources is None else {}
         self.train_dataset: Dataset[Any] | None = None
         self.val_dataset: Dataset[Any] | None = None
+        self.test_dataset: Dataset[Any] | None = None
         self.hooks: list[Hook] = []
         self.interceptors: list[Interceptor] = []
         self._components: dict[str, Any] = {}
@@ -220,7 +224,7 @@ class TrainPlan:
                 self.agent = environment.agent
                 self.train_dataset = environment.train_dataset
                 self.val_dataset = environment.val_dataset
-        for key in ("train_dataset", "val_dataset"):
+        for key in ("train_dataset", "val_dataset", "test_dataset"):
             spec = getattr(content, key)
             with found.collected():
                 if spec is not None:
@@ -303,7 +307,7 @@ class TrainPlan:
         named.setdefault("strategy", default_strategy().name)
         sizes = {
             name: f"{len(dataset)} tasks"
-            for name in ("train_dataset", "val_dataset")
+            for name in ("train_dataset", "val_dataset", "test_dataset")
             if (dataset := getattr(self, name)) is not None
         }
         return {"agent": _type_name(self.content.agent), **sizes, **named}

@@ -6,7 +6,7 @@ import asyncio
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +19,7 @@ from agl_core.errors import ConfigError, RunFailedError
 from agl_core.types import ProxyLLM
 from agl_train.curves import curve
 from agl_train.failures import Failures, failed_rollouts, retried_attempts
+from agl_train.held_out import HeldOut, check_held_out, measure_held_out
 from agl_train.runs import (
     INTERRUPTED,
     RunRecord,
@@ -77,10 +78,13 @@ def train(
             record.parts = plan.describe()
             if plan.content.algorithm is None:
                 raise ConfigError(NO_ALGORITHM, path="algorithm")
+            check_held_out(plan)
             set_up_logging(plan)
             trainer = plan.build_trainer()
         say_store(trainer, plan, as_json)
-        counts, latest, failures, retried = _fit(trainer, plan, record, overrides, name, resume)
+        counts, latest, failures, retried, tested = _fit(
+            trainer, plan, record, overrides, name, resume
+        )
     status = "failed" if failures.verdict else "succeeded"
     if trainer.interrupted:
         status = "interrupted"
@@ -93,12 +97,15 @@ def train(
                 "failures": failures.as_json(),
                 "retried": retried,
                 "best_resources": _public(latest) if latest else None,
+                "test": tested and tested.as_json(),
             }
         )
     else:
         _print_run(record, status, failures, retried, latest)
+        if plan.test_dataset is not None and status == "succeeded":
+            _print_test(plan.test_dataset, tested)
         if plan.store_name != "memory":
-            _print_next(record, status, overrides, trainer, latest)
+            _print_next(record, status, overrides, trainer, latest, tested)
     failures.tell()
     if status == "failed":
         raise click.ClickException(failures.verdict)
@@ -112,8 +119,8 @@ def _fit(
     overrides: Sequence[str],
     name: str | None,
     resume: bool,
-) -> tuple[dict[str, int], ResourcesUpdate | None, Failures, dict[str, int]]:
-    """Train; return rollouts by final status, the best resources, failures, and retries."""
+) -> tuple[dict[str, int], ResourcesUpdate | None, Failures, dict[str, int], HeldOut | None]:
+    """Train; return rollouts by final status, best resources, failures, retries, and the test."""
     from agl_core.algorithm import stored_runs
 
     store = trainer.store
@@ -154,7 +161,13 @@ def _fit(
             after, latest = asyncio.run(look())
             # A durable store also holds the rollouts of earlier runs: subtract them.
             counts = {key: after[key] - before[key] for key in after}
-        return counts, latest, *asyncio.run(look_at_failures(counts))
+        failures, retried = asyncio.run(look_at_failures(counts))
+        tested = None
+        has_result = latest is not None and not trainer.interrupted and not failures.verdict
+        if plan.test_dataset is not None and latest is not None and has_result:
+            with stopped_by_signals():
+                tested = measure_held_out(trainer, plan, earlier, latest)
+        return counts, latest, failures, retried, tested
     finally:
         asyncio.run(store.close())
 
@@ -239,6 +252,14 @@ def _print_run(
     print_table(["", ""], rows)
 
 
+def _print_test(tasks: Sized, tested: HeldOut | None) -> None:
+    click.echo(f"\nTest on {len(tasks)} tasks that the run did not use, paired by task:")
+    if tested is None:
+        click.echo("not run: the run changed no prompt")
+    else:
+        print_table(["", ""], tested.rows("before", "after"))
+
+
 def _retries_in_short(retried: Mapping[str, int]) -> str:
     """Return such as ``3 failed, 1 succeeded late``."""
     return ", ".join(
@@ -253,6 +274,7 @@ def _print_next(
     overrides: Sequence[str],
     trainer: Trainer,
     latest: ResourcesUpdate | None,
+    tested: HeldOut | None,
 ) -> None:
     """Print what to do next, as commands: resume, score the result, look at the rollouts."""
     if status == "interrupted":
@@ -267,6 +289,9 @@ def _print_next(
     elif status == "succeeded" and latest is not None:
         scored = command_again("eval", record, overrides, "--resources", latest.resources_id)
         click.echo(f"score it: {scored}")
+    if status == "succeeded" and tested is None and "val/reward_excess" in record.metrics:
+        again = ["--run", record.name, "--resume", "--set", "test_dataset=FRESH_TASKS.jsonl"]
+        click.echo(f"test it: {command_again('train', record, overrides, *again)}")
     path = getattr(trainer.store, "path", None)
     looks = {
         "agl-trace": ("look at its last rollout", ["agl", "trace", "latest", "--path", str(path)]),

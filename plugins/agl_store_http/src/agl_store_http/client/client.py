@@ -131,6 +131,7 @@ class LightningStoreClient(BatchingStore):
             zero_copy=True,
             otlp_traces=True,
             events=self._transport.has_events,
+            compare_and_set=True,
         )
 
     def otlp_traces_endpoint(self) -> str:
@@ -288,6 +289,15 @@ class LightningStoreClient(BatchingStore):
         body = NAMED_RESOURCES.dump_json(resources)
         reply = await self._create(path_of("resources", resources_id), body)
         return ResourcesUpdate.model_validate_json(reply.body)
+
+    async def swap_resources(
+        self, resources_id: str, resources: NamedResources, *, version: int
+    ) -> ResourcesUpdate | None:
+        body = NAMED_RESOURCES.dump_json(resources)
+        path = path_of("resources", resources_id, "swap")
+        key = self._transport.new_key(path)
+        reply = await self.call("POST", path, body, key=key, params={"version": version})
+        return RESOURCES.validate_json(reply.body)
 
     # -- updates ---------------------------------------------------------------------------------
 

@@ -228,10 +228,48 @@ class ResourceTests(StoreTests):
         kept = await store.get_resources_by_id("run:before")
         assert kept is not None
         assert kept.resources == {"checkpoint": checkpoint}
-        await store.update_resources("mixed", {**named_resources(), "checkpoint": checkpoint})
+        # What a search tries carries a checkpoint; others must not receive it as the latest.
+        await store.update_resources("tried", {**named_resources(), "checkpoint": checkpoint})
         latest = await store.get_latest_resources()
         assert latest is not None
-        assert latest.resources_id == "mixed"
+        assert latest.resources_id == first.resources_id
+
+    async def test_a_swap_replaces_only_what_was_read(self, store: LightningStore):
+        if not store.capabilities.get("compare_and_set"):
+            with pytest.raises(NotImplementedError):
+                await store.swap_resources("live", named_resources(), version=0)
+            return
+        one, two = (
+            {"only": PromptTemplate(template=text, engine="f-string")} for text in ("one", "two")
+        )
+        assert await store.swap_resources("live", one, version=3) is None
+        assert await store.get_resources_by_id("live") is None
+        created = await store.swap_resources("live", one, version=0)
+        assert created is not None
+        assert created.version == 1
+        assert await store.swap_resources("live", two, version=0) is None
+        swapped = await store.swap_resources("live", two, version=1)
+        assert swapped is not None
+        assert swapped.version == 2
+        assert await store.swap_resources("live", one, version=1) is None
+        stored = await store.get_resources_by_id("live")
+        assert stored is not None
+        assert stored.resources == two
+
+    async def test_of_many_swaps_of_one_version_one_succeeds(self, store: LightningStore):
+        if not store.capabilities.get("compare_and_set"):
+            return
+        swaps = [
+            store.swap_resources(
+                "live", {"only": PromptTemplate(template=str(n), engine="f-string")}, version=0
+            )
+            for n in range(8)
+        ]
+        done = [swapped for swapped in await asyncio.gather(*swaps) if swapped is not None]
+        assert len(done) == 1
+        stored = await store.get_resources_by_id("live")
+        assert stored is not None
+        assert stored.resources == done[0].resources
 
     async def test_snapshots_are_listed_and_filtered(self, store: LightningStore):
         for name in ("v0", "v1", "other"):

@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from agl_core.errors import PermissionDeniedError
 from agl_core.types import NamedResources, ResourcesUpdate
+from agl_serving import HTTPError
 from agl_store_http.secrets import masked
 from agl_store_http.server.api.common import (
     AlgorithmCall,
@@ -98,6 +99,27 @@ def _json(call: Call, snapshot: ResourcesUpdate | None, *, shows_keys: bool = Fa
     if shows_keys or call.identity.scope in _SEE_KEYS:
         return model_json(snapshot)
     return to_json(masked(snapshot.model_dump(mode="json")))
+
+
+@router.post(
+    "/resources/{resources_id}/swap",
+    summary="Replace a snapshot if its version is still the given one; null if it is not",
+    **answers(200, ResourcesUpdate | None, keyed=True),
+)
+async def swap(
+    resources_id: str,
+    call: AlgorithmCall,
+    body: NamedResourcesBody,
+    version: Annotated[int, Query(ge=0, description="The version that was read; 0 for none.")],
+) -> Reply:
+    if not call.store.capabilities.get("compare_and_set"):
+        raise HTTPError(501, "the store behind this server cannot compare and set")
+
+    async def work() -> bytes:
+        swapped = await call.store.swap_resources(resources_id, body, version=version)
+        return _json(call, swapped)
+
+    return await call.once(200, work)
 
 
 @router.post(

@@ -1,0 +1,88 @@
+"""The test of a search on tasks that it did not use: paired, and not one of the search's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from agl_core.cli import main
+from agl_core.statistics import estimate_gain, estimate_mean
+
+pytest.importorskip("agl_store_sqlite")
+
+PROGRAM = """
+import agl_core as agl
+from agl_core.algorithm import run_batch
+
+@agl.rollout
+def agent(task, prompt_template):
+    if prompt_template.template == "better" and task == 7:
+        raise RuntimeError("the better prompt crashes here")
+    return float(prompt_template.template == "better" or task % 2)
+
+async def search(store, train_dataset):
+    better = {"prompt": agl.PromptTemplate(template=BETTER, engine="f-string")}
+    await run_batch(store, train_dataset, resources=better)
+"""
+FILE = """
+agent = "program.py:agent"
+algorithm = "program.py:search"
+train_dataset = [101, 102]
+test_dataset = [1, 2, 3, 4, 6, 7, 8]
+store = { type = "sqlite", path = "runs.db" }
+[resources.prompt]
+type = "prompt_template"
+engine = "f-string"
+template = "seed"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "program", raising=False)
+    (tmp_path / "program.py").write_text(PROGRAM.replace("BETTER", repr("better")))
+    (tmp_path / "train.toml").write_text(FILE)
+    return tmp_path
+
+
+def test_the_gain_is_measured_on_the_test_tasks_and_printed(folder, capsys, monkeypatch):
+    assert main(["train", "train.toml", "--json"]) == 0
+    test = json.loads(capsys.readouterr().out.splitlines()[-1])["test"]
+    before, after = [1, 0, 1, 0, 0, 1, 0], [1, 1, 1, 1, 1, 0, 1]
+    assert test["before"] == pytest.approx(estimate_mean(before)._asdict())
+    assert test["after"] == pytest.approx(estimate_mean(after)._asdict())
+    assert test["gain"] == pytest.approx(estimate_gain(before, after)._asdict())
+    assert (test["won"], test["lost"], test["tied"]) == (4, 1, 2)
+    assert main(["eval", "train.toml", "--json"]) == 0  # the test changed no latest resources
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["resources_id"]
+
+
+def test_a_finished_run_is_tested_later(folder, capsys):
+    text = (folder / "train.toml").read_text()
+    (folder / "train.toml").write_text(
+        "\n".join(line for line in text.splitlines() if "test_dataset" not in line)
+    )
+    assert main(["train", "train.toml"]) == 0
+    capsys.readouterr()
+    (folder / "fresh.jsonl").write_text("12\n14\n")
+    options = ["--resume", "--set", "test_dataset=fresh.jsonl"]
+    assert main(["train", "train.toml", *options]) == 0
+    out = capsys.readouterr().out
+    assert "Test on 2 tasks that the run did not use" in out
+    assert "2 won, 0 lost, 0 tied" in out
+    assert "not shown" in out
+
+
+def test_a_test_task_that_the_search_uses_is_refused(folder, capsys):
+    assert main(["train", "train.toml", "--set", "test_dataset=[1, 102]"]) == 2
+    assert "1 of its 2 tasks are in train_dataset, too" in capsys.readouterr().err
+
+
+def test_a_run_that_changed_no_prompt_is_not_tested(folder, capsys):
+    (folder / "program.py").write_text(PROGRAM.replace("BETTER", repr("seed")))
+    assert main(["train", "train.toml"]) == 0
+    assert "not run: the run changed no prompt" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from agl_train.constructors import lightning_cli
+    from agl_train.datasets import load_dataset
     from agl_train.file import TrainFile, TrainPlan, read_train_file
     from agl_train.runs import INTERRUPTED, blame, run_options, set_up_logging, stopped_by_signals
     from agl_train.train_command import train
@@ -22,6 +23,7 @@ __all__ = [
     "TrainPlan",
     "blame",
     "lightning_cli",
+    "load_dataset",
     "read_train_file",
     "run_options",
     "set_up_logging",
@@ -38,6 +40,7 @@ __getattr__, __dir__ = lazy_names(
             "agl_train.runs",
         ),
         "lightning_cli": "agl_train.constructors",
+        "load_dataset": "agl_train.datasets",
         "train": "agl_train.train_command",
     },
 )

@@ -36,9 +36,10 @@ const RUN = "run:";
 const HISTORY = "history:";
 const SILENT_SECONDS = 90; // a history is written at least every 30 s
 
-/** Whether a snapshot belongs to a run and is nothing that agents receive. */
-export function isRecord({ resources_id }: Snapshot): boolean {
-  return resources_id.startsWith(RUN) || resources_id.startsWith(HISTORY);
+/** Whether a snapshot is a record, such as the state of a run, and nothing that agents receive. */
+export function isRecord({ resources }: Snapshot): boolean {
+  const found = Object.values(resources as Record<string, Record<string, unknown>>);
+  return found.length > 0 && found.every((resource) => resource["resource_type"] === "checkpoint");
 }
 
 export function runsOf(snapshots: Snapshot[]): Run[] {

@@ -1,0 +1,224 @@
+"""What the tests of promotions promise, in simulated worlds; the whole tables are marked slow."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from agl_promote import Evidence, Pair, Plan, Rollback, episode_evidence, gain_at_least
+from agl_promote.episodes import Episode
+from tests.benchmark.bench_promotion import (
+    GAIN_WORLDS,
+    NULL_WORLDS,
+    RARE,
+    anytime,
+    planned,
+    rates,
+)
+
+WORLDS = list(NULL_WORLDS)
+ORDINARY = [world for world in WORLDS if world != RARE]
+
+
+def plan(pairs: int, **options) -> Plan:
+    return Plan(
+        **{
+            "name": "p",
+            "champion": "a",
+            "candidate": "b",
+            "tasks": [str(index) for index in range(pairs)],
+            "reward_range": (0, 1),
+            **options,
+        }
+    )
+
+
+@pytest.mark.parametrize("test", ["anytime", "planned"])
+def test_the_arrays_decide_as_the_evidence_does(test):
+    rng = np.random.default_rng(5)
+    differences = GAIN_WORLDS["hard or easy +.1"](rng, (60, 120), 1)
+    promoted, used = {"anytime": anytime, "planned": planned}[test](differences)
+    for row, ever, pairs in zip(differences, promoted, used, strict=True):
+        evidence = Evidence(plan(120, test=test))
+        for difference in row:
+            if (
+                evidence.add(
+                    Pair(0.0, 0.0)._replace(
+                        champion=max(0.0, -difference), candidate=max(0.0, difference)
+                    )
+                ).kind
+                != "undecided"
+            ):
+                break
+        assert (evidence.decision.kind == "promote") == ever
+        if ever:
+            assert evidence.decision.pairs == pairs
+            assert evidence.decision.at_least > 0
+
+
+# Three standard errors of 2,000 runs above the bar of the whole table.
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_equal_candidate_is_seldom_promoted_at_any_time(world):
+    assert rates(NULL_WORLDS[world], anytime, 2000)[0] <= 0.025 + 0.0105
+
+
+@pytest.mark.parametrize("world", ORDINARY)
+def test_an_equal_candidate_is_seldom_promoted_at_planned_looks(world):
+    assert rates(NULL_WORLDS[world], planned, 2000)[0] <= 0.055 + 0.0153
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
+def test_false_promotions_at_any_time_in_10_000_runs(world):
+    assert rates(NULL_WORLDS[world], anytime, 10_000)[0] <= 0.025
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", ORDINARY)
+@pytest.mark.parametrize(("pairs", "repeats"), [(12, 1), (24, 8), (48, 2), (100, 4), (300, 1)])
+def test_false_promotions_at_planned_looks_in_10_000_runs(world, pairs, repeats):
+    assert rates(NULL_WORLDS[world], planned, 10_000, pairs, repeats)[0] <= 0.055
+
+
+def test_a_gain_of_a_tenth_is_found_in_time():
+    power, used = rates(GAIN_WORLDS["hard or easy +.1"], anytime, 4000)
+    assert power >= 0.82
+    assert used <= 180
+
+
+def test_a_gain_of_a_fifth_is_found_soon():
+    power, used = rates(GAIN_WORLDS["hard or easy +.2"], anytime, 2000)
+    assert power >= 0.99
+    assert used <= 80
+
+
+def test_looking_at_a_t_test_after_every_pair_would_fail():
+    """The mutation that the bars must catch."""
+
+    def peeking(differences):
+        count = np.arange(1, differences.shape[1] + 1)
+        mean = differences.cumsum(axis=1) / count
+        square = (differences**2).cumsum(axis=1) / count
+        error = np.sqrt(np.maximum(square - mean**2, 1e-12) / count)
+        ever = ((mean / error > 1.645) & (count >= 10)).any(axis=1)
+        return ever, count[-1:].repeat(len(differences))
+
+    assert rates(NULL_WORLDS["hard or easy"], peeking, 1000)[0] > 0.15
+
+
+@pytest.mark.parametrize("world", ["hard or easy", "other tasks", RARE])
+def test_the_anytime_bound_holds_at_every_time(world):
+    rng = np.random.default_rng(11)
+    rows = NULL_WORLDS[world](rng, (150, 120), 1)
+    wrong = sum(
+        any(gain_at_least(list(row[:count]), 0.05) > 0 for count in range(4, 121, 4))
+        for row in rows
+    )
+    assert wrong / len(rows) <= 0.05
+
+
+# -- guardrails ------------------------------------------------------------------------------------
+
+
+def harmful(chance: random.Random) -> Pair:
+    """Better on 90 % of the tasks, much worse in one country."""
+    country = "nl" if chance.random() < 0.1 else "de"
+    champion = float(chance.random() < 0.5)
+    candidate = float(chance.random() < (0.2 if country == "nl" else 0.7))
+    key = f"input.country={country}"
+    return Pair(champion, candidate, {key: (champion, candidate)})
+
+
+def test_a_candidate_that_harms_a_segment_is_not_promoted():
+    guarded = plan(300, test="anytime", guardrails=[{"path": "input.country", "margin": 0.1}])
+    chance, promoted, without = random.Random(2), 0, 0
+    for _ in range(60):
+        evidence, plain = Evidence(guarded), Evidence(plan(300, test="anytime"))
+        for _ in range(300):
+            pair = harmful(chance)
+            evidence.add(pair)
+            plain.add(pair)
+        promoted += evidence.decision.kind == "promote"
+        without += plain.decision.kind == "promote"
+    assert promoted == 0
+    assert without > 40
+
+
+def test_a_guardrail_that_is_shown_lets_a_good_candidate_through():
+    guarded = plan(300, test="anytime", guardrails=[{"path": "input.country", "margin": 0.3}])
+    evidence = Evidence(guarded)
+    for index in range(300):
+        key = f"input.country={'de' if index % 2 else 'nl'}"
+        evidence.add(Pair(0.0, float(index % 3 > 0), {key: (0.0, float(index % 3 > 0))}))
+    assert evidence.decision.kind == "promote"
+    assert set(evidence.decision.guardrails) == {"input.country=de", "input.country=nl"}
+    assert min(evidence.decision.guardrails.values()) > -0.3
+
+
+# -- live traffic ----------------------------------------------------------------------------------
+
+
+def null_episodes(chance: random.Random, count: int, share: float) -> list[Episode]:
+    return [
+        Episode(chance.random() < share, float(index), float(chance.random() < 0.6))
+        for index in range(count)
+    ]
+
+
+def test_an_equal_candidate_is_seldom_promoted_on_live_traffic():
+    chance = random.Random(4)
+    found = sum(
+        episode_evidence(
+            null_episodes(chance, 400, 0.5), share=0.5, alpha=0.05, now=1e9, deadline=1.0
+        )[0]
+        is not None
+        for _ in range(300)
+    )
+    assert found / 300 <= 0.05
+
+
+def test_failures_that_arrive_late_do_not_promote():
+    """In the order of arrival, an equal candidate whose failures come later nearly always wins."""
+    chance, found = random.Random(8), 0
+    for _ in range(150):
+        episodes = null_episodes(chance, 300, 0.5)
+        now = 300.0
+
+        def seen(episode: Episode, now: float = now) -> Episode:
+            delay = 65.0 if episode.reward == 0 and episode.candidate else 5.0
+            return episode if episode.enrolled + delay <= now else episode._replace(reward=None)
+
+        found += (
+            episode_evidence(map(seen, episodes), share=0.5, alpha=0.05, now=now, deadline=1000.0)[
+                0
+            ]
+            is not None
+        )
+    assert found / 150 <= 0.05
+
+
+def test_the_evidence_ends_at_the_first_open_episode():
+    episodes = [Episode(True, 0.0, 1.0), Episode(False, 1.0, None), Episode(True, 2.0, 1.0)]
+    options = {"share": 0.5, "alpha": 0.05, "deadline": 60.0}
+    assert episode_evidence(episodes, now=30.0, **options) == (None, 1)
+    assert episode_evidence(episodes, now=61.0, **options) == (None, 3)
+
+
+def test_a_worse_version_is_rolled_back_and_an_equal_one_is_not():
+    chance, false, late = random.Random(6), 0, []
+    for worse in (0.0, 0.4):
+        for _ in range(100):
+            watch = Rollback(holdback=0.1)
+            count = 0
+            while count < 600 and not watch.is_due:
+                count += 1
+                is_old = chance.random() < 0.1
+                reward = float(chance.random() < (0.8 if is_old else 0.8 - worse))
+                watch.add(is_old, reward)
+            false += watch.is_due and not worse
+            if worse:
+                late.append(count if watch.is_due else 10_000)
+    assert false <= 5
+    assert sorted(late)[50] <= 300

@@ -1,0 +1,262 @@
+"""Promotions in a store: decided once, by one process, and the same after any kill."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import agl_promote.promotion as promotions
+from agl_core.algorithm import Run
+from agl_core.errors import ConfigError, InvalidArgumentError
+from agl_core.store import InMemoryLightningStore, LightningStoreThreaded
+from agl_core.types import Checkpoint, PromptTemplate
+from agl_promote import Guardrail, LivePointer, Plan, Promotion, gain_at_least
+from agl_promote.experiment import used_tasks
+from tests.plugins.agl_promote.conftest import TASKS, decide, runner, with_prompts
+
+
+def noise(task: Any, arm: str) -> float:
+    digest = hashlib.blake2b(f"{task['id']}|{arm}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
+
+
+def better(task: Any, arm: str) -> float:
+    return float(noise(task, arm) < (0.9 if arm == "night/v1" else 0.3))
+
+
+def equal(task: Any, arm: str) -> float:
+    return float(noise(task, arm) < 0.5)
+
+
+@pytest.fixture(autouse=True)
+def owners_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of these tests are this one, and count as dead once they are killed."""
+    monkeypatch.setattr(promotions.psutil, "pid_exists", lambda pid: False)
+
+
+@pytest.mark.parametrize("test", ["planned", "anytime"])
+async def test_a_better_candidate_goes_live(plan, test):
+    store = await with_prompts(InMemoryLightningStore())
+    await store.add_resources({"prompt": PromptTemplate(template="other", engine="f-string")})
+    await Promotion.create(store, plan(test=test))
+    async with runner(store, better):
+        decision = await decide(store)
+    assert decision is not None
+    assert decision.kind == "promote"
+    assert 0 < decision.at_least < decision.gain
+    live = await LivePointer.read(store, "booking")
+    assert (live.resources_id, live.version) == ("night/v1", 1)
+    served = await store.get_resources_by_id("live:booking")
+    assert served is not None
+    assert served.resources["prompt"] == PromptTemplate(template="night/v1", engine="f-string")
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources["prompt"].template == "other"  # pyright: ignore
+
+
+async def test_an_equal_candidate_stays_out(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    async with runner(store, equal):
+        decision = await decide(store)
+    assert decision is not None
+    assert (decision.kind, decision.pairs) == ("keep", 60)
+    assert (await LivePointer.read(store, "booking")).resources_id is None
+
+
+async def test_a_candidate_that_crashes_counts_as_the_lowest_reward(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan(reward_range=(-5, 0), test="anytime"))
+    async with runner(store, lambda task, arm: None if arm == "night/v1" else -1.0):
+        decision = await decide(store)
+    assert decision is not None
+    assert decision.gain == pytest.approx(-4.0)
+    assert decision.kind == "keep"
+
+
+async def test_a_reward_outside_the_range_is_an_error(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    async with runner(store, lambda task, arm: 2.0):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(InvalidArgumentError, match="outside the declared range, 0 to 1")
+        ):
+            await decide(store)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class KillingStore(LightningStoreThreaded):
+    """Fails every call after a number of them, as for a process that was killed."""
+
+    def __init__(self, store: Any, calls: int) -> None:
+        super().__init__(store)
+        self._left = calls
+
+    def target(self) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+        return super().target()
+
+
+async def killed_and_resumed(plan: Plan, reward_of: Any, chance: random.Random) -> Any:
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan)
+    async with runner(store, reward_of):
+        for _ in range(3):
+            try:
+                await decide(KillingStore(store, chance.randrange(3, 60)))
+            except* Killed:
+                pass
+        decision = await decide(store)
+    live = await LivePointer.read(store, "booking")
+    promoted = decision is not None and decision.kind == "promote"
+    assert [one["resources_id"] for one in live.history] == ["night/v0", "night/v1"] * promoted
+    assert (await store.query_rollouts()).total == 2 * len(
+        {r.input["id"] for r in await store.query_rollouts()}
+    )
+    return decision
+
+
+@pytest.mark.parametrize(("test", "reward_of"), [("planned", better), ("anytime", equal)])
+async def test_a_killed_promotion_decides_the_same_bit_by_bit(plan, test, reward_of):
+    made = plan(test=test, guardrails=[{"path": "input.country", "margin": 0.9}])
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, made)
+    async with runner(store, reward_of):
+        undisturbed = await decide(store)
+    assert undisturbed is not None
+    chance = random.Random(1)
+    for _ in range(50):  # up to three kills each, at random calls
+        assert await killed_and_resumed(made, reward_of, chance) == undisturbed
+
+
+async def test_a_second_plan_of_a_name_is_refused(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    with pytest.raises(ConfigError, match="there is a promotion 'booking' already"):
+        await Promotion.create(store, plan(alpha=0.025))
+
+
+async def test_a_second_process_is_refused_and_a_lost_one_cannot_write(plan, monkeypatch):
+    monkeypatch.setattr(promotions.psutil, "pid_exists", lambda pid: True)
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    first, second = [await Promotion.open(store, "booking") for _ in range(2)]
+    await first.acquire()
+    with pytest.raises(ConfigError, match="another process has taken"):
+        await second.acquire()  # it read before the first one wrote
+    late = await Promotion.open(store, "booking")
+    with pytest.raises(ConfigError, match="another process works on"):
+        await late.acquire()
+    monkeypatch.setattr(promotions.time, "time", lambda: 4e9)  # the lease is over
+    await late.acquire()
+    with pytest.raises(ConfigError, match="another process has taken"):
+        await first.renew(8)
+
+
+async def test_of_two_processes_at_once_one_decides(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    async with runner(store, better):
+        both = await asyncio.gather(decide(store), decide(store), return_exceptions=True)
+    failed = [one for one in both if isinstance(one, Exception)]
+    assert len(failed) == 1
+    assert (await LivePointer.read(store, "booking")).version == 1
+
+
+async def test_a_champion_that_was_replaced_meanwhile_is_not_overwritten(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    await (await LivePointer.read(store, "booking")).point_to(store, "night/v0", "by hand")
+    async with runner(store, better):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(ConfigError, match="was changed since the plan was made")
+        ):
+            await decide(store)
+    assert (await LivePointer.read(store, "booking")).resources_id == "night/v0"
+
+
+async def test_roll_back_and_forth():
+    store = await with_prompts(InMemoryLightningStore())
+    empty = await LivePointer.read(store, "booking")
+    with pytest.raises(InvalidArgumentError, match="nothing else was live"):
+        await empty.roll_back(store, "why")
+    first = await empty.point_to(store, "night/v0", "the first")
+    second = await first.point_to(store, "night/v1", "better")
+    with pytest.raises(ConfigError, match="was changed meanwhile"):
+        await first.point_to(store, "night/v1", "too late")
+    back = await second.roll_back(store, "worse on Monday")
+    assert (back.resources_id, back.version) == ("night/v0", 3)
+    assert [one["why"] for one in back.history] == ["the first", "better", "worse on Monday"]
+
+
+async def test_a_store_without_compare_and_set_is_refused(plan):
+    class Old(LightningStoreThreaded):
+        @property
+        def capabilities(self) -> Any:
+            return {}
+
+    with pytest.raises(ConfigError, match="cannot compare and set"):
+        await Promotion.create(Old(InMemoryLightningStore()), plan())
+
+
+async def test_the_tasks_of_a_search_are_found(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    run = Run(store, "night")
+    await run.enqueue([], batch="x")
+    await store.enqueue_rollout(TASKS[0], mode="val", metadata={"run": "night"})
+    labels = {"metadata": {"run": "other"}, "resources_id": "night/v0"}
+    await store.enqueue_rollout(TASKS[1], mode="train", **labels)
+    await store.enqueue_rollout(TASKS[2], mode="test", metadata={"run": "night"})
+    assert await used_tasks(store, "night/v1") == {plan().tasks[0]}
+
+
+async def test_a_plan_that_was_changed_is_refused(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    stored = await store.get_resources_by_id("promotion:booking")
+    assert stored is not None
+    state = stored.resources["promotion"].state  # pyright: ignore
+    state["plan"]["alpha"] = 0.025
+    await store.update_resources("promotion:booking", {"promotion": Checkpoint(state=state)})
+    with pytest.raises(ConfigError, match="was changed after it was made"):
+        await Promotion.open(store, "booking")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidate": "night/v0"},
+        {"reward_range": (1, 0)},
+        {"tasks": ["a", "a"]},
+        {"alpha": 0.07},
+        {"min_gain": 1.0},
+        {"guardrails": [{"path": "country", "margin": 0.1}]},
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(plan, options):
+    with pytest.raises(ValidationError):
+        plan(**options)
+
+
+def test_guardrails_are_read():
+    assert Guardrail.of("input.a.b:0.1") == Guardrail(path="input.a.b", margin=0.1)
+    for text in ("input.a", "a:0.1", "input.a:x"):
+        with pytest.raises(InvalidArgumentError, match="is not a guardrail"):
+            Guardrail.of(text)
+
+
+def test_the_bound_grows_with_the_evidence():
+    assert gain_at_least([], 0.05) == pytest.approx(-1.0, abs=1e-6)
+    bounds = [gain_at_least([0.5] * count, 0.05) for count in (5, 20, 80)]
+    assert bounds == sorted(bounds)
+    assert 0 < bounds[-1] < 0.5

@@ -122,6 +122,13 @@ def test_the_anytime_bound_holds_at_every_time(world):
 # -- guardrails ------------------------------------------------------------------------------------
 
 
+COUNTRIES = ["input.country=de", "input.country=nl"]
+
+
+def rails(margin: float) -> list[dict]:
+    return [{"path": "input.country", "margin": margin}]
+
+
 def harmful(chance: random.Random) -> Pair:
     """Better on 90 % of the tasks, much worse in one country."""
     country = "nl" if chance.random() < 0.1 else "de"
@@ -132,7 +139,7 @@ def harmful(chance: random.Random) -> Pair:
 
 
 def test_a_candidate_that_harms_a_segment_is_not_promoted():
-    guarded = plan(300, test="anytime", guardrails=[{"path": "input.country", "margin": 0.1}])
+    guarded = plan(300, test="anytime", guardrails=rails(0.1), segments=COUNTRIES)
     chance, promoted, without = random.Random(2), 0, 0
     for _ in range(60):
         evidence, plain = Evidence(guarded), Evidence(plan(300, test="anytime"))
@@ -146,8 +153,17 @@ def test_a_candidate_that_harms_a_segment_is_not_promoted():
     assert without > 40
 
 
+def test_a_segment_without_a_pair_yet_is_not_shown():
+    guarded = plan(300, test="anytime", guardrails=rails(0.1), segments=COUNTRIES)
+    evidence = Evidence(guarded)
+    for _ in range(200):
+        evidence.add(Pair(0.0, 1.0, {"input.country=de": (0.0, 1.0)}))
+    assert evidence.decision.kind == "undecided"
+    assert "not yet: input.country=nl" in evidence.decision.why
+
+
 def test_a_guardrail_that_is_shown_lets_a_good_candidate_through():
-    guarded = plan(300, test="anytime", guardrails=[{"path": "input.country", "margin": 0.3}])
+    guarded = plan(300, test="anytime", guardrails=rails(0.3), segments=COUNTRIES)
     evidence = Evidence(guarded)
     for index in range(300):
         key = f"input.country={'de' if index % 2 else 'nl'}"

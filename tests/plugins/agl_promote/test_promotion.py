@@ -128,7 +128,9 @@ async def killed_and_resumed(plan: Plan, reward_of: Any, chance: random.Random) 
 
 @pytest.mark.parametrize(("test", "reward_of"), [("planned", better), ("anytime", equal)])
 async def test_a_killed_promotion_decides_the_same_bit_by_bit(plan, test, reward_of):
-    made = plan(test=test, guardrails=[{"path": "input.country", "margin": 0.9}])
+    rail = {"path": "input.country", "margin": 0.9}
+    segments = ["input.country=de", "input.country=nl"]
+    made = plan(test=test, guardrails=[rail], segments=segments)
     store = await with_prompts(InMemoryLightningStore())
     await Promotion.create(store, made)
     async with runner(store, reward_of):
@@ -241,6 +243,7 @@ async def test_a_plan_that_was_changed_is_refused(plan):
         {"alpha": 0.07},
         {"min_gain": 1.0},
         {"guardrails": [{"path": "country", "margin": 0.1}]},
+        {"guardrails": [{"path": "input.country", "margin": 0.1}]},
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(plan, options):

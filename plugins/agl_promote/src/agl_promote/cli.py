@@ -113,13 +113,16 @@ def plan(
     """
     from agl_core.plugins import validate_config
     from agl_core.types import task_digest
+    from agl_promote.experiment import segments_of
     from agl_promote.plan import Guardrail, Plan
     from agl_promote.promotion import Promotion
     from agl_train import load_dataset
 
     tasks = load_dataset(source, Path.cwd(), path="--tasks")
-    digests = list(dict.fromkeys(task_digest(tasks[index]) for index in range(len(tasks))))
+    known = {task_digest(tasks[index]): tasks[index] for index in range(len(tasks))}
+    digests = list(known)
     random.Random(options["seed"]).shuffle(digests)
+    rails = [Guardrail.of(text) for text in guards]
     with _opened(file, overrides) as (_, trainer):
         store = trainer.store
         beaten, version = asyncio.run(_champion(store, name, champion))
@@ -135,7 +138,8 @@ def plan(
                 "champion_version": version,
                 "source": source,
                 "tasks": digests[:max_pairs],
-                "guardrails": [Guardrail.of(text) for text in guards],
+                "guardrails": rails,
+                "segments": segments_of((known[one] for one in digests[:max_pairs]), rails),
             },
         )
         powers = asyncio.run(_powers(store, made))

@@ -71,7 +71,9 @@ class Evidence:
         wanted = plan.wanted_gain
         # Against "the gain is at least what is wanted": the same bet on the negative differences.
         self._doubt = None if wanted is None else Wealth(-wanted / plan.width)
-        self._guarded: dict[str, tuple[Wealth, list[float]]] = {}
+        self._guarded: dict[str, tuple[Wealth, list[float]]] = {
+            key: (Wealth(-self._margins[key.partition("=")[0]]), []) for key in plan.guarded
+        }
         self._looks = looks_of(len(plan.tasks))
         self.decision = Decision("undecided", -plan.width, 0.0, 0, {}, "no pair yet")
 
@@ -87,9 +89,8 @@ class Evidence:
         if self._doubt is not None:
             self._doubt.bet(-difference)
         for key, (champion, candidate) in pair.guarded.items():
-            margin = self._margins.get(key.partition("=")[0])
-            if margin is not None:
-                wealth, found = self._guarded.setdefault(key, (Wealth(-margin), []))
+            if key in self._guarded:
+                wealth, found = self._guarded[key]
                 wealth.bet((candidate - champion) / width)
                 found.append((candidate - champion) / width)
         self.decision = self._anytime() if self._plan.test == "anytime" else self._planned()
@@ -115,10 +116,9 @@ class Evidence:
         """The gain is shown; promote if all guardrails are shown, too."""
         goal = -math.log(self._plan.alpha)
         unmet = [key for key, (wealth, _) in self._guarded.items() if wealth.log < goal]
-        absent = self._margins.keys() - {key.partition("=")[0] for key in self._guarded}
-        if not unmet and not absent:
+        if not unmet:
             return self._made("promote", "the gain and every guardrail are shown", bound)
-        missing = ", ".join(sorted([*unmet, *absent]))
+        missing = ", ".join(sorted(unmet))
         if self._is_last():
             return self._made("keep", f"not shown to be kept: {missing}", bound)
         return self._made("undecided", f"the gain is shown, but not yet: {missing}", bound)

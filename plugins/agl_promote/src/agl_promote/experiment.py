@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -22,10 +22,10 @@ from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, EnqueueRolloutRequest, task_digest
 from agl_promote.evidence import Decision, Evidence, Pair
-from agl_promote.plan import Plan
+from agl_promote.plan import Guardrail, Plan
 from agl_promote.promotion import LEASE_SECONDS, Promotion
 
-__all__ = ["Experiment", "known_rewards", "run_name", "used_tasks"]
+__all__ = ["Experiment", "known_rewards", "run_name", "segments_of", "used_tasks"]
 
 _LOOKED_AT = 5000  # newest rollouts
 _MOST_KNOWN = 300
@@ -173,7 +173,7 @@ def _pair(
         if kind == "reward":
             guarded[rail.path] = mean(champion, path), mean(candidate, path)
         else:
-            guarded[f"{rail.path}={_at(task, path)}"] = pair
+            guarded[_segment(task, path)] = pair
     return Pair(*pair, guarded)
 
 
@@ -188,11 +188,21 @@ def _reward(outcome: RolloutOutcome, name: str | None, lowest: float) -> float:
     return next((one.value for one in last if one.name == name), lowest)
 
 
-def _at(task: Any, path: str) -> Any:
-    """Return the value at a dotted path of a task; None if there is none."""
+def segments_of(tasks: Iterable[Any], guardrails: Iterable[Guardrail]) -> list[str]:
+    """Return every segment of tasks that guardrails look at, such as ``input.country=de``."""
+    paths = [
+        path
+        for rail in guardrails
+        if (path := rail.path.partition(".")[2]) and rail.path.startswith("input.")
+    ]
+    return sorted({_segment(task, path) for task in tasks for path in paths})
+
+
+def _segment(task: Any, path: str) -> str:
+    """Return the segment of a task by a dotted path into its input."""
     for key in path.split("."):
         task = task.get(key) if isinstance(task, Mapping) else None
-    return task
+    return f"input.{path}={task}"
 
 
 async def known_rewards(store: LightningStore, plan: Plan) -> list[float]:

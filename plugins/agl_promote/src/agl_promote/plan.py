@@ -71,6 +71,9 @@ class Plan(BaseModel):
     wanted_gain: float | None = None
     """A gain that would be worth having; ``anytime`` gives up once it is refuted at 10 %."""
     guardrails: list[Guardrail] = Field(default_factory=list)
+    segments: list[str] = Field(default_factory=list[str])
+    """Every segment of the tasks, such as ``input.country=de``. Each must be shown, also one that
+    no pair has been in yet."""
     repeats: int = Field(default=1, ge=1)
     """Rollouts of each task with each of the two; their mean is one value."""
     reward_range: tuple[float, float]
@@ -91,11 +94,20 @@ class Plan(BaseModel):
             raise ValueError(f"the planned test has an alpha of {', '.join(map(str, ALPHAS))}")
         if self.candidate == self.champion:
             raise ValueError("the candidate is the champion")
+        for rail in self.guardrails:
+            if not any(one.partition("=")[0] == rail.path for one in self.guarded):
+                raise ValueError(f"the plan lacks the segments of {rail.path}")
         if not -1 < self.min_gain / self.width < 1:
             raise ValueError("min_gain is as wide as the reward range")
         if len(set(self.tasks)) < len(self.tasks):
             raise ValueError("some tasks are equal; use repeats to run a task several times")
         return self
+
+    @property
+    def guarded(self) -> list[str]:
+        """What must be shown not to get worse: segments, and names of rewards."""
+        rewards = [rail.path for rail in self.guardrails if rail.path.startswith("reward.")]
+        return [*self.segments, *rewards]
 
     @property
     def width(self) -> float:

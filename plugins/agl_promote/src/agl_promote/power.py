@@ -32,7 +32,9 @@ def power_of(plan: Plan, known: Sequence[float], gain: float, seed: int = 0) -> 
     chance = random.Random(seed)
     low, _ = plan.reward_range
     shares = [(reward - low) / plan.width for reward in known] or [0.1, 0.8]
-    simulated = plan.model_copy(update={"reward_range": (0.0, 1.0), "guardrails": []})
+    simulated = plan.model_copy(
+        update={"reward_range": (0.0, 1.0), "guardrails": [], "segments": []}
+    )
     simulated = simulated.model_copy(
         update={"min_gain": plan.min_gain / plan.width, "wanted_gain": None}
     )

@@ -34,6 +34,7 @@ __all__ = [
     "estimate_gain",
     "estimate_mean",
     "means_by_task",
+    "pass_at_k",
     "reward_ends",
     "t_quantile",
 ]
@@ -161,6 +162,26 @@ def means_by_task(rewards: Iterable[tuple[K, float]]) -> dict[K, float]:
     for task, reward in rewards:
         found.setdefault(task, []).append(reward)
     return {task: fmean(values) for task, values in found.items()}
+
+
+def pass_at_k(passed: int, attempts: int, k: int) -> float:
+    """Estimate the chance that at least one of ``k`` attempts at a task passes, without bias.
+
+    It is the share of the choices of ``k`` among the attempts that hold one that passed (Chen et
+    al., "Evaluating large language models trained on code", 2021, https://arxiv.org/abs/2107.03374).
+
+    Args:
+        passed: Number of attempts that passed.
+        attempts: Number of attempts.
+        k: From 1 to ``attempts``.
+
+    Raises:
+        InvalidArgumentError: ``k`` or ``passed`` is not in its range.
+    """
+    if not 1 <= k <= attempts or not 0 <= passed <= attempts:
+        raise InvalidArgumentError(f"no pass@{k} of {attempts} attempts, of which {passed} passed")
+    # math.comb is exact, and 0 if fewer than k attempts failed.
+    return 1 - math.comb(attempts - passed, k) / math.comb(attempts, k)
 
 
 def _interval(

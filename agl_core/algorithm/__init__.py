@@ -6,6 +6,7 @@ from agl_core.algorithm._batch import (
     BatchOutcome,
     RolloutOutcome,
     cancel_rollouts,
+    read_batch,
     run_batch,
     run_requests,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "comparable",
     "count_rollouts",
     "earned_reward",
+    "read_batch",
     "run_batch",
     "run_requests",
     "show_progress",

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -22,7 +22,7 @@ import anyio
 
 from agl_core.algorithm._progress import show_progress
 from agl_core.algorithm._reward_scale import RewardRange, RewardScale, earned_reward
-from agl_core.algorithm._run import Run
+from agl_core.algorithm._run import Run, rollouts_of
 from agl_core.emitter import find_final_reward
 from agl_core.statistics import (
     CONFIDENCE,
@@ -31,9 +31,11 @@ from agl_core.statistics import (
     estimate_gain,
     estimate_mean,
     means_by_task,
+    pass_at_k,
     reward_ends,
 )
 from agl_core.types import (
+    FINISHED_STATUSES,
     Dataset,
     EnqueueRolloutRequest,
     NamedResources,
@@ -77,6 +79,11 @@ class RolloutOutcome:
     def earned(self) -> float | None:
         """The reward of a rollout that finished; None for a failure (:func:`earned_reward`)."""
         return earned_reward(self.rollout.status, self.reward)
+
+    @property
+    def digest(self) -> str:
+        """Digest of its task (:func:`agl_core.types.task_digest`)."""
+        return task_digest(self.rollout.input)
 
 
 @dataclass(frozen=True)
@@ -136,8 +143,30 @@ class BatchOutcome(Sequence[RolloutOutcome]):
         """
         if missing is None:
             missing, _ = _reward_ends([self], reward_range)
-        digests = (task_digest(outcome.rollout.input) for outcome in self.outcomes)
+        digests = (outcome.digest for outcome in self.outcomes)
         return means_by_task(zip(digests, self.rewards(missing), strict=True))
+
+    def pass_at(self, k: int, threshold: float = 1.0) -> Estimate:
+        """Return pass@k over the tasks with its interval: the chance that one of k attempts passes.
+
+        Args:
+            k: Number of attempts; every task needs as many rollouts.
+            threshold: Reward from which on a rollout passes; a failure does not.
+
+        Raises:
+            InvalidArgumentError: A task has fewer than ``k`` rollouts, or there is none.
+        """
+        counts: dict[str, list[int]] = {}
+        for outcome in self.outcomes:
+            count = counts.setdefault(outcome.digest, [0, 0])
+            count[0] += outcome.earned is not None and outcome.earned >= threshold
+            count[1] += 1
+        return estimate_mean([pass_at_k(passed, n, k) for passed, n in counts.values()])
+
+    @property
+    def attempts(self) -> int:
+        """The smallest number of rollouts of a task."""
+        return min(Counter(one.digest for one in self.outcomes).values())
 
     def score(
         self,
@@ -291,8 +320,21 @@ async def run_requests(
     description: str = "rollouts",
     run: Run | None = None,
     name: str = "",
+    is_enough: Callable[[Sequence[RolloutOutcome]], bool] | None = None,
 ) -> BatchOutcome:
-    """Do as :func:`run_batch` with requests, each of which has its own configuration."""
+    """Do as :func:`run_batch` with requests, each of which has its own configuration.
+
+    Args:
+        store: As there.
+        requests: The rollouts.
+        adapter: As there.
+        timeout: As there.
+        description: As there.
+        run: As there.
+        name: As there.
+        is_enough: Called with the outcomes that are new; once it returns True, for instance since
+            a budget is spent, the other rollouts are cancelled.
+    """
     run = run or Run(store)
     enqueued = await run.enqueue(requests, batch=name)
     pending = {rollout.rollout_id for rollout in enqueued}
@@ -308,7 +350,10 @@ async def run_requests(
                 pending.difference_update(ended)
                 progress.update(len(ended), _failures(ended.values()))
                 # While the others run, so that the end of the batch does not wait for all of them.
-                outcomes |= await _read(store, done, adapter)
+                found = await _read(store, done, adapter)
+                outcomes |= found
+                if is_enough is not None and found and is_enough(list(found.values())):
+                    break
     except BaseException:
         if not run.name:
             await cancel_rollouts(store, pending)
@@ -325,6 +370,29 @@ async def run_requests(
         [outcomes[rollout.rollout_id] for rollout in enqueued],
         enqueued[0].resources_id if enqueued else None,
         run.reward_range,
+    )
+
+
+async def read_batch(store: LightningStore, run: str, batch: str | None = None) -> BatchOutcome:
+    """Read the rollouts of a named run that have ended, in the order of their enrolment.
+
+    Args:
+        store: The store.
+        run: Name of the run.
+        batch: Name of one of its batches; None reads all of them.
+
+    Returns:
+        The outcomes; their ``resources_id`` is None if the rollouts had different ones.
+    """
+    found: list[Rollout] = []
+    async for (name, _), rollout in rollouts_of(store, run):
+        if batch in (None, name) and rollout.status in FINISHED_STATUSES:
+            found.append(rollout)
+    outcomes = await _read(store, found, None)
+    snapshots = {rollout.resources_id for rollout in found}
+    return BatchOutcome(
+        [outcomes[rollout.rollout_id] for rollout in found],
+        snapshots.pop() if len(snapshots) == 1 else None,
     )
 
 

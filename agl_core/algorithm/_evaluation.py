@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 import anyio
 
 from agl_core.algorithm._base import FastAlgorithm
-from agl_core.algorithm._batch import BatchOutcome, run_requests
+from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, run_requests
 from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.ids import generate_id
 from agl_core.statistics import CONFIDENCE, Gain
 from agl_core.types import (
+    AttemptedRollout,
     Checkpoint,
     Dataset,
     EnqueueRolloutRequest,
@@ -53,7 +54,11 @@ class _Pass(FastAlgorithm):
         self._timeout = timeout
 
     async def _roll_out(
-        self, tasks: Dataset[Any], snapshots: Sequence[str], name: str
+        self,
+        tasks: Dataset[Any],
+        snapshots: Sequence[str],
+        name: str,
+        is_enough: Callable[[Sequence[RolloutOutcome]], bool] | None = None,
     ) -> list[BatchOutcome]:
         """Run each task several times with each snapshot; return the outcomes by snapshot.
 
@@ -75,6 +80,13 @@ class _Pass(FastAlgorithm):
                     )
                     for arm, resources_id in arms
                 ]
+        is_spent = False
+
+        def stop(found: Sequence[RolloutOutcome]) -> bool:
+            nonlocal is_spent
+            is_spent = is_enough is not None and is_enough(found)
+            return is_spent
+
         batch = await run_requests(
             self.get_store(),
             [request for _, request in plan],
@@ -83,10 +95,13 @@ class _Pass(FastAlgorithm):
             description="evaluation",
             run=self.get_run(),
             name=name,
+            is_enough=stop,
         )
-        outcomes: list[list[Any]] = [[] for _ in snapshots]
+        outcomes: list[list[RolloutOutcome]] = [[] for _ in snapshots]
         for (arm, _), outcome in zip(plan, batch, strict=True):
-            outcomes[arm].append(outcome)
+            # After the budget is spent, those that were not begun say nothing about the agent.
+            if not is_spent or isinstance(outcome.rollout, AttemptedRollout):
+                outcomes[arm].append(outcome)
         return [
             replace(batch, outcomes=found, resources_id=resources_id)
             for found, resources_id in zip(outcomes, snapshots, strict=True)
@@ -157,6 +172,8 @@ class Evaluation(_Pass):
         mode: Mode of the rollouts.
         attempts: Rollouts of each task.
         timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
+        is_enough: Called with new outcomes; once it returns True, no further rollout is begun, and
+            those that were not begun are left out.
 
     Attributes:
         outcome: An outcome per rollout; None until the run is over.
@@ -169,9 +186,11 @@ class Evaluation(_Pass):
         mode: RolloutMode = "test",
         attempts: int = 1,
         timeout: float | None = None,
+        is_enough: Callable[[Sequence[RolloutOutcome]], bool] | None = None,
     ) -> None:
         super().__init__(mode, attempts, timeout)
         self._resources = resources
+        self._is_enough = is_enough
         self.outcome: BatchOutcome | None = None
 
     @with_llm_proxy()
@@ -189,7 +208,7 @@ class Evaluation(_Pass):
         self.outcome = None
         tasks = _require(train_dataset if val_dataset is None else val_dataset)
         snapshot = await self._store_resources(self._resources, llm_proxy, "resources")
-        (self.outcome,) = await self._roll_out(tasks, [snapshot], "eval")
+        (self.outcome,) = await self._roll_out(tasks, [snapshot], "eval", self._is_enough)
 
 
 @dataclass(frozen=True)

@@ -369,15 +369,15 @@ async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
 
 async def _enqueued(store: LightningStore, run: str) -> dict[tuple[str, int], str]:
     """Return the ids of a run's rollouts by batch and index."""
-    return {key: rollout.rollout_id async for key, rollout in _rollouts_of(store, run)}
+    return {key: rollout.rollout_id async for key, rollout in rollouts_of(store, run)}
 
 
 async def count_rollouts(store: LightningStore, run: str) -> Counter[RolloutStatus]:
     """Count the rollouts of a run by status; reads every rollout in the store."""
-    return Counter([rollout.status async for _, rollout in _rollouts_of(store, run)])
+    return Counter([rollout.status async for _, rollout in rollouts_of(store, run)])
 
 
-async def _rollouts_of(
+async def rollouts_of(
     store: LightningStore, run: str
 ) -> AsyncIterator[tuple[tuple[str, int], Rollout]]:
     offset, total = 0, 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from agl_core.algorithm import (
     Evaluation,
     FastAlgorithm,
     RewardRange,
+    RolloutOutcome,
 )
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
@@ -255,6 +256,7 @@ class Trainer:
         attempts: int = 1,
         timeout: float | None = None,
         run: str = "",
+        is_enough: Callable[[Sequence[RolloutOutcome]], bool] | None = None,
     ) -> BatchOutcome:
         """Run the agent over a dataset, updating nothing.
 
@@ -266,6 +268,7 @@ class Trainer:
             attempts: Rollouts of each task.
             timeout: Longest time for the whole dataset, in seconds; the rest is cancelled.
             run: Name of the evaluation, under which an interrupted one is resumed.
+            is_enough: Called with new outcomes; once it returns True, no further rollout is begun.
 
         Returns:
             An outcome per rollout; its ``score()`` is the mean reward with its interval.
@@ -274,7 +277,9 @@ class Trainer:
             KeyboardInterrupt: Ctrl+C ended the evaluation without a result.
             RunFailedError: Rollouts failed and none succeeded; it has the ``outcome``.
         """
-        evaluation = Evaluation(resources=resources, attempts=attempts, timeout=timeout)
+        evaluation = Evaluation(
+            resources=resources, attempts=attempts, timeout=timeout, is_enough=is_enough
+        )
         with outside_loop():
             self._execute("eval", agent, evaluation, None, dataset, run)
             if evaluation.outcome is None:

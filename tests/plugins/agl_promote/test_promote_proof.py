@@ -17,6 +17,7 @@ from tests.benchmark.bench_promotion import (
     planned,
     rates,
 )
+from tests.benchmark.bench_selection import shares
 
 WORLDS = list(NULL_WORLDS)
 ORDINARY = [world for world in WORLDS if world != RARE]
@@ -238,3 +239,24 @@ def test_a_worse_version_is_rolled_back_and_an_equal_one_is_not():
                 late.append(count if watch.is_due else 10_000)
     assert false <= 5
     assert sorted(late)[50] <= 300
+
+
+# -- a search, then its winner ---------------------------------------------------------------------
+
+
+def test_a_search_claims_a_gain_that_its_winner_does_not_have():
+    means = shares("equal", 24, 60)
+    assert means["replaced"] > 0.8
+    assert means["claimed"] > 0.1
+    assert means["off"] == pytest.approx(means["excess"], rel=0.4)
+    assert means["proved"] <= 0.1
+    assert means["promoted"] <= 0.07
+
+
+def test_the_winner_of_worse_edits_is_not_promoted():
+    assert shares("all -.05", 24, 60)["promoted"] == 0.0
+
+
+@pytest.mark.slow
+def test_the_winners_of_a_thousand_searches_among_worse_edits_are_not_promoted():
+    assert shares("all -.05", 24, 1000)["promoted"] <= 0.005

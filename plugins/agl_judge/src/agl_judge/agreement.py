@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 
 from agl_core.errors import InvalidArgumentError
@@ -50,8 +52,6 @@ def agreement(
 ) -> Agreement:
     """Compare scores with labels, item by item.
 
-    The time grows with the square of the number of items.
-
     Args:
         scores: The judge's scores; None where it gave none.
         labels: The correct values.
@@ -87,9 +87,14 @@ def _kappa(sides: Sequence[tuple[bool, bool]], observed: float) -> float | None:
 
 
 def _ordered(pairs: Sequence[tuple[float, float]]) -> float | None:
-    wins = [
-        0.5 if a == b else float((a > b) == (label_a > label_b))
-        for (a, label_a), (b, label_b) in combinations(pairs, 2)
-        if label_a != label_b
-    ]
-    return fmean(wins) if wins else None
+    wins, total = 0.0, 0
+    lower: list[float] = []
+    """Scores of the items with lower labels, sorted."""
+    for _, same in groupby(sorted(pairs, key=itemgetter(1)), key=itemgetter(1)):
+        scores = [score for score, _ in same]
+        for score in scores:
+            below, up_to = bisect_left(lower, score), bisect_right(lower, score)
+            wins += below + (up_to - below) / 2
+        total += len(scores) * len(lower)
+        lower = sorted(lower + scores)  # two sorted runs: a merge
+    return wins / total if total else None

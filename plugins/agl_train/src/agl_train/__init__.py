@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agl_train.constructors import lightning_cli
     from agl_train.datasets import load_dataset
     from agl_train.file import TrainFile, TrainPlan, read_train_file
+    from agl_train.references import import_reference
     from agl_train.runs import INTERRUPTED, blame, run_options, set_up_logging, stopped_by_signals
     from agl_train.train_command import train
 
@@ -22,6 +23,7 @@ __all__ = [
     "TrainFile",
     "TrainPlan",
     "blame",
+    "import_reference",
     "lightning_cli",
     "load_dataset",
     "read_train_file",
@@ -40,6 +42,7 @@ __getattr__, __dir__ = lazy_names(
             "agl_train.runs",
         ),
         "lightning_cli": "agl_train.constructors",
+        "import_reference": "agl_train.references",
         "load_dataset": "agl_train.datasets",
         "train": "agl_train.train_command",
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,11 @@ from agl_core.runner import call_replayer, find_replayer
 from agl_core.statistics import CONFIDENCE
 from agl_train.failures import Failures
 from agl_train.runs import (
+    INTERRUPTED,
     RunRecord,
     blame,
+    choose_run,
+    command_again,
     finite,
     listening,
     report_failure,
@@ -25,6 +29,7 @@ from agl_train.runs import (
     set_up_logging,
     stopped_by_signals,
 )
+from agl_train.spending import Spending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +47,41 @@ if TYPE_CHECKING:
     "by default FILE's val_dataset, or else its train_dataset.",
 )
 @click.option("--resources", metavar="ID", help="Snapshot in the store to run with.")
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Rollouts of each task. The score is then avg@k; pass@k is printed, too.",
+)
+@click.option(
+    "--pass-at",
+    "threshold",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Reward from which on an attempt passes.",
+)
+@click.option(
+    "--run",
+    "name",
+    metavar="NAME",
+    help="Name of the evaluation, for agl compare; by default that of FILE with -eval.",
+)
+@click.option("--resume", is_flag=True, help="Go on with an evaluation that was interrupted.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help="Tokens after which no rollout is begun; those that were not begun are left out.",
+)
+@click.option("--max-cost", type=click.FloatRange(min=0), help="The same for the cost.")
+@click.option(
+    "--price",
+    nargs=2,
+    type=float,
+    metavar="INPUT OUTPUT",
+    help="Cost of a million input tokens and of a million output tokens.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -86,6 +126,13 @@ def evaluate(
     as_json: bool,
     dataset: str | None,
     resources: str | None,
+    attempts: int,
+    threshold: float,
+    name: str | None,
+    resume: bool,
+    max_tokens: int | None,
+    max_cost: float | None,
+    price: tuple[float, float] | None,
     timeout: float | None,
     suite: Path | None,
     replayed: Path | None,
@@ -106,8 +153,17 @@ def evaluate(
     if replayed is None:
         if live_from_divergence or live:
             raise click.UsageError("--live-from-divergence and --live need --replay")
-        _score(file, overrides, as_json, dataset, resources, timeout, suite)
-        return 0
+        plan = _Evaluation(
+            dataset,
+            resources,
+            attempts,
+            threshold,
+            name,
+            resume,
+            Spending(max_tokens, max_cost, price),
+            timeout,
+        )
+        return _score(file, overrides, as_json, plan, suite)
     if suite is not None or not (dataset is resources is timeout is None):
         others = "--record, --dataset, --resources and --timeout"
         raise click.UsageError(f"--replay excludes {others}: the suite has the tasks")
@@ -133,16 +189,29 @@ async def _record(
     )
 
 
+@dataclass(frozen=True)
+class _Evaluation:
+    """What to run; fields as the options of the command."""
+
+    dataset: str | None
+    resources: str | None
+    attempts: int
+    threshold: float
+    name: str | None
+    resume: bool
+    spending: Spending
+    timeout: float | None
+
+
 def _score(
     file: Path,
     overrides: tuple[str, ...],
     as_json: bool,
-    dataset: str | None,
-    resources: str | None,
-    timeout: float | None,
+    wanted: _Evaluation,
     suite: Path | None,
-) -> None:
-    """Run the agent over the dataset; parameters as the options of the command."""
+) -> int:
+    """Run the agent over the dataset; return the exit code."""
+    from agl_core.algorithm import stored_runs
     from agl_train.datasets import load_dataset
     from agl_train.file import read_train_file
 
@@ -155,8 +224,8 @@ def _score(
             plan = read_train_file(file, overrides)
             record.parts = plan.describe()
             tasks = plan.train_dataset if plan.val_dataset is None else plan.val_dataset
-        if dataset is not None:
-            tasks = load_dataset(dataset, Path.cwd(), path="--dataset")
+        if wanted.dataset is not None:
+            tasks = load_dataset(wanted.dataset, Path.cwd(), path="--dataset")
         if tasks is None:
             raise ConfigError(f"{file}: has no val_dataset; add one or give --dataset")
         with blame(file):
@@ -164,11 +233,29 @@ def _score(
             trainer = plan.build_trainer(with_algorithm=False)
         say_store(trainer, plan, as_json)
         try:
+            record.name = choose_run(
+                asyncio.run(stored_runs(trainer.store)),
+                f"{file.stem}-eval",
+                wanted.name,
+                wanted.resume,
+            )
             with listening(record), stopped_by_signals():
                 try:
                     outcome = trainer.evaluate(
-                        plan.agent, tasks, resources=resources, timeout=timeout
+                        plan.agent,
+                        tasks,
+                        resources=wanted.resources,
+                        attempts=wanted.attempts,
+                        timeout=wanted.timeout,
+                        run=record.name,
+                        is_enough=wanted.spending.add,
                     )
+                except KeyboardInterrupt:
+                    again = command_again(
+                        "eval", record, overrides, "--run", record.name, "--resume"
+                    )
+                    click.echo(f"interrupted; go on with: {again} and the same options", err=True)
+                    return INTERRUPTED
                 except RunFailedError as error:
                     if error.outcome is None:  # another process of the run failed
                         raise
@@ -185,14 +272,26 @@ def _score(
                 click.echo(f"{count} recorded in {suite}", err=True)
         finally:
             asyncio.run(trainer.store.close())
-    _print(record, outcome, failures, as_json)
+    _print(record, outcome, failures, wanted, as_json)
     failures.tell()
     if failures.verdict:
         raise click.ClickException(failures.verdict)
+    return 0
 
 
-def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json: bool) -> None:
-    score = outcome.score()
+def _print(
+    record: RunRecord,
+    outcome: BatchOutcome,
+    failures: Failures,
+    wanted: _Evaluation,
+    as_json: bool,
+) -> None:
+    score, spending = outcome.score(), wanted.spending
+    passing = {
+        k: outcome.pass_at(k, wanted.threshold)
+        for k in (1, 2, 4, 8, 16, 32, 64, outcome.attempts)
+        if k <= outcome.attempts and wanted.attempts > 1
+    }
     missing = sum(one.reward is None for one in outcome)
     failed = any(one.earned is None for one in outcome)
     is_known = math.isfinite(score.mean)
@@ -210,6 +309,10 @@ def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json
                     "tasks": score.n,
                     "rollouts": len(outcome),
                     "without_reward": missing,
+                    "attempts": wanted.attempts,
+                    "pass_at": {str(k): each._asdict() for k, each in passing.items()},
+                    **spending.as_json(),
+                    "budget_spent": spending.is_spent,
                     **outcome.statuses(),
                 },
                 "failures": failures.as_json(),
@@ -218,11 +321,17 @@ def _print(record: RunRecord, outcome: BatchOutcome, failures: Failures, as_json
         )
         return
     rows = [
-        ["score", f"{score.mean:.3f}" if is_known else "no task finished"],
+        ["evaluation", record.name],
+        [
+            "score" if wanted.attempts == 1 else f"avg@{wanted.attempts}",
+            f"{score.mean:.3f}" if is_known else "no task finished",
+        ],
         ["95 % interval", f"{score.low:.3f} to {score.high:.3f}" if is_known else "none"],
         ["tasks", str(score.n)],
+        *([f"pass@{k}", str(each)] for k, each in passing.items()),
         ["without a reward", str(missing)],
         *([] if failure is None else [["a failure counts", f"{failure:.3f}"]]),
+        *([["budget", f"spent: only {len(outcome)} rollouts"]] if spending.is_spent else []),
         *failures.rows(),
         ["resources", outcome.resources_id or "none"],
         ["seconds", f"{record.seconds:.1f}"],

@@ -7,6 +7,11 @@ from agl_core.plugins import CommandSpec, hookimpl
 def agl_command() -> list[CommandSpec]:
     return [
         CommandSpec(
+            name="compare",
+            target="agl_train.compare_command:compare",
+            summary="Compare two evaluations in a store, task by task",
+        ),
+        CommandSpec(
             name="eval",
             target="agl_train.eval_command:evaluate",
             summary="Score the agent that a file describes, changing nothing",

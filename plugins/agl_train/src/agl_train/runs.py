@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -201,3 +203,33 @@ def listening(record: RunRecord) -> Generator[None]:
 def finite(value: float) -> float | None:
     """Return a number that JSON can represent: None for infinity and NaN."""
     return value if math.isfinite(value) else None
+
+
+def choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bool) -> str:
+    """Return the name of the run to start or resume."""
+    if name is None:
+        stem = re.sub(r"[^\w.-]", "-", stem)
+        of_file = [run for run in runs if re.fullmatch(rf"{re.escape(stem)}(-\d+)?", run)]
+        if resume and of_file:
+            return of_file[-1]
+        name, number = stem, 1
+        while name in runs:
+            number += 1
+            name = f"{stem}-{number}"
+    elif name in runs and not resume:
+        raise ConfigError(
+            f"the run {name!r} exists already: resume it with --resume, or give another name",
+            path="--run",
+        )
+    if resume and name not in runs:
+        known = f"the store has {', '.join(runs)}" if runs else "the store has none"
+        raise ConfigError(f"there is no run {name!r} to resume; {known}", path="--resume")
+    return name
+
+
+def command_again(name: str, record: RunRecord, overrides: Sequence[str], *options: str) -> str:
+    """Return a command on the file of a run, with the same overrides, as a shell takes it."""
+    words = ["agl", name, record.file]
+    for override in overrides:
+        words += ["--set", override]
+    return shlex.join([*words, *options])

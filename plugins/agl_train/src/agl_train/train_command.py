@@ -24,6 +24,8 @@ from agl_train.runs import (
     INTERRUPTED,
     RunRecord,
     blame,
+    choose_run,
+    command_again,
     listening,
     report_failure,
     run_options,
@@ -143,7 +145,7 @@ def _fit(
         return await Failures.read(store, counts, failed), retried
 
     try:
-        trainer.run = record.name = _choose_run(
+        trainer.run = record.name = choose_run(
             asyncio.run(stored_runs(store)), Path(record.file).stem, name, resume
         )
         trainer.resume_command = command_again(
@@ -176,28 +178,6 @@ def _shown(override: str) -> str:
     """Return an override without the value of a secret, because the store keeps the command."""
     key, _, _ = override.partition("=")
     return f"{key}=***" if _SECRET.search(key) else override
-
-
-def _choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bool) -> str:
-    """Return the name of the run to start or resume."""
-    if name is None:
-        stem = re.sub(r"[^\w.-]", "-", stem)
-        of_file = [run for run in runs if re.fullmatch(rf"{re.escape(stem)}(-\d+)?", run)]
-        if resume and of_file:
-            return of_file[-1]
-        name, number = stem, 1
-        while name in runs:
-            number += 1
-            name = f"{stem}-{number}"
-    elif name in runs and not resume:
-        raise ConfigError(
-            f"the run {name!r} exists already: resume it with --resume, or give another name",
-            path="--run",
-        )
-    if resume and name not in runs:
-        known = f"the store has {', '.join(runs)}" if runs else "the store has none"
-        raise ConfigError(f"there is no run {name!r} to resume; {known}", path="--resume")
-    return name
 
 
 def _public(latest: ResourcesUpdate) -> dict[str, Any]:
@@ -309,14 +289,6 @@ def _installed(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
-
-
-def command_again(name: str, record: RunRecord, overrides: Sequence[str], *options: str) -> str:
-    """Return a command on the file of a run, with the same overrides, as a shell takes it."""
-    words = ["agl", name, record.file]
-    for override in overrides:
-        words += ["--set", override]
-    return shlex.join([*words, *options])
 
 
 def _in_short(resource: Any) -> str:

@@ -1,0 +1,160 @@
+"""Another scorer over stored rollouts: agreement, speed, and nothing runs or changes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agl_core.cli import main
+from agl_core.errors import InvalidArgumentError
+from agl_core.statistics import estimate_gain, estimate_mean
+from agl_core.store import LightningStore
+from agl_core.types import EnqueueRolloutRequest, Span
+from agl_judge import agreement, rescore
+
+sqlite = pytest.importorskip("agl_store_sqlite")
+REWARD = {"agentlightning.reward.0.name": "primary"}
+
+
+async def fill(store: LightningStore, count: int) -> None:
+    """A run of rollouts of tasks 0, 0, 1, 1, …; one in ten fails."""
+    requests = [
+        EnqueueRolloutRequest(
+            input={"id": number // 2},
+            mode="test",
+            metadata={"run": "night", "batch": "eval", "index": number},
+        )
+        for number in range(count)
+    ]
+    await store.enqueue_many_rollouts(requests)
+    left = count
+    while left:
+        claimed = await store.dequeue_many_rollouts(limit=100, worker_id="w")
+        spans = [
+            Span.from_attributes(
+                name="answer",
+                attributes={**REWARD, "agentlightning.reward.0.value": number % 3 / 2},
+                rollout_id=one.rollout_id,
+                attempt_id=one.attempt.attempt_id,
+                sequence_id=1,
+            )
+            for one in claimed
+            for number in [(one.metadata or {})["index"]]
+        ]
+        await store.add_many_spans(spans)
+        for one in claimed:
+            number = (one.metadata or {})["index"]
+            status = "failed" if number % 10 == 9 else "succeeded"
+            await store.update_attempt(one.rollout_id, one.attempt.attempt_id, status=status)
+        left -= len(claimed)
+
+
+def even(task, spans):
+    value = spans[0].attributes["agentlightning.reward.0.value"]
+    return None if task["id"] == 2 else float(value >= 0.5)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("rescored_agent", "scorers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    async def make() -> None:
+        store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
+        await fill(store, 40)
+        await store.close()
+
+    asyncio.run(make())
+    (tmp_path / "rescored_agent.py").write_text(
+        "import agl_core as agl\n\n@agl.rollout\ndef agent(task, llm):\n    raise SystemExit\n"
+    )
+    (tmp_path / "scorers.py").write_text(
+        "def good(task, spans):\n"
+        "    return float(spans[0].attributes['agentlightning.reward.0.value'] >= 0.5)\n\n"
+        "async def infinite(task, spans):\n    return float('inf')\n"
+    )
+    (tmp_path / "train.toml").write_text(
+        'agent = "rescored_agent.py:agent"\nstore = { type = "sqlite", path = "runs.db" }\n'
+    )
+    return tmp_path
+
+
+async def test_scores_are_by_task_and_failures_count_as_the_lowest(tmp_path: Path):
+    store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
+    await fill(store, 20)
+    result = await rescore(store, "night", even)
+    by_hand: dict[int, list[tuple[float, float]]] = {}
+    for number in range(20):
+        failed, reward = number % 10 == 9, number % 3 / 2
+        new = 0.0 if failed or number // 2 == 2 else float(reward >= 0.5)
+        by_hand.setdefault(number // 2, []).append((0.0 if failed else reward, new))
+    own = [sum(a for a, _ in pairs) / 2 for pairs in by_hand.values()]
+    new = [sum(b for _, b in pairs) / 2 for pairs in by_hand.values()]
+    assert result.score == pytest.approx(estimate_mean(new))
+    assert result.change == pytest.approx(estimate_gain(own, new))
+    assert sum(score is None for score in result.scores) == 4  # two failed, two without a score
+    assert result.agreement is not None
+    assert result.agreement.n == 16
+    assert result.agreement.accuracy.mean == 1.0
+    with pytest.raises(InvalidArgumentError, match="no finished rollouts of a run 'day'"):
+        await rescore(store, "day", even)
+    await store.close()
+
+
+def test_the_command_prints_writes_and_changes_nothing(folder, capsys):
+    options = ["--scorer", "scorers.py:good", "--output", "new.jsonl"]
+    assert main(["rescore", "train.toml", "night", *options, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["rollouts"], said["without_score"]) == (40, 4)
+    assert said["agreement"]["kappa"] == 1.0
+    rows = [json.loads(line) for line in (folder / "new.jsonl").read_text().splitlines()]
+    assert rows[1] == {**rows[1], "input": {"id": 0}, "reward": 0.5, "score": 1.0}
+    assert main(["rescore", "train.toml", "night", *options[:2]]) == 0
+    assert "kappa 1.00" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("folder")
+def test_mistakes_are_one_line(capsys):
+    for run, scorer, text in (
+        ("day", "scorers.py:good", "no finished rollouts of a run 'day'"),
+        ("night", "scorers.py:nothing", "nothing"),
+    ):
+        assert main(["rescore", "train.toml", run, "--scorer", scorer]) != 0
+        assert text in capsys.readouterr().err
+
+
+def test_the_order_agrees_with_brute_force():
+    chance = random.Random(3)
+    for size in (2, 5, 40):
+        scores = [chance.randrange(5) / 4 for _ in range(size)]
+        labels = [chance.randrange(4) / 3 for _ in range(size)]
+        wins = [
+            0.5 if a == b else float((a > b) == (label_a > label_b))
+            for (a, label_a), (b, label_b) in itertools.combinations(
+                list(zip(scores, labels, strict=True)), 2
+            )
+            if label_a != label_b
+        ]
+        expected = sum(wins) / len(wins) if wins else None
+        assert agreement(scores, labels).ordered == pytest.approx(expected)
+
+
+@pytest.mark.slow
+async def test_ten_thousand_rollouts_take_seconds(tmp_path: Path):
+    store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
+    await fill(store, 10_000)
+    began = time.monotonic()
+    result = await rescore(store, "night", even)
+    took = time.monotonic() - began
+    assert len(result.scores) == 10_000
+    print(f"\n10,000 rollouts in {took:.1f} s")
+    assert took <= 20
+    await store.close()

@@ -1,0 +1,151 @@
+"""``agl eval --attempts`` and ``agl compare``: evaluations by name, paired by task."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from agl_core.algorithm import stored_runs
+from agl_core.cli import main
+from agl_core.errors import InvalidArgumentError
+from agl_core.statistics import estimate_gain, estimate_mean, pass_at_k
+
+sqlite = pytest.importorskip("agl_store_sqlite")
+
+PROGRAM = """
+import agl_core as agl
+
+@agl.rollout
+def agent(task, prompt_template, rollout):
+    with agl.operation(name="chat") as call:
+        pass
+    tried = rollout.metadata["index"] // 4  # of four tasks
+    if prompt_template.template == "b" and task == 3:
+        raise RuntimeError("no")
+    return float(task == 0 or (task == 1 and tried == 0) or prompt_template.template == "b")
+"""
+FILE = """
+agent = "evaluated.py:agent"
+val_dataset = [0, 1, 2, 3]
+strategy = "shm"
+store = { type = "sqlite", path = "runs.db" }
+[resources.prompt]
+type = "prompt_template"
+engine = "f-string"
+template = "a"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "evaluated", raising=False)
+    (tmp_path / "evaluated.py").write_text(PROGRAM)
+    (tmp_path / "train.toml").write_text(FILE)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> dict:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def evaluate(capsys, *options: str) -> dict:
+    assert main(["eval", "train.toml", "--json", *options]) == 0
+    return said(capsys)
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_pass_at_k_agrees_with_brute_force(n: int):
+    for passed, k in itertools.product(range(n + 1), range(1, n + 1)):
+        attempts = [True] * passed + [False] * (n - passed)
+        chosen = list(itertools.combinations(attempts, k))
+        assert pass_at_k(passed, n, k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
+    with pytest.raises(InvalidArgumentError):
+        pass_at_k(0, n, n + 1)
+
+
+@pytest.mark.usefixtures("folder")
+def test_attempts_give_avg_and_pass_at_k_with_the_task_as_the_unit(capsys):
+    metrics = evaluate(capsys, "--attempts", "3")["metrics"]
+    assert (metrics["tasks"], metrics["rollouts"], metrics["attempts"]) == (4, 12, 3)
+    average = estimate_mean([1, 1 / 3, 0, 0])
+    assert (metrics["mean"], metrics["low"], metrics["high"]) == pytest.approx(average[:3])
+    assert set(metrics["pass_at"]) == {"1", "2", "3"}
+    assert metrics["pass_at"]["2"] == pytest.approx(estimate_mean([1, 2 / 3, 0, 0])._asdict())
+    assert metrics["pass_at"]["3"]["mean"] == 0.5
+    assert main(["eval", "train.toml", "--attempts", "2", "--pass-at", "0.5"]) == 0
+    out = capsys.readouterr().out
+    assert "avg@2" in out
+    assert "pass@2" in out
+
+
+@pytest.mark.usefixtures("folder")
+def test_two_evaluations_are_compared_task_by_task(capsys):
+    first = evaluate(capsys)["run"]["name"]
+    better = ["--set", 'resources.prompt.template="b"']
+    second = evaluate(capsys, *better)["run"]["name"]
+    assert (first, second) == ("train-eval", "train-eval-2")
+    assert main(["compare", "train.toml", first, second, "--json"]) == 0
+    found = said(capsys)
+    assert found["gain"] == pytest.approx(estimate_gain([1, 1, 0, 0], [1, 1, 1, 0])._asdict())
+    assert (found["won"], found["lost"], found["tied"]) == (1, 0, 3)
+    assert found["won_tasks"] == ["2"]
+    assert main(["compare", "train.toml", second, first, "--tasks"]) == 0
+    out = capsys.readouterr().out
+    assert "not shown" in out
+    assert "lost: 2" in out
+    assert main(["compare", "train.toml", first, "nothing"]) == 2
+    assert "no finished rollouts of a run 'nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_evaluation_changes_no_latest_resources_and_is_a_run_of_its_own(capsys, folder):
+    evaluate(capsys, "--run", "mine")
+    assert main(["eval", "train.toml", "--run", "mine"]) == 2
+    assert "the run 'mine' exists already" in capsys.readouterr().err
+
+    async def look():
+        store = sqlite.SqliteLightningStore(folder / "runs.db")
+        found = await stored_runs(store), await store.get_latest_resources()
+        await store.close()
+        return found
+
+    import asyncio
+
+    runs, latest = asyncio.run(look())
+    assert runs["mine"].finished
+    assert runs["mine"].resources_id is None
+    assert latest is None
+
+
+def test_an_evaluation_ends_when_its_tokens_are_spent(capsys, folder):
+    """Each rollout uses 30 tokens; rollouts that were not begun are left out of the score."""
+    (folder / "evaluated.py").write_text(
+        """
+import agl_core as agl
+
+@agl.rollout
+def agent(task, prompt_template):
+    usage = {"gen_ai.usage.input_tokens": 20, "gen_ai.usage.output_tokens": 10}
+    with agl.get_active_tracer().operation_context("chat", attributes=usage):
+        pass
+    return 1.0
+"""
+    )
+    tasks = f"val_dataset={list(range(200))}"
+    found = evaluate(capsys, "--max-tokens", "90", "--set", tasks, "--price", "1", "2")["metrics"]
+    assert found["budget_spent"]
+    assert 3 <= found["rollouts"] < 200
+    assert found["input_tokens"] >= 60
+    assert found["cost"] == (found["input_tokens"] + 2 * found["output_tokens"]) / 1e6
+    assert found["mean"] == 1.0
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_budget_needs_a_price(capsys):
+    assert main(["eval", "train.toml", "--max-cost", "1"]) == 2
+    assert "a limit of the cost needs --price" in capsys.readouterr().err

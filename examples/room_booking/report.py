@@ -84,7 +84,7 @@ def print_result(result: Result) -> None:
 
     texts = {candidate.version: candidate.prompt for candidate in result.history}
     measured = [(one, score) for one in result.history if (score := one.score())]
-    tasks = result.winner.score().n
+    tasks = len(result.winner.rewards)
     whole = [pair for pair in measured if pair[1].n == tasks]
     title = f"Prompts measured on all {tasks} validation tasks, best first"
     prompts = Table(title=title, expand=True)

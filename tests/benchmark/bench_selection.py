@@ -97,7 +97,7 @@ def search(rng: np.random.Generator, tasks: int, edit: Edit) -> Found:
         true=true[best],
         excess=selection_excess(history, tasks),
         off=scores[best] - worth,
-        proved=estimate_gain(*(list(map(float, one)) for one in pairs)).is_shown,
+        proved=estimate_gain(pairs[0].tolist(), pairs[1].tolist()).is_shown,
         promoted=best != 0 and bool(anytime(differences[None])[0][0]),
     )
 

@@ -72,7 +72,8 @@ def rescore(
         scorer: Any = import_reference(reference, file.absolute().parent, path="--scorer")
         if not callable(scorer):
             raise ConfigError(f"{reference} is not a function", path="--scorer")
-        result = asyncio.run(score_again(store, run, scorer, threshold=threshold))
+        score: Any = scorer
+        result = asyncio.run(score_again(store, run, score, threshold=threshold))
     finally:
         asyncio.run(store.close())
     if output is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import LightningStore
-from agl_core.types import AttemptedRollout, Checkpoint, PromptTemplate
+from agl_core.types import AttemptedRollout, Checkpoint, NamedResources, PromptTemplate
 from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
 from agl_testing.suite import requires
@@ -239,9 +239,8 @@ class ResourceTests(StoreTests):
             with pytest.raises(NotImplementedError):
                 await store.swap_resources("live", named_resources(), version=0)
             return
-        one, two = (
-            {"only": PromptTemplate(template=text, engine="f-string")} for text in ("one", "two")
-        )
+        one: NamedResources = {"only": PromptTemplate(template="one", engine="f-string")}
+        two: NamedResources = {"only": PromptTemplate(template="two", engine="f-string")}
         assert await store.swap_resources("live", one, version=3) is None
         assert await store.get_resources_by_id("live") is None
         created = await store.swap_resources("live", one, version=0)

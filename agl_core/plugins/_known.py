@@ -25,12 +25,14 @@ PACKAGES: Final[dict[str, str]] = {
     "agl-exec-k8s": "execution.k8s",
     "agl-exec-ray": "execution.ray",
     "agl-export": "command.export",
+    "agl-judge": "command.rescore",
     "agl-metrics-console": "metrics.console metrics.multi",
     "agl-metrics-mlflow": "metrics.mlflow",
     "agl-metrics-otel": "metrics.otel",
     "agl-metrics-prometheus": "metrics.prometheus app.prometheus command.prometheus",
     "agl-metrics-tensorboard": "metrics.tensorboard",
     "agl-metrics-wandb": "metrics.wandb",
+    "agl-promote": "command.promote",
     "agl-proxy-direct": (
         "proxy.direct provider.anthropic provider.hosted_vllm provider.openai command.proxy"
     ),
@@ -47,7 +49,7 @@ PACKAGES: Final[dict[str, str]] = {
     "agl-trace": "command.trace check.store",
     "agl-tracer-agentops": "tracer.agentops dialect.agentops",
     "agl-tracer-weave": "tracer.weave dialect.weave",
-    "agl-train": "command.eval command.train",
+    "agl-train": "command.compare command.eval command.train",
     # end of the list
 }
 """Entry points of each distribution."""

@@ -18,7 +18,6 @@ from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.ids import generate_id
 from agl_core.statistics import CONFIDENCE, Gain
 from agl_core.types import (
-    AttemptedRollout,
     Checkpoint,
     Dataset,
     EnqueueRolloutRequest,
@@ -99,8 +98,8 @@ class _Pass(FastAlgorithm):
         )
         outcomes: list[list[RolloutOutcome]] = [[] for _ in snapshots]
         for (arm, _), outcome in zip(plan, batch, strict=True):
-            # After the budget is spent, those that were not begun say nothing about the agent.
-            if not is_spent or isinstance(outcome.rollout, AttemptedRollout):
+            # What the end of the budget cancelled says nothing about the agent.
+            if not is_spent or outcome.rollout.status != "cancelled":
                 outcomes[arm].append(outcome)
         return [
             replace(batch, outcomes=found, resources_id=resources_id)
@@ -172,8 +171,8 @@ class Evaluation(_Pass):
         mode: Mode of the rollouts.
         attempts: Rollouts of each task.
         timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
-        is_enough: Called with new outcomes; once it returns True, no further rollout is begun, and
-            those that were not begun are left out.
+        is_enough: Called with new outcomes; once it returns True, the other rollouts are cancelled
+            and left out.
 
     Attributes:
         outcome: An outcome per rollout; None until the run is over.

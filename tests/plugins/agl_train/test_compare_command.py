@@ -123,7 +123,7 @@ def test_an_evaluation_changes_no_latest_resources_and_is_a_run_of_its_own(capsy
 
 
 def test_an_evaluation_ends_when_its_tokens_are_spent(capsys, folder):
-    """Each rollout uses 30 tokens; rollouts that were not begun are left out of the score."""
+    """Each rollout uses 30 tokens; those that the budget cancelled are left out of the score."""
     (folder / "evaluated.py").write_text(
         """
 import agl_core as agl

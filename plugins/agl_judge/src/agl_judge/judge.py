@@ -35,7 +35,7 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.ids import new_span_id
 from agl_core.otel import make_link_attributes, make_tag_attributes
 from agl_core.types import Attributes, Span, TraceStatus
-from agl_judge.agreement import Agreement, agreement
+from agl_judge.scorer_agreement import Agreement, agreement
 from agl_prompt_search import ChatClient, ask_model
 
 if TYPE_CHECKING:

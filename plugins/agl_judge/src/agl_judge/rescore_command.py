@@ -13,7 +13,7 @@ from agl_core.cli import print_json, print_table
 from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agl_judge.rescore import Rescored
+    from agl_judge.rescoring import Rescored
 
 
 _UNUSED = ("algorithm", "train_dataset", "val_dataset", "test_dataset", "hooks")
@@ -62,7 +62,7 @@ def rescore(
     No agent runs, and the rollouts keep their rewards. Prints the new score, its difference from
     the rewards, paired by task, and how far scorer and rewards agree.
     """
-    from agl_judge.rescore import rescore as score_again
+    from agl_judge.rescoring import rescore as score_again
     from agl_train import blame, import_reference, read_train_file
 
     with blame(file):

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
-    help="Tokens after which no rollout is begun; those that were not begun are left out.",
+    help="Tokens after which the rollouts that have not ended are cancelled and left out.",
 )
 @click.option("--max-cost", type=click.FloatRange(min=0), help="The same for the cost.")
 @click.option(

@@ -20,8 +20,8 @@ class Spending:
     """Adds up what the rollouts of an evaluation used, as their spans say.
 
     Args:
-        max_tokens: Input and output tokens after which no rollout is begun; None for no limit.
-        max_cost: Cost after which no rollout is begun; None for no limit.
+        max_tokens: Input and output tokens after which an evaluation ends; None for no limit.
+        max_cost: Cost after which an evaluation ends; None for no limit.
         price: Cost of a million input tokens and of a million output tokens.
 
     Raises:

@@ -174,12 +174,15 @@ class FieldTests(StoreTests):
         state = Checkpoint(state=NUMBERS, metrics={"reward": 1.0})
         added = await store.add_resources({"llm": llm, "state": state})
         read = await store.get_resources_by_id(added.resources_id)
-        latest = await store.get_latest_resources()
         (listed,) = await store.query_resources()
+        await store.add_resources({"llm": llm})
+        latest = await store.get_latest_resources()
         for found in (added, read, latest, listed):
             assert found is not None
             values: Any = found.resources
             assert typed(values["llm"].sampling_parameters) == typed(NUMBERS)
+            if found is latest:
+                continue  # a snapshot with a checkpoint does not become the latest
             assert typed(values["state"].state) == typed(NUMBERS)
             assert typed(values["state"].metrics) == typed({"reward": 1.0})
 

@@ -24,7 +24,7 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import Estimate, Gain, estimate_gain, estimate_mean, means_by_task
 from agl_core.store import LightningStore
 from agl_core.types import Span
-from agl_judge.agreement import Agreement, agreement
+from agl_judge.scorer_agreement import Agreement, agreement
 
 __all__ = ["Rescored", "Scorer", "rescore"]
 

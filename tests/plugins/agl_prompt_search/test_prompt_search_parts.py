@@ -43,7 +43,26 @@ class TestSnapshots:
         stored = await store.get_resources_by_id(expected)
         assert stored is not None
         assert stored.version == 1
-        assert stored.resources == {"prompt": template("prompt of v1")}
+        assert stored.resources["prompt"] == template("prompt of v1")
+
+    @pytest.mark.parametrize("name", ["", "rooms"])
+    async def test_a_candidate_is_the_latest_only_once_it_is_the_result(self, name: str):
+        store = InMemoryLightningStore()
+        await store.update_resources("live", {"prompt": template("in use")})
+        run = await Run.open(store, name)
+        made = snapshots(store, run)
+        tried = [await made.get(version) for version in ("v1", "v2", "v1")]
+        again = snapshots(store, run)
+        assert await again.get("v1") == tried[0]  # a resumed run
+        latest = await store.get_latest_resources()
+        assert latest is not None
+        assert latest.resources_id == "live"
+        await made.write_back("v1")
+        await again.get("v1")
+        latest = await store.get_latest_resources()
+        assert latest is not None
+        assert latest.resources_id == tried[0]
+        assert latest.resources == {"prompt": template("prompt of v1")}
 
     async def test_a_cancelled_task_still_writes_the_best_version_back(self):
         store = InMemoryLightningStore()

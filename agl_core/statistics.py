@@ -9,7 +9,7 @@ The unit is the task: several rollouts of one task say little more about tasks t
 does, so their mean is one value (:func:`means_by_task`).
 
 Both intervals are Student's t intervals of the values and two more, one at each end of what is
-possible. The two stand for what a small sample has not shown: without them ten rewards of 1 have an
+possible. The two represent what a small sample has not shown: without them ten rewards of 1 have an
 interval of width 0, and one won task among 24 ties "proves" a gain. They matter less the more tasks
 there are. Adding pseudo-observations is the idea of Agresti and Coull ("Approximate is better than
 'exact' for interval estimation of binomial proportions", The American Statistician 52, 1998); here

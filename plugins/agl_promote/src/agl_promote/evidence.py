@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What the evidence says.
+    """The state of the evidence.
 
     Attributes:
         kind: ``promote``; ``keep``: not shown, and more pairs will not come; ``undecided``: not

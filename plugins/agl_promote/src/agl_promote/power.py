@@ -1,4 +1,4 @@
-"""What a plan can show, said before it costs anything: its power, by simulation."""
+"""The power of a plan, by simulation, before it costs anything."""
 
 from __future__ import annotations
 

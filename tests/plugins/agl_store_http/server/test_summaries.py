@@ -214,6 +214,18 @@ async def test_failures_count_as_the_lowest_reward(served):
     assert third["reward_mean"] is None
 
 
+async def test_evaluations_of_different_prompts_are_different_rows(served):
+    before, after = [(await served.store.add_resources({})).resources_id for _ in range(2)]
+    for resources_id, value in ((before, 0.0), (after, 1.0), (before, 0.0)):
+        labels = {"run": "r", "batch": "compare"}
+        await finish(served, reward(value), mode="test", resources_id=resources_id, **labels)
+    first, second = (await training(served))["batches"]
+    assert (first["batch"], first["reward_mean"]) == (f"compare {before}", 0.0)
+    assert (second["batch"], second["reward_mean"]) == (f"compare {after}", 1.0)
+    found = (await served.get(f"/training/groups?run=r&batch=compare%20{before}")).json
+    assert found["rollouts"] == 2
+
+
 async def test_a_rollout_that_never_began_does_not_count(served):
     await finish(served, reward(1.0), batch="b")
     queued = await served.store.enqueue_rollout("late", mode="train", metadata={"batch": "b"})

@@ -398,6 +398,9 @@ class Training:
     def _begin(self, rollout: Rollout) -> tuple[_Batch, _Member]:
         labels = rollout.metadata or {}
         run, name = str(labels.get("run") or ""), str(labels.get("batch") or "")
+        if rollout.mode == "test" and rollout.resources_id:
+            # A comparison runs two prompts in one batch; their scores are no common mean.
+            name = f"{name} {rollout.resources_id}".strip()
         batch = self._batches.setdefault((run, name), _Batch(run, name))
         return batch, batch.begin(rollout)
 

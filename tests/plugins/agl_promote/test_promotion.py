@@ -13,7 +13,7 @@ from pydantic import ValidationError
 import agl_promote.promotion as promotions
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, InvalidArgumentError
-from agl_core.store import InMemoryLightningStore, LightningStoreThreaded
+from agl_core.store import InMemoryLightningStore, Interceptor, StoreCall, intercept
 from agl_core.types import Checkpoint, PromptTemplate
 from agl_promote import Guardrail, LivePointer, Plan, Promotion, gain_at_least
 from agl_promote.experiment import used_tasks
@@ -93,18 +93,17 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-class KillingStore(LightningStoreThreaded):
+class Kill(Interceptor):
     """Fails every call after a number of them, as for a process that was killed."""
 
-    def __init__(self, store: Any, calls: int) -> None:
-        super().__init__(store)
+    def __init__(self, calls: int) -> None:
         self._left = calls
 
-    def target(self) -> Any:
+    async def around(self, call: StoreCall, next: Any) -> Any:
         self._left -= 1
         if self._left < 0:
             raise Killed
-        return super().target()
+        return await next(call)
 
 
 async def killed_and_resumed(plan: Plan, reward_of: Any, chance: random.Random) -> Any:
@@ -113,7 +112,7 @@ async def killed_and_resumed(plan: Plan, reward_of: Any, chance: random.Random) 
     async with runner(store, reward_of):
         for _ in range(3):
             try:
-                await decide(KillingStore(store, chance.randrange(3, 60)))
+                await decide(intercept(store, Kill(chance.randrange(3, 60))))
             except* Killed:
                 pass
         decision = await decide(store)
@@ -202,13 +201,13 @@ async def test_roll_back_and_forth():
 
 
 async def test_a_store_without_compare_and_set_is_refused(plan):
-    class Old(LightningStoreThreaded):
+    class Old(InMemoryLightningStore):
         @property
         def capabilities(self) -> Any:
             return {}
 
     with pytest.raises(ConfigError, match="cannot compare and set"):
-        await Promotion.create(Old(InMemoryLightningStore()), plan())
+        await Promotion.create(Old(), plan())
 
 
 async def test_the_tasks_of_a_search_are_found(plan):

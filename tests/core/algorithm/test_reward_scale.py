@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,8 +131,33 @@ def test_batches_count_failures_last() -> None:
     assert batch_of(-1.0, None, -3.0).rewards() == [-1.0, -5.0, -3.0]
     assert batch_of(-1.0, None, -3.0, declared=(-10, 0)).rewards() == [-1.0, -10.0, -3.0]
     assert batch_of(-1.0, None).rewards(missing=None) == [-1.0]
+
+
+def test_a_printed_score_counts_the_lowest_possible_reward_for_failures() -> None:
+    assert batch_of(0.5, None).score().mean == 0.25
+    assert batch_of(-1.0, None, -3.0).score().mean == pytest.approx(-7 / 3)
+    assert batch_of(-1.0, None, declared=(-10, 0)).score().mean == -5.5
+    assert batch_of(-1.0, None, declared=(-10, 0)).score(reward_range=(-2, 0)).mean == -1.5
     assert batch_of(None, None).score().mean == -math.inf
     assert batch_of(None, None, declared=(1, 2)).score().mean == 1.0
+    # Rewards outside the declared range widen it: the score of a long run must not be lost.
+    outside = batch_of(-12.0, None, declared=(-10, 0)).score()
+    assert (outside.mean, outside.low) == (-12.0, -12.0)
+
+
+def test_the_reward_of_a_rollout_that_failed_later_is_no_part_of_a_score() -> None:
+    kept, crashed = batch_of(0.5, 0.5), batch_of(0.5, None)
+    crashed = replace(crashed, outcomes=[crashed[0], replace(crashed[1], reward=1.0)])
+    assert crashed.score().mean == 0.25
+    assert crashed.pass_at(1, threshold=0.5).mean == 0.5
+    assert crashed.gain_over(kept).mean == -0.25
+
+
+def test_a_gain_counts_failures_on_the_declared_range() -> None:
+    before, after = batch_of(1.0, 1.0, declared=(-4, 4)), batch_of(1.0, None, declared=(-4, 4))
+    gain = after.gain_over(before)
+    assert gain.mean == -2.5
+    assert gain == after.gain_over(before, reward_range=(-4, 4))
 
 
 @pytest.mark.parametrize("place", ["trainer", "agent"])

@@ -38,3 +38,10 @@ def test_a_model_of_another_step_is_not_named_as_the_best(tmp_path: Path):
 def test_the_last_model_may_be_the_best(tmp_path: Path):
     told = describe_best(metrics(tmp_path, 0.2, 0.6), tmp_path, 2)
     assert told.endswith("the last model is the best: 0.600")
+
+
+def test_the_best_model_is_that_of_the_highest_rank(tmp_path: Path):
+    found = metrics(tmp_path, 0.2, 0.6, 0.5)
+    for row, rank in zip(found.steps, [0.1, 0.2, 0.4], strict=True):
+        row["val_rank"] = rank  # a model that fails on tasks ranks lower than its score says
+    assert describe_best(found, tmp_path, 3).endswith("the last model is the best: 0.500")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import agl_prompt_search as prompt_search
-from agl_core.algorithm import show_progress
+from agl_core.algorithm import RewardRange, RewardScale, show_progress
 from agl_core.statistics import estimate_mean
 from agl_prompt_search import Reporter, SearchState, write_files
 
@@ -81,6 +81,19 @@ class TestFiles:
 
 
 class TestState:
+    def test_a_failure_ranks_last_and_is_printed_as_the_lowest_possible_reward(self):
+        found = State(seed=1, history=[Candidate(version="v0"), Candidate(version="v1")])
+        crashes, costs = found.history
+        for row, (one, other) in enumerate([(-1.0, -3.0), (None, -3.0)]):
+            crashes.record(row, one)
+            costs.record(row, other)
+        found.use_scale(RewardScale())
+        assert (crashes.mean(), costs.mean()) == (-3.0, -3.0)  # a failure ranks as -5
+        assert costs.beats(crashes)
+        assert crashes.score().mean == -2.0  # but no reward below -3 was seen
+        found.use_scale(RewardScale(RewardRange(-10, 0)))
+        assert crashes.score().mean == crashes.mean() == -5.5
+
     def test_candidates_are_compared_on_the_rows_of_both(self):
         one = Candidate(version="v1", rewards={0: 1.0, 1: 0.0, 2: 0.0})
         two = Candidate(version="v2", rewards={0: 1.0, 1: 1.0})

@@ -214,6 +214,16 @@ async def test_failures_count_as_the_lowest_reward(served):
     assert third["reward_mean"] is None
 
 
+async def test_the_reward_of_a_rollout_that_failed_does_not_count(served):
+    await finish(served, reward(1.0), status="failed", task="a", run="r", batch="b")
+    await finish(served, reward(0.5), task="b", run="r", batch="b")
+    found = (await served.get("/training")).json
+    (batch,) = found["batches"]
+    assert (batch["reward_mean"], batch["rewarded"], batch["reward_max"]) == (0.25, 1, 0.5)
+    found = (await served.get("/training/groups?run=r&batch=b")).json
+    assert [group["reward_mean"] for group in found["groups"]] == [0.0, 0.5]
+
+
 async def test_evaluations_of_different_prompts_are_different_rows(served):
     before, after = [(await served.store.add_resources({})).resources_id for _ in range(2)]
     for resources_id, value in ((before, 0.0), (after, 1.0), (before, 0.0)):

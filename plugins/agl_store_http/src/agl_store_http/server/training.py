@@ -46,8 +46,8 @@ _NEWEST: Final = 8
 class Score(BaseModel):
     """The mean reward over tasks; several rollouts of a task count as one value.
 
-    A rollout that ended without a reward counts as the lowest possible one: 0, or the lowest reward
-    beside it if that is below 0. One that was cancelled before an attempt does not count.
+    A rollout that failed or ended without a reward counts as the lowest possible one: 0, or the
+    lowest reward beside it if that is below 0. One that was cancelled before an attempt does not count.
     """
 
     tasks: int
@@ -80,7 +80,7 @@ class BatchSummary(Score):
     finished: int
     failed: int
     rewarded: int
-    """Finished rollouts with a reward; the two figures below are about them."""
+    """Rollouts that succeeded with a reward; the two figures below are about them."""
     reward_min: float | None
     reward_max: float | None
     start_time: float

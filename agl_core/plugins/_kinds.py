@@ -15,6 +15,7 @@ KIND_SPECS: Final = {
             capabilities=frozenset(
                 {
                     "async_safe",
+                    "compare_and_set",
                     "durable",
                     "ends",
                     "events",

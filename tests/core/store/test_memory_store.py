@@ -281,7 +281,12 @@ async def test_the_cost_of_a_page_grows_with_its_length(store: InMemoryLightning
 
 async def test_capabilities_and_statistics():
     store = InMemoryLightningStore(eviction_memory_threshold=1000, safe_memory_threshold=10)
-    assert store.capabilities == {"thread_safe": True, "async_safe": True, "events": True}
+    assert store.capabilities == {
+        "thread_safe": True,
+        "async_safe": True,
+        "events": True,
+        "compare_and_set": True,
+    }
     assert not InMemoryLightningStore(thread_safe=False).capabilities.get("thread_safe")
     with pytest.raises(NotImplementedError, match="accepts no OTLP"):
         store.otlp_traces_endpoint()

@@ -54,6 +54,7 @@ ALLOWED = {
     "GET /v1/agl/resources/latest": {"algorithm", "read", "runner", "attempt"},
     "GET /v1/agl/resources/{resources_id}": {"algorithm", "read", "runner", "attempt"},
     "POST /v1/agl/resources/{resources_id}": {"algorithm"},
+    "POST /v1/agl/resources/{resources_id}/swap": {"algorithm"},
     "POST /v1/agl/spans": {"algorithm", "runner", "attempt"},
     "POST /v1/agl/spans/batch": {"algorithm", "runner", "attempt"},
     "GET /v1/agl/spans": {"algorithm", "read", "runner", "attempt"},
@@ -117,6 +118,8 @@ def request_for(endpoint: APIRoute, rollout_id: str, attempt_id: str) -> dict[st
         request |= {"data": b"", "headers": {"Content-Type": "application/x-protobuf"}}
     else:
         request["json"] = bodies.get(endpoint.path.removeprefix("/v1/agl"), {})
+        if path.endswith("/swap"):
+            request["params"] = {"version": 0}
     return request
 
 

@@ -47,7 +47,8 @@ class Score(BaseModel):
     """The mean reward over tasks; several rollouts of a task count as one value.
 
     A rollout that failed or ended without a reward counts as the lowest possible one: 0, or the
-    lowest reward beside it if that is below 0. One that was cancelled before an attempt does not count.
+    lowest reward beside it if that is below 0. One that was cancelled before an attempt does not
+    count.
     """
 
     tasks: int

@@ -90,9 +90,11 @@ class TestState:
         found.use_scale(RewardScale())
         assert (crashes.mean(), costs.mean()) == (-3.0, -3.0)  # a failure ranks as -5
         assert costs.beats(crashes)
-        assert crashes.score().mean == -2.0  # but no reward below -3 was seen
+        shown = crashes.score()
+        assert shown is not None and shown.mean == -2.0  # but no reward below -3 was seen
         found.use_scale(RewardScale(RewardRange(-10, 0)))
-        assert crashes.score().mean == crashes.mean() == -5.5
+        shown = crashes.score()
+        assert shown is not None and shown.mean == crashes.mean() == -5.5
 
     def test_candidates_are_compared_on_the_rows_of_both(self):
         one = Candidate(version="v1", rewards={0: 1.0, 1: 0.0, 2: 0.0})

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 import agl_core as agl
 from agl_algo_grpo import GRPO
 from agl_core.algorithm import RunContext
-from agl_core.errors import ConfigError, LLMServerError
+from agl_core.errors import ConfigError, LLMServerError, RunFailedError
 from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.store import InMemoryLightningStore
 from agl_testing.algorithm import AlgorithmSuite
@@ -165,9 +165,10 @@ def test_groups_without_a_signal_are_replaced_by_further_tasks(taught: Path, tmp
     assert float(rows[0]["grad_norm"]) > 0
 
     seen.clear()
-    _, rows = train(
-        tmp_path / "none", taught, agent=uneven, tasks=[0, 1, 2], runners=1, steps=1, resample=2
-    )
+    none: dict[str, Any] = {"tasks": [0, 1, 2], "runners": 1, "steps": 1, "resample": 2}
+    with pytest.raises(RunFailedError, match="no step of 1 had a rollout to train on"):
+        train(tmp_path / "none", taught, uneven, **none)
+    rows = read(tmp_path / "none")
     assert int(rows[0]["rollouts"]) == 0
     assert seen.total() == 3 * 2 * 4
     assert int(rows[0]["dropped_groups"]) == 6
@@ -245,7 +246,9 @@ def test_incomplete_groups_are_trained_on_only_if_configured(
         return talk(llm)
 
     options: dict[str, Any] = {"steps": 1, "retries": 0}
-    _, (strict,) = train(tmp_path / "strict", taught, half, runners=1, **options)
+    with pytest.raises(RunFailedError, match="no step of 1 had a rollout to train on"):
+        train(tmp_path / "strict", taught, half, runners=1, **options)
+    (strict,) = read(tmp_path / "strict")
     assert int(strict["rollouts"]) == 0
     assert int(strict["dropped_groups"]) == 2
     assert strict["dropped"] == "4 (rollout failed), 4 (its group is too small)"

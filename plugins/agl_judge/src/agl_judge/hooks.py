@@ -9,4 +9,5 @@ def agl_command() -> CommandSpec:
         name="rescore",
         target="agl_judge.rescore_command:rescore",
         summary="Apply another scorer or judge to stored rollouts, running no agent",
+        api=1,
     )

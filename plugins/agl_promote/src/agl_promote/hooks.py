@@ -9,4 +9,5 @@ def agl_command() -> CommandSpec:
         name="promote",
         target="agl_promote.cli:promote",
         summary="Make a prompt or policy live if a paired test shows that it is better",
+        api=1,
     )

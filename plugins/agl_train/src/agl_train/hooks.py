@@ -10,6 +10,7 @@ def agl_command() -> list[CommandSpec]:
             name="compare",
             target="agl_train.compare_command:compare",
             summary="Compare two evaluations in a store, task by task",
+            api=1,
         ),
         CommandSpec(
             name="eval",

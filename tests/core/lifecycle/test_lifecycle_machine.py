@@ -42,10 +42,11 @@ class StoreSubject:
 
     def __init__(self) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.store = InMemoryLightningStore(scan_debounce_seconds=0)
         self.now = 0.0
         self.patch.setattr(time, "time", lambda: self.now)
         self.patch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
+        # After its clocks: from the real ones to 0 would be a jump, which the watchdog follows.
+        self.store = InMemoryLightningStore(scan_debounce_seconds=0)
 
     def enqueue(self, config: RolloutConfig) -> str:
         return at_once(self.store.enqueue_rollout("task", config=config)).rollout_id

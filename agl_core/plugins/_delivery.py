@@ -59,9 +59,11 @@ class Mailbox:
         self._warned = False
 
     def put(self, event: str, parameters: dict[str, Any]) -> None:
-        """Add an event."""
+        """Add an event; a closed mailbox takes none."""
         context = contextvars.copy_context()
         with self._changed:
+            if self._closed:
+                return  # the listener was removed while another thread sent the event
             self._events.append((context, event, parameters))
             if self._thread is None:
                 _flush_at_exit_of_this_process()

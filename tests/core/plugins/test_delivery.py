@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -98,6 +99,16 @@ def test_a_removed_listener_has_processed_every_event(held: Held):
     held.go.release()
     removing.join(20)
     assert held.heard == [1]
+
+
+def test_a_closed_mailbox_takes_no_event_that_a_flush_would_wait_for():
+    delivered: list[str] = []
+    mailbox = delivery.Mailbox("gone", lambda event, _: delivered.append(event))
+    mailbox.put("first", {})
+    mailbox.close()
+    mailbox.put("late", {})  # from a thread that was sending while the listener was removed
+    assert mailbox.drain(time.monotonic() + 0.1)
+    assert delivered == ["first"]
 
 
 def test_a_listener_may_remove_itself():

@@ -1,13 +1,12 @@
 """An algorithm is killed during an enqueue. After it resumes, nothing is enqueued twice.
 
-The store is behind a real server; the algorithm is a process of its own, killed with SIGKILL. A
-foreign lock on the file delays the enqueue and lets readers through, so the second algorithm looks
-for the rollouts of the first one before they are stored.
+The store is behind a real server; the algorithm is a process of its own, killed with SIGKILL. The
+enqueue is held back before it reaches the database and other calls pass, so the second algorithm
+looks for the rollouts of the first one before they are stored.
 """
 
 import asyncio
 import json
-import sqlite3
 import sys
 import textwrap
 from asyncio.subprocess import PIPE
@@ -42,18 +41,21 @@ ALGORITHM = textwrap.dedent(
 
 
 class Held:
-    """A store that reports enqueues before they happen, and that can hold back their replies."""
+    """A store that reports enqueues, and that can hold back them or their replies."""
 
     def __init__(self, store: SqliteLightningStore) -> None:
         self._enqueue = store.enqueue_many_rollouts
         self.keys: asyncio.Queue[str | None] = asyncio.Queue()
         self.committed = asyncio.Event()
+        self.requests = asyncio.Event()
         self.replies = asyncio.Event()
+        self.requests.set()
         self.replies.set()
         store.enqueue_many_rollouts = self.enqueue_many_rollouts
 
     async def enqueue_many_rollouts(self, rollouts):
         self.keys.put_nowait(current_request_key.get())
+        await self.requests.wait()
         enqueued = await self._enqueue(rollouts)
         self.committed.set()
         await self.replies.wait()
@@ -62,11 +64,12 @@ class Held:
 
 @pytest_asyncio.fixture
 async def served(tmp_path):
-    store = SqliteLightningStore(tmp_path / "store.db", busy_seconds=60)
+    store = SqliteLightningStore(tmp_path / "store.db")
     held = Held(store)
     launcher = PythonServerLauncher(StoreApp(store), PythonServerLauncherArgs())
     await launcher.start()
     yield store, held, launcher.access_endpoint
+    held.requests.set()
     held.replies.set()
     await launcher.stop()
     await store.close()
@@ -97,19 +100,17 @@ async def outcome(process) -> list[str]:
     return ids
 
 
-async def test_an_enqueue_that_arrives_after_its_process_died_happens_once(served, tmp_path):
+async def test_an_enqueue_that_arrives_after_its_process_died_happens_once(served):
     store, held, url = served
     first = await algorithm(url)
-    lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
-    lock.execute("BEGIN IMMEDIATE")
+    held.requests.clear()
     go(first)
     key = await asyncio.wait_for(held.keys.get(), 30)
     await killed(first)
     second = await algorithm(url)  # which finds nothing enqueued
     go(second)
     # The server still runs, so it treats both requests as one call.
-    lock.execute("COMMIT")
-    lock.close()
+    held.requests.set()
     ids = await outcome(second)
     assert key is not None
     assert held.keys.empty()
@@ -134,7 +135,7 @@ async def test_an_enqueue_whose_reply_was_lost_happens_once(served):
 
 async def test_an_enqueue_repeated_through_another_server_happens_once(tmp_path):
     # Each server sees one of the two requests only.
-    store = SqliteLightningStore(tmp_path / "store.db", busy_seconds=60)
+    store = SqliteLightningStore(tmp_path / "store.db")
     held = Held(store)
     launchers = [
         PythonServerLauncher(StoreApp(store), PythonServerLauncherArgs()) for _ in range(2)
@@ -142,16 +143,14 @@ async def test_an_enqueue_repeated_through_another_server_happens_once(tmp_path)
     for launcher in launchers:
         await launcher.start()
     first = await algorithm(launchers[0].access_endpoint)
-    lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
-    lock.execute("BEGIN IMMEDIATE")
+    held.requests.clear()
     go(first)
     keys = [await asyncio.wait_for(held.keys.get(), 30)]
     await killed(first)
     second = await algorithm(launchers[1].access_endpoint)
     go(second)
     keys.append(await asyncio.wait_for(held.keys.get(), 30))
-    lock.execute("COMMIT")
-    lock.close()
+    held.requests.set()
     ids = await outcome(second)
     assert keys[0] == keys[1] is not None
     assert [rollout.rollout_id for rollout in await store.query_rollouts()] == ids

@@ -13,6 +13,8 @@
     python3 dev.py mutate [NAME...]    the share of small faults in components that the conformance
                                        suites catch; see devtools/mutation.py
     python3 dev.py record [NAME...]    records what each test file uses, for `dev.py ci`
+    python3 dev.py proof [PART...]     proves by mutants that the tests which `dev.py ci` chooses
+                                       are enough, after `record`; takes hours
     python3 dev.py dashboard           builds the page of agl-dashboard (Node.js)
     python3 dev.py dist [NAME...]      builds, checks and installs every wheel and sdist
     python3 dev.py plugins [NAME...]   plugins alone and their tests, on wheels; without arguments,
@@ -147,6 +149,11 @@ def record(arguments: Sequence[str]) -> None:
 def mutate(arguments: Sequence[str]) -> None:
     """Run mutants of components under their conformance suites; takes minutes per component."""
     run(suites.dev_python(), "-m", "devtools.mutation", *arguments)
+
+
+def proof(arguments: Sequence[str]) -> None:
+    """Prove by mutants that the tests which a gate chooses are enough; takes hours."""
+    run(suites.dev_python(), "-m", "devtools.gate.proof", *arguments)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -348,6 +355,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
         test,
         bench,
         mutate,
+        proof,
         record,
         packages,
         settings,

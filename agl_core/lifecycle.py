@@ -49,10 +49,13 @@ from agl_core.types._rollout import (
 
 __all__ = [
     "ENDED_STATUSES",
+    "INFRASTRUCTURE",
+    "INFRASTRUCTURE_FAILURES",
     "RUNNING_ATTEMPTS",
     "Change",
     "QueueAction",
     "begin_attempt",
+    "infrastructure_failures",
     "is_abandoned",
     "is_watched",
     "new_rollout",
@@ -75,6 +78,10 @@ ENDED_STATUSES: Final = frozenset({"failed", "succeeded", "timeout", "unresponsi
 
 RUNNING_ATTEMPTS: Final = "running_attempts"
 """Key of ``heartbeat_stats``: ids of the attempts of a runner that runs several at a time."""
+INFRASTRUCTURE: Final = "infrastructure"
+"""Key of an attempt's metadata: what failed it that is not the agent, such as ``proxy``."""
+INFRASTRUCTURE_FAILURES: Final = "infrastructure_failures"
+"""Key of an attempt's metadata: number of the rollout's attempts, up to this one, that failed so."""
 _CLAIM_SECONDS: Final = 2.0
 
 
@@ -284,12 +291,26 @@ def status_before_claim(attempt: Attempt) -> RolloutStatus:
 
 
 def rollout_status_after(attempt: Attempt, config: RolloutConfig) -> RolloutStatus:
-    """Return the status that a rollout takes from the status of its latest attempt."""
+    """Return the status that a rollout takes from the status of its latest attempt.
+
+    Attempts that the infrastructure failed are counted apart from those that the agent failed.
+    """
     status = attempt.status
     if status in ("preparing", "running", "succeeded"):
         return status
-    retry = status in config.retry_condition and attempt.sequence_id < config.max_attempts
+    lost = infrastructure_failures(attempt)
+    said = attempt.metadata or {}
+    if status == "failed" and INFRASTRUCTURE in said:
+        repeats = said.get("repeatable") is not False and lost <= config.infrastructure_retries
+        return "requeuing" if repeats else "failed"
+    retry = status in config.retry_condition and attempt.sequence_id - lost < config.max_attempts
     return "requeuing" if retry else "failed"
+
+
+def infrastructure_failures(attempt: Attempt) -> int:
+    """Return how many of a rollout's attempts, up to this one, the infrastructure failed."""
+    said: Any = (attempt.metadata or {}).get(INFRASTRUCTURE_FAILURES)
+    return min(max(said, 0), attempt.sequence_id) if type(said) is int else 0
 
 
 # -- what happens to a rollout -------------------------------------------------------------------

@@ -20,6 +20,8 @@ __all__ = [
     "AGL_REWARD",
     "AGL_VIRTUAL",
     "ATTEMPT_ID",
+    "INFRASTRUCTURE_CODES",
+    "INFRASTRUCTURE_HEADER",
     "LATE",
     "LINK",
     "MESSAGE_BODY",
@@ -165,3 +167,19 @@ class LinkAttributes(Enum):
 
     KEY_MATCH = "key_match"
     VALUE_MATCH = "value_match"
+
+INFRASTRUCTURE_HEADER: Final = "x-agl-infrastructure"
+"""Header of a proxy's error reply that is not about the call: one of the codes below."""
+INFRASTRUCTURE_CODES: Final = frozenset(
+    {
+        "aborted",
+        "backend_unreachable",
+        "connect_timeout",
+        "connection_broken",
+        "proxy_stopped",
+        "queue_timeout",
+        "store_unavailable",
+        "stream_cut",
+    }
+)
+"""Codes of errors that would meet any call then: a server was away, or stopped."""

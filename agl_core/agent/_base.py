@@ -46,6 +46,9 @@ class LitAgent(Generic[T]):
     concurrent: bool = False
     """Whether a runner may run several rollouts at a time: they share no state, and what they use
     (a browser, a service with a limit of calls) stands it. False: one at a time in each runner."""
+    repeatable: bool = True
+    """Whether a task may run again after a failure of the proxy or the store. False for an agent
+    with side effects that must not happen twice: such a rollout fails, and is not scored."""
     reward_range: tuple[float, float] | None = None
     """Lowest and highest possible reward; see :class:`~agl_core.algorithm.RewardScale`."""
 

@@ -44,6 +44,7 @@ def llm_rollout(
     *,
     strip_proxy: bool = True,
     concurrent: bool = False,
+    repeatable: bool = True,
     reward_range: tuple[float, float] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
 def llm_rollout(
@@ -52,6 +53,7 @@ def llm_rollout(
     *,
     strip_proxy: bool = True,
     concurrent: bool = False,
+    repeatable: bool = True,
     reward_range: tuple[float, float] | None = None,
 ) -> FunctionalLitAgent[P, R] | Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]:
     """Make an agent of ``func(task, llm, …)``.
@@ -61,6 +63,7 @@ def llm_rollout(
         strip_proxy: Give the function a plain :class:`~agl_core.types.LLM` whose endpoint files its
             calls under the attempt; False passes a :class:`~agl_core.types.ProxyLLM` unchanged.
         concurrent: See :func:`rollout`.
+        repeatable: See :func:`rollout`.
         reward_range: See :func:`rollout`.
 
     Raises:
@@ -71,6 +74,7 @@ def llm_rollout(
         required="llm",
         strip_proxy=strip_proxy,
         concurrent=concurrent,
+        repeatable=repeatable,
         reward_range=reward_range,
     )
     return agent_of if func is None else agent_of(func)
@@ -80,13 +84,17 @@ def llm_rollout(
 def prompt_rollout(func: Callable[P, R], /) -> FunctionalLitAgent[P, R]: ...
 @overload
 def prompt_rollout(
-    *, concurrent: bool = False, reward_range: tuple[float, float] | None = None
+    *,
+    concurrent: bool = False,
+    repeatable: bool = True,
+    reward_range: tuple[float, float] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
 def prompt_rollout(
     func: Callable[P, R] | None = None,
     /,
     *,
     concurrent: bool = False,
+    repeatable: bool = True,
     reward_range: tuple[float, float] | None = None,
 ) -> FunctionalLitAgent[P, R] | Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]:
     """Make an agent of ``func(task, prompt_template, …)``; options as :func:`rollout`.
@@ -95,7 +103,11 @@ def prompt_rollout(
         AgentSignatureError: The function's parameters are not those above (a ``ValueError``).
     """
     agent_of = functools.partial(
-        _agent_of, required="prompt_template", concurrent=concurrent, reward_range=reward_range
+        _agent_of,
+        required="prompt_template",
+        concurrent=concurrent,
+        repeatable=repeatable,
+        reward_range=reward_range,
     )
     return agent_of if func is None else agent_of(func)
 
@@ -104,13 +116,17 @@ def prompt_rollout(
 def rollout(func: Callable[P, R], /) -> FunctionalLitAgent[P, R]: ...
 @overload
 def rollout(
-    *, concurrent: bool = False, reward_range: tuple[float, float] | None = None
+    *,
+    concurrent: bool = False,
+    repeatable: bool = True,
+    reward_range: tuple[float, float] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
 def rollout(
     func: Callable[P, R] | None = None,
     /,
     *,
     concurrent: bool = False,
+    repeatable: bool = True,
     reward_range: tuple[float, float] | None = None,
 ) -> FunctionalLitAgent[P, R] | Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]:
     """Make an agent of a function of ``task``, and of ``llm``, ``prompt_template`` and ``rollout``.
@@ -119,13 +135,17 @@ def rollout(
         func: The function, sync or async.
         concurrent: Whether a runner may run several rollouts at a time; see
             :attr:`~agl_core.agent.LitAgent.concurrent`.
+        repeatable: Whether a task may run again after a failure of the proxy or the store; see
+            :attr:`~agl_core.agent.LitAgent.repeatable`.
         reward_range: Lowest and highest possible reward; see
             :attr:`~agl_core.agent.LitAgent.reward_range`.
 
     Raises:
         AgentSignatureError: The function needs a parameter that is not injected.
     """
-    agent_of = functools.partial(_agent_of, concurrent=concurrent, reward_range=reward_range)
+    agent_of = functools.partial(
+        _agent_of, concurrent=concurrent, repeatable=repeatable, reward_range=reward_range
+    )
     return agent_of if func is None else agent_of(func)
 
 
@@ -150,8 +170,9 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
         self._is_async = inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(
             getattr(func, "__call__", None)  # noqa: B004 - an object with `async def __call__`
         )
-        # An object with ``__call__`` may declare it on its class.
+        # An object with ``__call__`` may declare them on its class.
         self.concurrent = getattr(func, "concurrent", False) is True
+        self.repeatable = getattr(func, "repeatable", True) is not False
         self._strip_proxy = strip_proxy
         self._injected = _check_parameters(func, self._name)
         self._warned: set[type[Resource]] = set()
@@ -248,6 +269,7 @@ def _agent_of(
     required: str = "",
     strip_proxy: bool = True,
     concurrent: bool = False,
+    repeatable: bool = True,
     reward_range: tuple[float, float] | None = None,
 ) -> FunctionalLitAgent[P, R]:
     if not callable(func):
@@ -256,6 +278,7 @@ def _agent_of(
         _refuse(func, str(getattr(func, "__qualname__", func)), f"has no {required}")
     agent = FunctionalLitAgent(func, strip_proxy=strip_proxy)
     agent.concurrent = concurrent or agent.concurrent
+    agent.repeatable = repeatable and agent.repeatable
     agent.reward_range = reward_range
     return agent
 

@@ -24,6 +24,7 @@ from agl_core.algorithm._progress import show_progress
 from agl_core.algorithm._reward_scale import RewardRange, RewardScale, earned_reward
 from agl_core.algorithm._run import Run, rollouts_of
 from agl_core.emitter import find_final_reward
+from agl_core.lifecycle import INFRASTRUCTURE
 from agl_core.statistics import (
     CONFIDENCE,
     Estimate,
@@ -67,6 +68,8 @@ class RolloutOutcome:
         spans: The spans of its latest attempt, by sequence id.
         adapted: The adapter's output for the spans; None without an adapter or without spans.
         started: False if no runner had begun it when its batch timed out.
+        infrastructure: What failed it that is not the agent, such as ``proxy``; None otherwise. It
+            says nothing about the agent, so it is not scored.
     """
 
     rollout: Rollout
@@ -74,6 +77,7 @@ class RolloutOutcome:
     spans: Sequence[Span] = field(repr=False)
     adapted: Any = field(default=None, repr=False)
     started: bool = True
+    infrastructure: str | None = None
 
     @property
     def earned(self) -> float | None:
@@ -111,6 +115,11 @@ class BatchOutcome(Sequence[RolloutOutcome]):
         return len(self.outcomes)
 
     @property
+    def scored(self) -> Sequence[RolloutOutcome]:
+        """The outcomes that say something about the agent: those not failed by infrastructure."""
+        return [one for one in self.outcomes if one.infrastructure is None]
+
+    @property
     def scale(self) -> RewardScale:
         """The scale of the rewards: the declared one, or that of this batch."""
         scale = RewardScale(self.reward_range)
@@ -118,7 +127,7 @@ class BatchOutcome(Sequence[RolloutOutcome]):
         return scale
 
     def rewards(self, missing: float | Literal["last"] | None = "last") -> list[float]:
-        """Return a reward per task.
+        """Return a reward per task of :attr:`scored`.
 
         Args:
             missing: Reward of a failure: a task that failed, did not end in time, or got no
@@ -126,8 +135,8 @@ class BatchOutcome(Sequence[RolloutOutcome]):
                 rewards of all others; None leaves such tasks out.
         """
         if missing == "last":
-            return self.scale.counted(one.earned for one in self.outcomes)
-        found = (missing if o.earned is None else o.earned for o in self.outcomes)
+            return self.scale.counted(one.earned for one in self.scored)
+        found = (missing if o.earned is None else o.earned for o in self.scored)
         return [reward for reward in found if reward is not None]
 
     def task_rewards(
@@ -143,7 +152,7 @@ class BatchOutcome(Sequence[RolloutOutcome]):
         """
         if missing is None:
             missing, _ = _reward_ends([self], reward_range)
-        digests = (outcome.digest for outcome in self.outcomes)
+        digests = (outcome.digest for outcome in self.scored)
         return means_by_task(zip(digests, self.rewards(missing), strict=True))
 
     def pass_at(self, k: int, threshold: float = 1.0) -> Estimate:
@@ -157,7 +166,7 @@ class BatchOutcome(Sequence[RolloutOutcome]):
             InvalidArgumentError: A task has fewer than ``k`` rollouts, or there is none.
         """
         counts: dict[str, list[int]] = {}
-        for outcome in self.outcomes:
+        for outcome in self.scored:
             count = counts.setdefault(outcome.digest, [0, 0])
             count[0] += outcome.earned is not None and outcome.earned >= threshold
             count[1] += 1
@@ -166,7 +175,7 @@ class BatchOutcome(Sequence[RolloutOutcome]):
     @property
     def attempts(self) -> int:
         """The smallest number of rollouts of a task."""
-        return min(Counter(one.digest for one in self.outcomes).values())
+        return min(Counter(one.digest for one in self.scored).values(), default=0)
 
     def score(
         self,
@@ -366,6 +375,12 @@ async def run_requests(
             if outcomes[rollout.rollout_id].rollout.status == "cancelled":
                 outcomes[rollout.rollout_id] = replace(outcomes[rollout.rollout_id], started=False)
         logger.warning("%s: %d of %d did not end in time", description, len(pending), len(enqueued))
+    lost = Counter(one.infrastructure for one in outcomes.values() if one.infrastructure)
+    for what, count in lost.items():
+        logger.warning(
+            "%s: %d of %d failed by the %s and are not scored",
+            *(description, count, len(enqueued), what),
+        )
     return BatchOutcome(
         [outcomes[rollout.rollout_id] for rollout in enqueued],
         enqueued[0].resources_id if enqueued else None,
@@ -428,9 +443,12 @@ async def _read(
     async def read(rollout: Rollout) -> None:
         async with limit:
             spans = (await store.query_spans(rollout.rollout_id, "latest")).items
+            failed = rollout.status == "failed"
+            attempt = await store.get_latest_attempt(rollout.rollout_id) if failed else None
         adapted = adapter.adapt(spans) if adapter is not None and spans else None
+        what = attempt and (attempt.metadata or {}).get(INFRASTRUCTURE)
         outcomes[rollout.rollout_id] = RolloutOutcome(
-            rollout, find_final_reward(spans), spans, adapted
+            rollout, find_final_reward(spans), spans, adapted, infrastructure=what or None
         )
 
     async with anyio.create_task_group() as group:

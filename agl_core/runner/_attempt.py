@@ -29,7 +29,16 @@ from agl_core.errors import (
     AgentTimeoutError,
     ResourceMissingError,
 )
+from agl_core.lifecycle import INFRASTRUCTURE, INFRASTRUCTURE_FAILURES, infrastructure_failures
 from agl_core.runner._final_status import write_final_status
+from agl_core.runner._infrastructure import (
+    find_away,
+    is_the_agents,
+    lost_connection,
+    proxies_of,
+    wait_for,
+    was_reported,
+)
 from agl_core.runner._keys import with_keys
 from agl_core.runner._replay import call_replayer
 from agl_core.runner._results import store_result
@@ -108,6 +117,9 @@ class AttemptRun:
         self.error: BaseException | None = None
         self.duration = 0.0
         self.place = place
+        self._resources: NamedResources = {}
+        self._earlier_failures = 0
+        self._began = time.monotonic()
         self._stop: asyncio.Future[AgentError] = asyncio.get_running_loop().create_future()
 
     def stop(self, reason: AgentError) -> None:
@@ -122,9 +134,10 @@ class AttemptRun:
             await place.hooks.call(
                 "on_rollout_start", agent=place.agent, runner=place.runner, rollout=self.rollout
             )
-            resources = await self._resources()
+            await self._count_earlier_failures()
+            self._resources = await self._find_resources()
             async with self._agent() as agent:
-                result = await self._trace(agent, resources)
+                result = await self._trace(agent, self._resources)
             self.spans += await store_result(result, self.rollout, place.store)
         except BaseException as error:  # a cancellation too: the status must be written
             self.error = error
@@ -140,7 +153,11 @@ class AttemptRun:
             self.error = self.error or error
         try:
             self.status = await write_final_status(
-                place.store, self.rollout, self.error, timeout=place.finish_timeout
+                place.store,
+                self.rollout,
+                self.error,
+                await self._infrastructure_facts(),
+                timeout=place.finish_timeout,
             )
         except Exception as error:
             logger.exception("%s: the final status is not written", self.rollout.rollout_id)
@@ -154,7 +171,56 @@ class AttemptRun:
             "replay_attempt", agent=agent, rollout=self.rollout, store=self.place.store
         )
 
-    async def _resources(self) -> NamedResources:
+    async def _count_earlier_failures(self) -> None:
+        """Note in the attempt how many earlier ones the infrastructure failed.
+
+        They do not count towards ``max_attempts``, also if the watchdog ends this attempt.
+        """
+        store, own = self.place.store, self.rollout.attempt
+        if own.sequence_id == 1:
+            return
+        attempts = await store.query_attempts(self.rollout.rollout_id)
+        earlier = [one for one in attempts if one.sequence_id < own.sequence_id]
+        self._earlier_failures = max(map(infrastructure_failures, earlier), default=0)
+        if self._earlier_failures:
+            facts = {**(own.metadata or {}), INFRASTRUCTURE_FAILURES: self._earlier_failures}
+            await store.update_attempt(self.rollout.rollout_id, own.attempt_id, metadata=facts)
+
+    async def _infrastructure_facts(self) -> dict[str, Any]:
+        """Return what an attempt's metadata says if the infrastructure failed it.
+
+        Returns when the proxy that was away serves again, so that the next attempt finds it.
+        """
+        error = self.error
+        if error is None or is_the_agents(error):
+            return {}
+        what = was_reported(error)
+        if what is None and lost_connection(error):
+            away = asyncio.create_task(self._wait_for_proxy())
+            try:
+                await asyncio.wait((away, self._stop), return_when=asyncio.FIRST_COMPLETED)
+                what = "proxy" if away.done() and away.result() else None
+            except asyncio.CancelledError as cancelled:
+                # The canceller waits for the attempt's task to end, which writes the status.
+                self.error = cancelled
+            finally:
+                away.cancel()
+        if what is None:
+            return {}
+        logger.warning(
+            "%s: the %s failed this attempt, not the agent: %r", self.rollout.rollout_id, what, error
+        )
+        facts = {INFRASTRUCTURE: what, INFRASTRUCTURE_FAILURES: self._earlier_failures + 1}
+        return facts if self.place.agent.repeatable else {**facts, "repeatable": False}
+
+    async def _wait_for_proxy(self) -> bool:
+        """Return whether a proxy of the agent was away, after it serves again."""
+        url = await find_away(proxies_of(self._resources), self._began)
+        if url is not None:
+            await wait_for(url)
+        return url is not None
+
+    async def _find_resources(self) -> NamedResources:
         resources_id = self.rollout.resources_id
         resources = await self._snapshots.get(resources_id)
         if resources is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import AgentTimeoutError, StoreUnavailableError, error_text
@@ -26,6 +27,7 @@ async def write_final_status(
     store: LightningStore,
     rollout: AttemptedRollout,
     error: BaseException | None,
+    facts: Mapping[str, Any] | None = None,
     *,
     timeout: float,
 ) -> AttemptStatus | None:
@@ -38,6 +40,7 @@ async def write_final_status(
         store: The store of the attempt.
         rollout: The claimed rollout with its attempt.
         error: The error that failed the attempt; None if it succeeded.
+        facts: Further entries of the metadata of an attempt that failed.
         timeout: Seconds until the write is given up; after a cancellation 5 s at most.
 
     Returns:
@@ -56,7 +59,7 @@ async def write_final_status(
                 if error is None:
                     await _update(store, rollout, "succeeded")
                     return "succeeded"
-                return await _write_failure(store, rollout, error)
+                return await _write_failure(store, rollout, error, facts or {})
         except asyncio.CancelledError:
             # The status must still be written. The write is repeated, since the interrupted one may
             # have failed. Not re-raised: the canceller waits for the attempt's task to end.
@@ -80,10 +83,13 @@ async def _pause(delay: float) -> float:
 
 
 async def _write_failure(
-    store: LightningStore, rollout: AttemptedRollout, error: BaseException
+    store: LightningStore,
+    rollout: AttemptedRollout,
+    error: BaseException,
+    facts: Mapping[str, Any],
 ) -> AttemptStatus | None:
     current = await _current(store, rollout)
-    metadata = {**(current.metadata or {}), **error_metadata(error)}
+    metadata = {**(current.metadata or {}), **error_metadata(error), **facts}
     if current.status == "timeout":
         await _update(store, rollout, None, metadata)
         return None

@@ -34,6 +34,7 @@ from agl_core.tracer._overlapping import Overlapping
 from agl_core.tracer._patches import PatchRecord
 from agl_core.tracer._payload import to_jsonable
 from agl_core.tracer._processor import current_recording
+from agl_core.tracer._proxy_wait import ProxyWait
 
 if TYPE_CHECKING:
     from agl_core.tracer._recording import TraceRecording
@@ -88,7 +89,15 @@ def _request(original: Callable[..., Any], library: str) -> Callable[..., Any]:
         if call is None:
             return original(self, cast_to, options, *args, **kwargs)
         with call:
-            return original(self, cast_to, options, *args, **kwargs)
+            if not _is_proxied(self):
+                return original(self, cast_to, options, *args, **kwargs)
+            wait = ProxyWait(self)
+            while True:
+                try:
+                    return original(self, cast_to, options, *args, **kwargs)
+                except Exception as error:
+                    if not wait.repeats(error) or not wait.wait():
+                        raise
 
     return request
 
@@ -100,7 +109,15 @@ def _async_request(original: Callable[..., Any], library: str) -> Callable[..., 
         if call is None:
             return await original(self, cast_to, options, *args, **kwargs)
         with call:
-            return await original(self, cast_to, options, *args, **kwargs)
+            if not _is_proxied(self):
+                return await original(self, cast_to, options, *args, **kwargs)
+            wait = ProxyWait(self)
+            while True:
+                try:
+                    return await original(self, cast_to, options, *args, **kwargs)
+                except Exception as error:
+                    if not wait.repeats(error) or not await wait.wait_async():
+                        raise
 
     return request
 

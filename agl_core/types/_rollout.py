@@ -56,6 +56,9 @@ class RolloutConfig(BaseModel):
     """Maximum number of attempts of a rollout, including the first."""
     retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
     """Attempt statuses after which the rollout goes back to the queue."""
+    infrastructure_retries: int = Field(default=2, ge=0)
+    """Further attempts after failures that the proxy or the store reported. They do not count
+    towards ``max_attempts``. 0 for an agent whose side effects must not be repeated."""
     replay: ReplayConfig | None = None
     """The recording that answers model calls. None: the models do."""
 

@@ -23,6 +23,7 @@ def test_every_key_is_written_also_the_absent_ones():
             "unresponsive_seconds": None,
             "max_attempts": 1,
             "retry_condition": [],
+            "infrastructure_retries": 2,
             "replay": None,
         },
         "metadata": None,

@@ -260,8 +260,8 @@ class BeamSearch:
         """Run candidates concurrently on the rows that they were not measured on yet.
 
         A rollout that did not end in time is a failure, or a prompt that makes the agent hang
-        would be scored by the tasks on which it does not. One that no runner had begun says nothing
-        about the prompt and is left out.
+        would be scored by the tasks on which it does not. One that no runner had begun, or that the
+        infrastructure failed, says nothing about the prompt and is left out.
         """
 
         async def measure(candidate: Candidate, missing: list[int], concurrent: int) -> None:
@@ -269,7 +269,7 @@ class BeamSearch:
             name = f"{candidate.version}-{occasion}"
             outcomes = await self._batch(candidate, tasks, "val", name, concurrent)
             for row, outcome in zip(missing, outcomes, strict=True):
-                if outcome.started:
+                if outcome.started and outcome.infrastructure is None:
                     candidate.record(row, outcome.earned)
             self._state.recount()
             await self._save()

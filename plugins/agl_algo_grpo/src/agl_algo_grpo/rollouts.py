@@ -209,7 +209,7 @@ class Rollouts:
         found: dict[str, Validation] = {}
         for name, learner in self._serving.learners.items():
             own = _of_policy(batch, learner.config.reward)
-            earned = [outcome.earned for outcome in own]
+            earned = [outcome.earned for outcome in own.scored]
             scale = self._val_scales.setdefault(name, RewardScale(self._run.reward_range))
             scale.learn(earned)
             found[name] = Validation(own.score(), fmean(scale.counted(earned)))

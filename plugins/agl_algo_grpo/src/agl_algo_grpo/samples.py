@@ -58,6 +58,7 @@ class Reason:
     NO_LOGPROBS: Final = "a call without log-probabilities"
     GAP: Final = "a call in the middle without token ids"
     BROKEN_CALL: Final = "a model call failed on the server's side"
+    INFRASTRUCTURE: Final = "the proxy or the store failed it, not the agent"
     OTHER_WEIGHTS: Final = "sampled with other weights"
     OTHER_SAMPLING: Final = (
         "sampled at another temperature, or with top_p, top_k, a penalty, a format or the like"
@@ -346,6 +347,8 @@ def _decide(
     flaw: str,
 ) -> Decision:
     status = outcome.rollout.status
+    if outcome.infrastructure is not None:
+        return Decision(None, Reason.INFRASTRUCTURE, len(rows))
     reward = reward_of(outcome, config.reward)
     reason = "" if status == "succeeded" else f"rollout {status}"
     if flaw == Reason.NOT_CALLED and (not reason or config.on_failure == "penalise"):

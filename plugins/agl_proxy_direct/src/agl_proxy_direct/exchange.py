@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from agl_core.genai import Json, Route, dumps
 from agl_core.metrics import Metric, is_recording, record
+from agl_core.semconv import INFRASTRUCTURE_CODES, INFRASTRUCTURE_HEADER
 from agl_proxy_direct.call_span import CallRecord, parse_traceparent, span_fields
 from agl_proxy_direct.errors import CallError, error_body, error_event
 from agl_proxy_direct.upstream import UpstreamError, UpstreamResponse
@@ -218,7 +219,11 @@ class Exchange(ABC):
             await self._send({"type": "http.response.body", "body": event})
             return
         body = error_body(self._route.protocol, error.status, error.message, error.code)
-        await self._send_response(error.status, dumps(body), [JSON, *error.headers])
+        headers = [JSON, *error.headers]
+        if error.code in INFRASTRUCTURE_CODES:
+            # Runners read it: the attempt did not fail by its agent.
+            headers.append((INFRASTRUCTURE_HEADER.encode(), error.code.encode()))
+        await self._send_response(error.status, dumps(body), headers)
 
     async def _send_upstream_error(self, error: UpstreamError) -> None:
         """Report that no backend gave a response."""

@@ -1,0 +1,160 @@
+"""Tells failures of the infrastructure from failures of the agent.
+
+An agent's calls go to the proxy directly. If the proxy restarts, the agent's client raises a
+connection error, as it would for any other server that the agent uses. So the proxy is asked: it
+was away if it does not answer, or if it began to serve after the attempt did. Such a failure says
+nothing about the agent: the store runs the task again (:func:`~agl_core.lifecycle.update_attempt`),
+once the proxy serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from agl_core.errors import AgentError, StoreUnavailableError
+from agl_core.semconv import INFRASTRUCTURE_CODES, INFRASTRUCTURE_HEADER
+from agl_core.types import ProxyLLM
+
+logger = logging.getLogger(__name__)
+
+PATIENCE: Final = 300.0
+"""Seconds that an attempt waits for a proxy that is away: supervisors restart programs sooner."""
+_PROBE_SECONDS: Final = 5.0
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 1.0
+_MOST_CAUSES: Final = 64
+_LOST: Final = frozenset(
+    {
+        "APIConnectionError",  # openai, anthropic
+        "ClientConnectionError",  # aiohttp, and its subclasses
+        "ClientPayloadError",
+        "ConnectError",  # httpx
+        "ProtocolError",  # urllib3
+        "ReadError",
+        "RemoteProtocolError",
+        "WriteError",
+    }
+)
+"""Names of the errors, other than ConnectionError, by which clients say that the connection to a
+server failed. These libraries are not imported here."""
+
+
+def was_reported(error: BaseException) -> str | None:
+    """Return what reported an agent's error as its own: ``proxy``, ``store`` or None."""
+    for one in _causes(error):
+        if isinstance(one, StoreUnavailableError):
+            return "store"
+        # A stream that has begun ends with an event that has a code and no headers.
+        if INFRASTRUCTURE_HEADER in _headers_of(one) or _code_of(one) in INFRASTRUCTURE_CODES:
+            return "proxy"
+    return None
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Return whether a connection of the agent's failed, to whatever server."""
+    return any(
+        isinstance(one, ConnectionError | http.client.IncompleteRead)
+        or not _LOST.isdisjoint(base.__name__ for base in type(one).__mro__)
+        for one in _causes(error)
+    )
+
+
+def proxies_of(resources: Mapping[str, Any]) -> list[str]:
+    """Return the URLs of the proxies of these resources, without their paths."""
+    urls = (urlsplit(one.endpoint) for one in resources.values() if isinstance(one, ProxyLLM))
+    return list(dict.fromkeys(f"{url.scheme}://{url.netloc}" for url in urls))
+
+
+async def find_away(proxies: Iterable[str], since: float) -> str | None:
+    """Return the first proxy that is away, or was since a time.
+
+    Args:
+        proxies: URLs of the proxies, without a path.
+        since: Monotonic seconds.
+    """
+    for url in proxies:
+        uptime = await _uptime(url)
+        if uptime is None or uptime < time.monotonic() - since:
+            return url
+    return None
+
+
+async def wait_for(url: str, patience: float = PATIENCE) -> bool:
+    """Wait until a proxy serves; return whether it did in time.
+
+    Args:
+        url: URL of the proxy, without a path.
+        patience: Longest wait, in seconds.
+    """
+    deadline = time.monotonic() + patience
+    pause = _FIRST_PAUSE
+    while await _uptime(url) is None:
+        if pause == _FIRST_PAUSE:
+            logger.warning("the proxy at %s is away; its agents' tasks wait for it", url)
+        if time.monotonic() + pause > deadline:
+            logger.error("the proxy at %s has been away for %.0f s", url, patience)
+            return False
+        await asyncio.sleep(pause)  # another machine's process gives no sign that it starts
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    return True
+
+
+def is_the_agents(error: BaseException) -> bool:
+    """Return whether an error is the agent's whatever its causes: it was stopped, or must end."""
+    return isinstance(error, AgentError) or not isinstance(error, Exception)
+
+
+async def _uptime(url: str) -> float | None:
+    """Return for how many seconds a proxy has served; infinity if it does not say, None if away."""
+    return await asyncio.to_thread(_ask, url)
+
+
+def _ask(url: str) -> float | None:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.netloc, timeout=_PROBE_SECONDS)
+    try:
+        connection.request("GET", "/health")
+        answer: Any = json.loads(connection.getresponse().read())
+    except (OSError, http.client.HTTPException):
+        return None
+    except ValueError:  # another server than ours
+        return float("inf")
+    finally:
+        connection.close()
+    said = cast("dict[str, Any]", answer).get("uptime") if isinstance(answer, dict) else None
+    return float(said) if isinstance(said, int | float) else float("inf")
+
+
+def _headers_of(error: BaseException) -> Any:
+    """Return the headers of the reply that an error of an HTTP client is about; () without one."""
+    headers: Any = getattr(getattr(error, "response", None) or error, "headers", None)
+    return headers if hasattr(headers, "keys") else ()
+
+
+def _code_of(error: BaseException) -> str | None:
+    """Return the code that an error of OpenAI's client has from the server."""
+    code: Any = getattr(error, "code", None) if hasattr(error, "body") else None
+    return code if isinstance(code, str) else None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what caused it: what it was raised from, raised in, or groups."""
+    todo: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while todo and len(seen) < _MOST_CAUSES:
+        one = todo.pop(0)
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        todo += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            todo += cast("BaseExceptionGroup[BaseException]", one).exceptions

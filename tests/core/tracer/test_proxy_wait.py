@@ -1,0 +1,148 @@
+"""Model calls of the real clients wait for a proxy that is away."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from agl_core.store import InMemoryLightningStore
+from agl_core.tracer import OtelTracer, _proxy_wait
+from agl_testing import Reply, ScriptedModels
+
+ASKED: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": 9,
+}
+ATTEMPT = "/rollout/ro-1/attempt/at-1"
+
+
+class Late:
+    """A port of a model server that starts a second after it was first asked for."""
+
+    def __init__(self) -> None:
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", 0))
+        self.port: int = self._held.getsockname()[1]
+        self.models: ScriptedModels | None = None
+
+    def start(self) -> None:
+        """Start the server in a second; until then the port refuses connections."""
+        self._timer = threading.Timer(1.0, self._serve)
+        self._timer.start()
+
+    def _serve(self) -> None:
+        self._held.close()
+        models = ScriptedModels([Reply("Hello.")], port=self.port)
+        self.models = models.__enter__()
+
+    def close(self) -> None:
+        self._held.close()
+        if self.models is not None:
+            self.models.__exit__(None, None, None)
+
+
+@pytest.fixture
+def late() -> Iterator[Late]:
+    server = Late()
+    yield server
+    server.close()
+
+
+async def traced(work: Any) -> None:
+    tracer, store = OtelTracer(), InMemoryLightningStore()
+    with tracer.lifespan(store):
+        claim = await store.start_rollout("task")
+        ids = {"rollout_id": claim.rollout_id, "attempt_id": claim.attempt.attempt_id}
+        async with tracer.trace_context(name="n", **ids):
+            await work()
+
+
+async def test_a_sync_call_waits(late: Late):
+    async def work() -> None:
+        url = f"http://127.0.0.1:{late.port}{ATTEMPT}"
+        with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
+            late.start()
+            reply = client.chat.completions.create(**ASKED)
+            assert reply.choices[0].message.content == "Hello."
+
+    await traced(work)
+
+
+async def test_an_async_call_waits(late: Late):
+    async def work() -> None:
+        url = f"http://127.0.0.1:{late.port}{ATTEMPT}"
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
+            late.start()
+            reply = await client.messages.create(**ASKED)
+            assert reply.content[0].type == "text"
+
+    await traced(work)
+
+
+async def test_a_call_to_another_server_fails_at_once(late: Late):
+    async def work() -> None:
+        url = f"http://127.0.0.1:{late.port}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            began = time.monotonic()
+            with pytest.raises(openai.APIConnectionError):
+                client.chat.completions.create(**ASKED)
+            assert time.monotonic() - began < 0.9
+
+    await traced(work)
+
+
+async def test_patience_ends(late: Late, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_proxy_wait, "_PATIENCE", 0.3)
+
+    async def work() -> None:
+        url = f"http://127.0.0.1:{late.port}{ATTEMPT}/v1"
+        with (
+            openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client,
+            pytest.raises(openai.APIConnectionError),
+        ):
+            client.chat.completions.create(**ASKED)
+
+    await traced(work)
+
+
+async def test_a_proxy_that_breaks_every_call_is_not_asked_for_ever():
+    """It takes connections and never answers: no restart would change that."""
+    calls = 0
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        nonlocal calls
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                if connection.recv(65536):
+                    calls += 1
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+
+    async def work() -> None:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}{ATTEMPT}/v1"
+        with (
+            openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client,
+            pytest.raises(openai.APIConnectionError),
+        ):
+            client.chat.completions.create(**ASKED)
+
+    await traced(work)
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+    assert calls == 4

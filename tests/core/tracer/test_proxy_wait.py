@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import anthropic
@@ -21,40 +23,59 @@ ASKED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Hi"}],
     "max_tokens": 9,
 }
+JSON = "application/json"
 ATTEMPT = "/rollout/ro-1/attempt/at-1"
 
 
 class Late:
-    """A port of a model server that starts a second after it was first asked for."""
+    """A port that refuses connections until a second after :meth:`start`; then a server has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: ScriptedModels) -> None:
+        self._models = models
         self._held = socket.socket()
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind(("127.0.0.1", 0))
         self.port: int = self._held.getsockname()[1]
-        self.models: ScriptedModels | None = None
+        self._server: ThreadingHTTPServer | None = None
+        self._timer = threading.Timer(1.0, self._serve)
 
     def start(self) -> None:
-        """Start the server in a second; until then the port refuses connections."""
-        self._timer = threading.Timer(1.0, self._serve)
         self._timer.start()
 
     def _serve(self) -> None:
         self._held.close()
-        models = ScriptedModels([Reply("Hello.")], port=self.port)
-        self.models = models.__enter__()
+        url = self._models.url
+
+        class Relay(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                path = self.path.removeprefix(ATTEMPT)
+                asked = urllib.request.Request(url + path, body, {"content-type": JSON})
+                with urllib.request.urlopen(asked) as reply:
+                    self.send_response(200)
+                    self.send_header("content-type", JSON)
+                    self.end_headers()
+                    self.wfile.write(reply.read())
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Relay)
+        self._server.serve_forever(0.02)
 
     def close(self) -> None:
         self._held.close()
-        if self.models is not None:
-            self.models.__exit__(None, None, None)
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
 
 
 @pytest.fixture
 def late() -> Iterator[Late]:
-    server = Late()
-    yield server
-    server.close()
+    with ScriptedModels([Reply("Hello.")]) as models:
+        server = Late(models)
+        yield server
+        server.close()
 
 
 async def traced(work: Any) -> None:

@@ -8,6 +8,7 @@
     │   ├── AttemptNotFoundError
     │   └── ResourcesNotFoundError
     ├── InvalidArgumentError              (ValueError)
+    ├── AttemptEndedError                 (RuntimeError)
     ├── SpansEvictedError                 (RuntimeError)
     ├── StoreUnavailableError             (RuntimeError, ConnectionError)
     ├── StoreDataError                    (RuntimeError)
@@ -54,6 +55,7 @@ __all__ = [
     "AgentSignatureError",
     "AgentTimeoutError",
     "AglError",
+    "AttemptEndedError",
     "AttemptNotFoundError",
     "ComponentTypeError",
     "ConfigError",
@@ -112,6 +114,10 @@ class ResourcesNotFoundError(NotFoundError):
 
 class InvalidArgumentError(AglError, ValueError):
     """An argument is invalid: an unknown sort field, a bad filter, a null status."""
+
+
+class AttemptEndedError(AglError, RuntimeError):
+    """The attempt has ended, and its own agent may write no more of what counts."""
 
 
 class SpansEvictedError(AglError, RuntimeError):

@@ -55,6 +55,7 @@ __all__ = [
     "Change",
     "QueueAction",
     "begin_attempt",
+    "has_ended",
     "infrastructure_failures",
     "is_abandoned",
     "is_watched",
@@ -380,6 +381,15 @@ def was_interrupted(attempt: Attempt) -> bool:
     """
     said = attempt.metadata or {}
     return "error" in said and said.get("error_type") in (None, "AgentCancelledError")
+
+
+def has_ended(rollout: Rollout, attempt: Attempt) -> bool:
+    """Return whether an attempt has ended for good; its agent then writes nothing that counts.
+
+    After ``timeout`` and ``unresponsive`` spans are welcome: the first may be explained by them,
+    and the second ends with one.
+    """
+    return attempt.status in ("succeeded", "failed") or rollout.status == "cancelled"
 
 
 def is_watched(rollout: Rollout) -> bool:

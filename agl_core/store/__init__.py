@@ -56,6 +56,7 @@ from agl_core.store._installed import installed_interceptors, with_installed
 from agl_core.store._intercepted import InterceptedStore, innermost, intercept
 from agl_core.store._interceptor import Interceptor, InterceptorLike, as_interceptor
 from agl_core.store._own_loop import OwnLoop
+from agl_core.store._open_attempts import only_open_attempts
 from agl_core.store._queries import (
     AttemptQuery,
     Query,
@@ -141,6 +142,7 @@ __all__ = [
     "intercept",
     "last_rewards",
     "notices_of",
+    "only_open_attempts",
     "reward_of",
     "rollout_changes",
     "rollout_not_found",

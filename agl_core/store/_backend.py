@@ -327,7 +327,7 @@ class StorageBackend(ABC):
         its spans, the skipped ones included, but not to those above
         :data:`HIGHEST_COUNTED_SEQUENCE_ID`. For each attempt that got a new span, ``arrived`` is
         called once, as in :meth:`change` with ``payload=False``; it reads the worker only if the
-        attempt is ``unresponsive``.
+        attempt is ``unresponsive``. If ``arrived`` raises, nothing is stored.
 
         Returns:
             The very objects that were stored, in the order given.

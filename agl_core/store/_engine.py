@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from agl_core import lifecycle
-from agl_core.errors import AglError, InvalidArgumentError
+from agl_core.errors import AglError, AttemptEndedError, InvalidArgumentError
 from agl_core.ids import new_attempt_id, new_resources_id, new_rollout_id
 from agl_core.lifecycle import Change
 from agl_core.plugins._events import has_listeners
@@ -37,6 +37,7 @@ from agl_core.store._batching import BatchingStore
 from agl_core.store._encoded import EncodedSpan, encode_span, hold_span
 from agl_core.store._figures import last_rewards
 from agl_core.store._filters import renamed_filter
+from agl_core.store._open_attempts import only_open_attempts
 from agl_core.store._queries import (
     AttemptQuery,
     Query,
@@ -369,10 +370,13 @@ class EngineStore(BatchingStore):
                 raise _refused(span)
         now = time.time()
         rewards = last_rewards(spans)
+        only_open = only_open_attempts.get()
 
         def arrived(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
             assert attempt is not None
+            if only_open and lifecycle.has_ended(rollout, attempt):
+                raise AttemptEndedError(f"attempt {attempt.attempt_id} has ended meanwhile")
             change = lifecycle.span_arrived(
                 rollout, attempt, is_latest=state.is_latest, worker=worker, now=now
             )

@@ -283,9 +283,13 @@ class MemoryBackend(StorageBackend):
         self, spans: Sequence[EncodedSpan], arrived: Decide
     ) -> Sequence[EncodedSpan]:
         with self._lock:
-            for ids in dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans]):
+            change: Change | None = None
+            written = dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans])
+            for ids in written:
                 if ids[1] not in self._entry(ids[0]).attempts:
                     raise attempt_not_found(*ids)
+            for ids in written:  # before the first change, as it may raise
+                change = arrived(self._state(*ids))
             # Before the first change: a user's estimator may raise.
             sizes = [self.budget.size_of(span) for span in spans]
             for span, size in zip(spans, sizes, strict=True):
@@ -309,13 +313,18 @@ class MemoryBackend(StorageBackend):
                 alive[rollout_id, span.attempt_id] = entry
             self._span_count += len(stored)
             for (_, attempt_id), entry in alive.items():
-                attempt = entry.attempts[attempt_id]
-                worker = self._worker(attempt.worker_id)
-                state = RolloutState(entry.rollout, len(entry.attempts), attempt, worker)
-                self._apply(entry, state, arrived(state))
+                state = self._state(entry.rollout.rollout_id, attempt_id)
+                # Of several attempts one may have changed the rollout or the worker of another.
+                self._apply(entry, state, change if len(written) == 1 else arrived(state))
             if self._span_bytes > self.budget.eviction:
                 self._evict()
             return stored
+
+    def _state(self, rollout_id: str, attempt_id: str) -> RolloutState:
+        entry = self._entries[rollout_id]
+        attempt = entry.attempts[attempt_id]
+        worker = self._worker(attempt.worker_id)
+        return RolloutState(entry.rollout, len(entry.attempts), attempt, worker)
 
     def _evict(self) -> None:
         """Drop the spans of whole rollouts until the rest fits: finished first, oldest first."""

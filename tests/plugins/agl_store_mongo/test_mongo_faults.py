@@ -4,10 +4,17 @@ import asyncio
 
 import pytest
 
-from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.errors import (
+    AttemptEndedError,
+    InvalidArgumentError,
+    StoreDataError,
+    StoreUnavailableError,
+)
+from agl_core.store import only_open_attempts
 from agl_store_mongo import MongoLightningStore
 from agl_testing.database import DatabaseFaultSuite
 from agl_testing.samples import span_of
+from agl_testing.store.ended import check_spans_after_the_end
 
 
 class TestMongoFaults(DatabaseFaultSuite):
@@ -142,3 +149,35 @@ async def test_events_resume_at_their_position_after_a_restart(own_server):
     await events.aclose()
     await here.close()
     await there.close()
+
+
+async def test_an_agent_writes_nothing_after_the_end(mongo_uri, partition):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    await check_spans_after_the_end(store)
+    await store.close()
+
+
+async def test_an_attempt_that_ends_between_two_writes_keeps_its_reward(
+    mongo_uri, partition, monkeypatch
+):
+    """The spans are inserted before the rollout is changed, so they are taken out again."""
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    started = await store.start_rollout("x")
+    ids = (started.rollout_id, started.attempt.attempt_id)
+    await store.add_span(span_of(started, 1))
+    rollouts = store._mongo.connection.rollouts
+    change = rollouts.change
+
+    async def end_first(*args, **kwargs):
+        monkeypatch.setattr(rollouts, "change", change)
+        await store.update_attempt(*ids, status="succeeded")
+        return await change(*args, **{**kwargs, "record": None})
+
+    monkeypatch.setattr(rollouts, "change", end_first)
+    reset = only_open_attempts.set(True)
+    with pytest.raises(AttemptEndedError):
+        await store.add_span(span_of(started, 2))
+    only_open_attempts.reset(reset)
+    spans = await store.query_spans(ids[0])
+    assert [span.sequence_id for span in spans] == [1]
+    await store.close()

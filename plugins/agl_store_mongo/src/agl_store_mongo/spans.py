@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from agl_core.errors import AttemptEndedError
 from agl_core.store import (
     HIGHEST_COUNTED_SEQUENCE_ID,
     Decide,
@@ -35,17 +37,33 @@ class Spans:
             (span.rollout_id, span.attempt_id, span.span_id): span for span in reversed(spans)
         }
         unique = list(by_key.values())[::-1]
+        for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in unique):
+            arrived(records[rollout_id].state(attempt_id))  # before the first write, as it may raise
         stored = await self._insert(unique, await self._draw_ordinals(spans, unique))
-        for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in stored):
-            await self._rollouts.change(
-                rollout_id,
-                arrived,
-                attempt_id=attempt_id,
-                payload=False,
-                record=records.pop(rollout_id, None),  # only for the first change is it up to date
-                only_revived=True,
-            )
+        try:
+            for rollout_id, attempt_id in dict.fromkeys(
+                (span.rollout_id, span.attempt_id) for span in stored
+            ):
+                await self._rollouts.change(
+                    rollout_id,
+                    arrived,
+                    attempt_id=attempt_id,
+                    payload=False,
+                    record=records.pop(rollout_id, None),  # up to date only for the first change
+                    only_revived=True,
+                )
+        except AttemptEndedError:
+            # It ended since it was read. A reader may have seen the spans for a moment.
+            await self._remove(stored)
+            raise
         return stored
+
+    async def _remove(self, spans: Sequence[EncodedSpan]) -> None:
+        for span in spans:
+            key = self._db.by(
+                rollout_id=span.rollout_id, attempt_id=span.attempt_id, span_id=span.span_id
+            )
+            await self._db.again(partial(self._db.spans.delete_one, key))
 
     async def _records_of(self, spans: Sequence[EncodedSpan]) -> dict[str, Record]:
         """Read the rollouts of spans, before anything is written.

@@ -203,3 +203,28 @@ async def test_ids_that_were_not_issued_keep_their_order(guarded):
     assert [span.attributes["n"] for span in stored] == list(map(str, sorted(numbers)))
     payload = (await guarded.store.query_encoded_spans(*ids)).items[0].payload
     assert json.loads(payload)["sequence_id"] == 1
+
+
+@ROUTES
+async def test_an_attempt_that_ends_just_before_the_write_keeps_its_reward(
+    guarded, monkeypatch, route
+):
+    """The server has looked, and then the runner writes the end."""
+    ids = await guarded.claim()
+    agent = Agent(guarded, ids)
+    assert await agent.send(route, reward(0.1), 3) in (200, 201)
+    finish = writers.Writer.finish
+
+    async def finish_and_end(self: Any, spans: Any) -> Any:
+        finished = await finish(self, spans)
+        monkeypatch.setattr(writers.Writer, "finish", finish)
+        await guarded.store.update_attempt(*ids, status="succeeded")
+        return finished
+
+    monkeypatch.setattr(writers.Writer, "finish", finish_and_end)
+    assert await agent.send(route, reward(1_000_000), 4) == 409
+    assert find_final_reward((await guarded.store.query_spans(*ids)).items) == 0.1
+    assert await figure(guarded, ids) == ["half", "judged"]
+    # Sent again, it is stored as what came late.
+    assert await agent.send(route, reward(1_000_000), 4) in (200, 201)
+    assert find_final_reward((await guarded.store.query_spans(*ids)).items) == 0.1

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _STATUS_OF: Final[tuple[tuple[type[Exception], int], ...]] = (
     (errors.NotFoundError, 404),
+    (errors.AttemptEndedError, 409),
     (errors.InvalidArgumentError, 400),
     (errors.PermissionDeniedError, 403),
     (errors.SpansEvictedError, 410),

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from agl_core import semconv
-from agl_core.store import EncodedSpan, LightningStore, reward_of
+from agl_core import lifecycle, semconv
+from agl_core.errors import AttemptEndedError
+from agl_core.store import EncodedSpan, LightningStore, only_open_attempts, reward_of
 from agl_core.types import Attempt, AttemptedRollout
 from agl_serving import HTTPError
 from agl_store_http.server.dependencies import Call
@@ -24,9 +25,6 @@ __all__ = ["IssuedIds", "Writer"]
 
 LATE_SECONDS: Final = 60.0
 """How long after the end of its attempt a span may arrive."""
-_ENDED: Final = frozenset({"succeeded", "failed"})
-"""Statuses that are final. After ``timeout`` and ``unresponsive`` spans are welcome: the first may
-explain it, and the second ends with a span."""
 _MOST_ROLLOUTS: Final = 10_000
 
 
@@ -87,14 +85,15 @@ class Writer:
 
         Raises:
             PermissionDeniedError: A span belongs to another attempt than the token.
-            HTTPError: 409, the attempt has ended meanwhile.
+            AttemptEndedError: It has ended meanwhile.
         """
         for span in spans:
             self._call.identity.require_attempt(span.rollout_id, span.attempt_id)
         if not self.is_attempt:
             return spans
         if await _has_ended(self._call) != self.is_late:
-            raise HTTPError(409, "the attempt ended while the spans were read; send them again")
+            raise AttemptEndedError("the attempt ended while the spans were read; send them again")
+        only_open_attempts.set(not self.is_late)  # it may still end until they are stored
         spans = await self._numbered(spans)
         rewarded = [span for span in spans if reward_of(span) is not None]
         if rewarded and (self.is_late or await self._is_outranked()):
@@ -156,11 +155,10 @@ async def _has_ended(call: Call) -> bool:
     if found is None:
         return False  # the store refuses it
     rollout, attempt = found
-    ended = attempt.end_time if attempt.status in _ENDED else None
-    if rollout.status == "cancelled":
-        ended = min(ended or rollout.end_time or 0.0, rollout.end_time or 0.0)
-    if ended is None:
+    if not lifecycle.has_ended(rollout, attempt):
         return False
+    times = (rollout.end_time if rollout.status == "cancelled" else None, attempt.end_time)
+    ended = min((time for time in times if time is not None), default=0.0)
     if time.time() - ended > LATE_SECONDS:
         raise HTTPError(
             409,

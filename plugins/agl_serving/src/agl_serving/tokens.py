@@ -42,6 +42,10 @@ _AUDIENCE: Final = "agl-store"
 ATTEMPT_TOKEN_SECONDS: Final = 86_400.0
 """Lifetime of an attempt's token, in seconds."""
 _CACHE_SIZE: Final = 4096
+RENEWABLE_SCOPES: Final = frozenset({"algorithm", "runner"})
+"""Scopes of programs that run for longer than a token holds. People and agents ask for new ones."""
+_RENEWABLE_SECONDS: Final = 90 * 86_400.0
+"""How long after its first issue a token can be renewed: a stolen one does not live for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Identity:
         attempt_id: The attempt that an ``attempt`` token is bound to.
         expires: Expiry in epoch seconds; None for the secret itself and for servers without auth.
         models: The models that the client may call at a proxy; None means all.
+        issued: When the token was signed, in epoch seconds; None if it does not say.
+        since: When the first of the tokens that it renews was signed; None if it does not say.
     """
 
     scope: Scope
@@ -61,6 +67,8 @@ class Identity:
     attempt_id: str | None = None
     expires: float | None = None
     models: frozenset[str] | None = None
+    issued: float | None = None
+    since: float | None = None
 
     def require_attempt(self, rollout_id: str | None, attempt_id: str | None) -> None:
         """Raise PermissionDeniedError if the token is bound to another attempt than this one."""
@@ -120,13 +128,18 @@ class _Signer:
         rollout_id: str | None,
         attempt_id: str | None,
         models: Sequence[str] | None = None,
+        since: float | None = None,
     ) -> str:
         import jwt
 
+        now = time.time()
         claims: dict[str, Any] = {
             "aud": _AUDIENCE,
             "scope": scope,
-            "exp": int(time.time() + lifetime),
+            "exp": int(now + lifetime),
+            # Not "iat": a library may refuse a token of a server whose clock is ahead of its own.
+            "signed": int(now),
+            "since": int(now if since is None else since),
         }
         if rollout_id is not None:
             claims["rollout_id"] = rollout_id
@@ -174,6 +187,24 @@ class TokenVerifier:
         """Sign the token of a claimed attempt."""
         return self._signer.sign("attempt", self._attempt_lifetime, rollout_id, attempt_id)
 
+    def renew(self, identity: Identity) -> tuple[str, float] | None:
+        """Return a token for the owner of one, and how many seconds it holds: as long as that did.
+
+        None if tokens of its scope are not renewed, or if the first one is too old.
+        """
+        expires, issued, since = identity.expires, identity.issued, identity.since
+        if identity.scope not in RENEWABLE_SCOPES or None in (expires, issued, since):
+            return None
+        assert expires is not None
+        assert issued is not None
+        assert since is not None
+        lifetime = min(expires - issued, since + _RENEWABLE_SECONDS - time.time())
+        if lifetime <= expires - time.time():
+            return None
+        models = None if identity.models is None else sorted(identity.models)
+        token = self._signer.sign(identity.scope, lifetime, None, None, models, since)
+        return token, lifetime
+
     def identify(self, token: bytes) -> Identity | None:
         """Return the token's identity, or None if it is forged, foreign or expired."""
         known = self._known.get(token)
@@ -212,4 +243,7 @@ class TokenVerifier:
             return None
         models = claims.get("models")
         allowed = None if models is None else frozenset(map(str, models))
-        return Identity(scope, rollout_id, attempt_id, float(claims["exp"]), allowed)
+        times = (claims.get(name) for name in ("signed", "since"))
+        issued, since = (float(at) if isinstance(at, int) else None for at in times)
+        expires = float(claims["exp"])
+        return Identity(scope, rollout_id, attempt_id, expires, allowed, issued, since)

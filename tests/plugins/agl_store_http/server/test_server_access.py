@@ -25,6 +25,7 @@ ALLOWED = {
     "GET /v1/agl/health": {"*"},
     "GET /v1/agl/statistics": {"algorithm", "read"},
     "GET /v1/agl/events": {"algorithm", "read"},
+    "POST /v1/agl/token": {"algorithm", "runner"},
     "POST /v1/agl/waits/rollouts": {"algorithm", "read"},
     "POST /v1/agl/queues/rollouts/enqueue": {"algorithm"},
     "POST /v1/agl/queues/rollouts/dequeue": {"runner"},

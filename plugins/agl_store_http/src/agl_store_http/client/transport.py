@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 import uuid
@@ -32,6 +33,10 @@ _MOST_REQUESTS: Final = 32
 _PROBE_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 3.0
 _REMIND_SECONDS: Final = 60.0
+_RENEWAL_PAUSE: Final = 60.0
+"""Seconds between two requests for a new token, if the server fails."""
+_RENEWED_AFTER: Final = 0.5
+"""Part of a token's life after which it is replaced: a server may be away for the other half."""
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +126,8 @@ class Transport:
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
         self.auth_token = auth_token
+        # Only tokens that a server has signed end. When it ends is known with the first renewal.
+        self._renew_at = -math.inf if (auth_token or "").startswith("eyJ") else math.inf
         self._was_reached = False
         self.has_events = True
         """False once the server has refused the event stream: an older one lacks the route."""
@@ -139,6 +146,8 @@ class Transport:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if self._renew_at < math.inf:
+            self._renew_at = -math.inf  # another machine's monotonic clock began at another time
         self._start_empty()
 
     # -- requests --------------------------------------------------------------------------------
@@ -251,6 +260,8 @@ class Transport:
         params: Mapping[str, str] | None,
         extra_seconds: float,
     ) -> bytes:
+        if time.monotonic() >= self._renew_at:
+            await self._renew_token()
         session = self.session()
         options: dict[str, Any] = {"headers": headers, "data": body}
         if params:
@@ -267,6 +278,24 @@ class Transport:
             if response.status < 300:
                 return content
             raise refusal(response.status, content)
+
+    async def _renew_token(self) -> None:
+        """Replace a token long before it ends, so that a runner may run for weeks."""
+        self._renew_at = time.monotonic() + _RENEWAL_PAUSE  # one call asks, and others go on
+        async with self.session().post(self.url("/token")) as response:
+            content = await response.read()
+            if response.status != 200:
+                # Another scope, or an older server: the token holds until it ends.
+                self._renew_at = math.inf if response.status < 500 else self._renew_at
+                return
+        renewed: Any = from_json(content)
+        if renewed["token"] is None:
+            self._renew_at = math.inf
+            return
+        self.auth_token = str(renewed["token"])
+        self._renew_at = time.monotonic() + float(renewed["seconds"]) * _RENEWED_AFTER
+        for connections in list(self._sessions.values()):
+            connections.session.headers["Authorization"] = f"Bearer {self.auth_token}"
 
     async def _is_healthy(self) -> bool:
         import aiohttp

@@ -187,6 +187,15 @@ class SequenceIdsRequest(BaseModel):
     ids: Annotated[list[SequenceIdRequest], Field(max_length=MAX_BATCH, fail_fast=True)]
 
 
+class RenewedToken(BaseModel):
+    """A token that replaces the caller's."""
+
+    token: str | None
+    """None if the caller's is not renewed: it is the secret, or its first one is 90 days old."""
+    seconds: float | None
+    """How long it holds. A duration, since the caller's clock may differ."""
+
+
 class SequenceId(BaseModel):
     """A drawn sequence id."""
 

@@ -14,11 +14,11 @@ from pydantic_core import to_json
 from agl_core.store import LightningStore, StoreEvent
 from agl_core.types import Rollout
 from agl_serving import HTTPError, Receive, Send, Stream, send_stream, while_connected
-from agl_store_http.server.api.common import ReaderCall, list_json, model_json
+from agl_store_http.server.api.common import ReaderCall, WriterCall, list_json, model_json
 from agl_store_http.server.dependencies import json_body
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
-from agl_store_http.server.schemas import Health, Statistics, WaitRequest
+from agl_store_http.server.schemas import Health, RenewedToken, Statistics, WaitRequest
 
 __all__ = ["router"]
 
@@ -65,6 +65,18 @@ async def wait_for_rollouts(
     if finished is None:  # the server stops: the reply is what is finished by now
         finished = await store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0)
     return Reply(list_json(finished))
+
+
+@router.post(
+    "/token",
+    summary="Renew the caller's token, of scope runner or algorithm",
+    **answers(200, RenewedToken),
+)
+async def renew_token(call: WriterCall) -> Reply:
+    tokens = call.app.tokens
+    renewed = None if tokens is None else tokens.renew(call.identity)
+    token, seconds = renewed or (None, None)
+    return Reply(to_json({"token": token, "seconds": seconds}))
 
 
 # -- events ----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -55,7 +56,7 @@ __all__ = [
     "Change",
     "QueueAction",
     "begin_attempt",
-    "has_ended",
+    "ended_at",
     "infrastructure_failures",
     "is_abandoned",
     "is_watched",
@@ -383,13 +384,15 @@ def was_interrupted(attempt: Attempt) -> bool:
     return "error" in said and said.get("error_type") in (None, "AgentCancelledError")
 
 
-def has_ended(rollout: Rollout, attempt: Attempt) -> bool:
-    """Return whether an attempt has ended for good; its agent then writes nothing that counts.
+def ended_at(rollout: Rollout, attempt: Attempt) -> float | None:
+    """Return when an attempt ended for good, from when on its agent writes nothing that counts.
 
-    After ``timeout`` and ``unresponsive`` spans are welcome: the first may be explained by them,
-    and the second ends with one.
+    None if it has not. After ``timeout`` and ``unresponsive`` spans are welcome: the first may be
+    explained by them, and the second ends with one.
     """
-    return attempt.status in ("succeeded", "failed") or rollout.status == "cancelled"
+    if rollout.status == "cancelled":
+        return min(rollout.end_time or 0.0, attempt.end_time or math.inf)
+    return (attempt.end_time or 0.0) if attempt.status in ("succeeded", "failed") else None
 
 
 def is_watched(rollout: Rollout) -> bool:

@@ -38,6 +38,7 @@ from agl_core.store._backend import (
 from agl_core.store._base import LightningStore
 from agl_core.store._batching import BatchingStore
 from agl_core.store._call import Method, Next, StoreCall
+from agl_core.store._clock import SharedClock
 from agl_core.store._encoded import (
     MAX_SPAN_ATTRIBUTES,
     MAX_SPAN_BYTES,
@@ -55,8 +56,8 @@ from agl_core.store._filters import filter_options, sort_key, sortable_fields
 from agl_core.store._installed import installed_interceptors, with_installed
 from agl_core.store._intercepted import InterceptedStore, innermost, intercept
 from agl_core.store._interceptor import Interceptor, InterceptorLike, as_interceptor
+from agl_core.store._late_spans import late_seconds
 from agl_core.store._own_loop import OwnLoop
-from agl_core.store._open_attempts import only_open_attempts
 from agl_core.store._queries import (
     AttemptQuery,
     Query,
@@ -120,6 +121,7 @@ __all__ = [
     "RolloutState",
     "SpanParts",
     "SpanQuery",
+    "SharedClock",
     "StorageBackend",
     "StoreCall",
     "StoreEvent",
@@ -141,8 +143,8 @@ __all__ = [
     "installed_interceptors",
     "intercept",
     "last_rewards",
+    "late_seconds",
     "notices_of",
-    "only_open_attempts",
     "reward_of",
     "rollout_changes",
     "rollout_not_found",

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from agl_core import lifecycle
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.lifecycle import Change
+from agl_core.store._clock import SharedClock
 from agl_core.store._encoded import EncodedSpan
 from agl_core.store._queries import (
     AttemptQuery,
@@ -220,6 +221,8 @@ class StorageBackend(ABC):
     """Whether returned records may be the objects that the backend keeps."""
     keeps_models: ClassVar[bool] = False
     """Whether spans are kept as objects. False: each span passed in has its bytes already."""
+    clock: SharedClock | None = None
+    """The clock of the records' times, if several machines share the data; None: this machine's."""
 
     @property
     @abstractmethod

@@ -37,7 +37,7 @@ from agl_core.store._batching import BatchingStore
 from agl_core.store._encoded import EncodedSpan, encode_span, hold_span
 from agl_core.store._figures import last_rewards
 from agl_core.store._filters import renamed_filter
-from agl_core.store._open_attempts import only_open_attempts
+from agl_core.store._late_spans import late_seconds
 from agl_core.store._queries import (
     AttemptQuery,
     Query,
@@ -128,6 +128,11 @@ class EngineStore(BatchingStore):
         self._waiters = Waiters()
         self._backend.subscribe(self._waiters)
 
+    async def _now(self) -> float:
+        """Return the time of the data: this machine's, or that of a database that it shares."""
+        clock = self._backend.clock
+        return time.time() if clock is None else await clock.now()
+
     # -- about the store -------------------------------------------------------------------------
 
     @property
@@ -138,7 +143,7 @@ class EngineStore(BatchingStore):
         return {
             "name": type(self).__name__,
             "uptime": time.monotonic() - self._started,
-            "time": time.time(),
+            "time": await self._now(),
             **await self._backend.statistics(),
         }
 
@@ -160,7 +165,7 @@ class EngineStore(BatchingStore):
     ) -> AttemptedRollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
         await self._watchdog.scan()
-        now = time.time()
+        now = await self._now()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
 
@@ -180,7 +185,9 @@ class EngineStore(BatchingStore):
     ) -> Rollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
         await self._watchdog.scan()
-        ((rollout, _),) = await self._insert([fields], time.time(), current_request_key.get())
+        ((rollout, _),) = await self._insert(
+            [fields], await self._now(), current_request_key.get()
+        )
         return copy_rollout(rollout) if self._copies else rollout
 
     async def enqueue_many_rollouts(
@@ -193,7 +200,7 @@ class EngineStore(BatchingStore):
         if not batch:
             return []
         await self._watchdog.scan()
-        records = await self._insert(batch, time.time(), current_request_key.get())
+        records = await self._insert(batch, await self._now(), current_request_key.get())
         return [copy_rollout(rollout) if self._copies else rollout for rollout, _ in records]
 
     async def _insert(
@@ -240,7 +247,7 @@ class EngineStore(BatchingStore):
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None, *, note_idle: bool
     ) -> Sequence[tuple[Rollout, Attempt]]:
-        now = time.time()
+        now = await self._now()
 
         def begin(state: RolloutState, place: int) -> Change:
             attempt_id = (
@@ -276,7 +283,7 @@ class EngineStore(BatchingStore):
         self, rollout_id: str, worker_id: str | None = None
     ) -> AttemptedRollout:
         await self._watchdog.scan()
-        now = time.time()
+        now = await self._now()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
 
@@ -292,7 +299,7 @@ class EngineStore(BatchingStore):
 
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
         await self._watchdog.scan()
-        now = time.time()
+        now = await self._now()
 
         def decide(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
@@ -336,7 +343,7 @@ class EngineStore(BatchingStore):
         key: str | None,
         expected: int | None = None,
     ) -> ResourcesUpdate:
-        now = time.time()
+        now = await self._now()
 
         def decide(known: ResourcesUpdate | None) -> ResourcesUpdate:
             if expected is not None and expected != (0 if known is None else known.version):
@@ -368,15 +375,19 @@ class EngineStore(BatchingStore):
         for span in spans:
             if span.attempt_id == "latest" or not -_MAX_INTEGER <= span.sequence_id <= _MAX_INTEGER:
                 raise _refused(span)
-        now = time.time()
+        now = await self._now()
         rewards = last_rewards(spans)
-        only_open = only_open_attempts.get()
+        grace = late_seconds.get()
 
         def arrived(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
             assert attempt is not None
-            if only_open and lifecycle.has_ended(rollout, attempt):
-                raise AttemptEndedError(f"attempt {attempt.attempt_id} has ended meanwhile")
+            ended = None if grace is None else lifecycle.ended_at(rollout, attempt)
+            if grace is not None and ended is not None and (not grace or now - ended > grace):
+                raise AttemptEndedError(
+                    f"attempt {attempt.attempt_id} has ended: no more spans"
+                    + (f" after {grace:g} seconds" if grace else " before they are sent again")
+                )
             change = lifecycle.span_arrived(
                 rollout, attempt, is_latest=state.is_latest, worker=worker, now=now
             )
@@ -430,7 +441,7 @@ class EngineStore(BatchingStore):
             metadata=metadata,
         )
         await self._watchdog.scan()
-        now = time.time()
+        now = await self._now()
 
         def decide(state: RolloutState) -> Change:
             return lifecycle.update_rollout(
@@ -457,7 +468,7 @@ class EngineStore(BatchingStore):
         )
         if self._watchdog.is_due():  # saves a coroutine
             await self._watchdog.scan()
-        now = time.time()
+        now = await self._now()
 
         def decide(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
@@ -482,7 +493,7 @@ class EngineStore(BatchingStore):
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         changes = worker_changes(worker_id, heartbeat_stats)
-        now = time.time()
+        now = await self._now()
 
         def decide(worker: Worker | None) -> Worker:
             return lifecycle.worker_heartbeat(worker_id, worker, changes, now=now)

@@ -31,7 +31,7 @@ class Watchdog:
         self._backend = backend
         self._debounce = debounce
         self._last_scan: float | None = None
-        self._clock = Clock()
+        self._clock = Clock(time.time() if backend.clock is None else None)
         self._lock = threading.Lock()
         self.period = max(debounce, _SHORTEST_PERIOD)
         """Longest sleep of a waiting call until the next scan is due, in seconds."""
@@ -56,7 +56,10 @@ class Watchdog:
             if not self.is_due():
                 return 0
             self._last_scan = time.monotonic()
-            now = self._clock.look()
+        shared = self._backend.clock
+        wall = time.time() if shared is None else await shared.now()
+        with self._lock:
+            now = self._clock.look(wall)
         if not await self._backend.begin_scan(now, self._debounce):
             return 0
         ended = 0

@@ -10,7 +10,7 @@ from agl_core.errors import (
     StoreDataError,
     StoreUnavailableError,
 )
-from agl_core.store import only_open_attempts
+from agl_core.store import late_seconds
 from agl_store_mongo import MongoLightningStore
 from agl_testing.database import DatabaseFaultSuite
 from agl_testing.samples import span_of
@@ -174,10 +174,10 @@ async def test_an_attempt_that_ends_between_two_writes_keeps_its_reward(
         return await change(*args, **{**kwargs, "record": None})
 
     monkeypatch.setattr(rollouts, "change", end_first)
-    reset = only_open_attempts.set(True)
+    reset = late_seconds.set(0.0)
     with pytest.raises(AttemptEndedError):
         await store.add_span(span_of(started, 2))
-    only_open_attempts.reset(reset)
+    late_seconds.reset(reset)
     spans = await store.query_spans(ids[0])
     assert [span.sequence_id for span in spans] == [1]
     await store.close()

@@ -19,6 +19,7 @@ from agl_core.store import (
     ResourcesQuery,
     RolloutQuery,
     RolloutRecord,
+    SharedClock,
     SpanQuery,
     StorageBackend,
     WorkerQuery,
@@ -47,6 +48,10 @@ class MongoBackend(StorageBackend):
     def __init__(self, config: MongoConfig) -> None:
         self._config = config
         self._current = Connection(config, lambda: self._listener)
+        self.clock = SharedClock(self._read_clock)
+
+    async def _read_clock(self) -> float:
+        return await self._call(lambda connection: connection.database.read_clock())
 
     @property
     def connection(self) -> Connection:

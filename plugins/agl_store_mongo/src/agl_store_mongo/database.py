@@ -19,8 +19,10 @@ collection     unique by (after the partition)  holds
 from __future__ import annotations
 
 import asyncio
+import time
 import random
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from bson import ObjectId
@@ -167,6 +169,12 @@ class Database:
                     raise
                 await asyncio.sleep(0.01 * 4**tries)
         raise AssertionError("unreachable")
+
+    async def read_clock(self) -> float:
+        """Return the server's time in epoch seconds; this machine's if the server does not say."""
+        hello = await self.again(lambda: self.client.admin.command("hello"))
+        there: datetime | None = hello.get("localTime")
+        return time.time() if there is None else there.replace(tzinfo=UTC).timestamp()
 
     async def take_scan_lease(self, now: float, debounce: float) -> bool:
         """Tell whether this process may scan; see :meth:`StorageBackend.begin_scan`."""

@@ -24,6 +24,7 @@ from agl_core.store import (
     ResourcesQuery,
     RolloutQuery,
     RolloutRecord,
+    SharedClock,
     SpanQuery,
     StorageBackend,
     WorkerQuery,
@@ -65,6 +66,12 @@ class PostgresBackend(StorageBackend):
         self._config = config
         self._current: Session | None = None
         self._inherited: list[Session] = []
+        self.clock = SharedClock(self._read_clock)
+
+    async def _read_clock(self) -> float:
+        statement = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        ((now,),) = await self._call(lambda session: session.pool.rows(statement))
+        return now
 
     @property
     def session(self) -> Session:

@@ -16,9 +16,15 @@ from pydantic_core import to_json
 
 from agl_core import lifecycle, semconv
 from agl_core.errors import AttemptEndedError
-from agl_core.store import EncodedSpan, LightningStore, only_open_attempts, reward_of
+from agl_core.store import (
+    EncodedSpan,
+    EngineStore,
+    LightningStore,
+    innermost,
+    late_seconds,
+    reward_of,
+)
 from agl_core.types import Attempt, AttemptedRollout
-from agl_serving import HTTPError
 from agl_store_http.server.dependencies import Call
 
 __all__ = ["IssuedIds", "Writer"]
@@ -60,11 +66,7 @@ class Writer:
 
     @classmethod
     async def of(cls, call: Call) -> Writer:
-        """Return the writer of a request whose body has arrived.
-
-        Raises:
-            HTTPError: 409, its attempt ended long ago.
-        """
+        """Return the writer of a request whose body has arrived."""
         if call.identity.scope != "attempt":
             return cls(call)
         return cls(call, is_late=await _has_ended(call))
@@ -93,7 +95,8 @@ class Writer:
             return spans
         if await _has_ended(self._call) != self.is_late:
             raise AttemptEndedError("the attempt ended while the spans were read; send them again")
-        only_open_attempts.set(not self.is_late)  # it may still end until they are stored
+        # It may still end until they are stored.
+        late_seconds.set(LATE_SECONDS if self.is_late else 0.0)
         spans = await self._numbered(spans)
         rewarded = [span for span in spans if reward_of(span) is not None]
         if rewarded and (self.is_late or await self._is_outranked()):
@@ -147,25 +150,18 @@ def _with_number(span: EncodedSpan, number: int) -> EncodedSpan:
 
 
 async def _has_ended(call: Call) -> bool:
-    """Return whether the caller's attempt has ended; HTTPError 409 if it did long ago."""
+    """Return whether the caller's attempt has ended."""
     who = call.identity
     assert who.rollout_id is not None
     assert who.attempt_id is not None
     found = await _find(call.store, who.rollout_id, who.attempt_id)
     if found is None:
         return False  # the store refuses it
-    rollout, attempt = found
-    if not lifecycle.has_ended(rollout, attempt):
-        return False
-    times = (rollout.end_time if rollout.status == "cancelled" else None, attempt.end_time)
-    ended = min((time for time in times if time is not None), default=0.0)
-    if time.time() - ended > LATE_SECONDS:
-        raise HTTPError(
-            409,
-            f"attempt {attempt.attempt_id} ended more than {LATE_SECONDS:.0f} seconds ago: no more "
-            "spans",
-        )
-    return True
+    ended = lifecycle.ended_at(*found)
+    is_engine = isinstance(innermost(call.store), EngineStore)  # it has the clock of its records
+    if ended is not None and not is_engine and time.time() - ended > LATE_SECONDS:
+        raise AttemptEndedError(f"attempt {who.attempt_id} has ended: no more spans")
+    return ended is not None
 
 
 async def _find(

@@ -7,7 +7,7 @@ import pytest
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AttemptEndedError
 from agl_core.semconv import PRIMARY_REWARD_VALUE
-from agl_core.store import LightningStore, only_open_attempts
+from agl_core.store import LightningStore, late_seconds
 from agl_core.types import Span
 
 __all__ = ["check_spans_after_the_end"]
@@ -28,12 +28,12 @@ async def check_spans_after_the_end(store: LightningStore) -> None:
         else:
             await store.update_attempt(*ids, status=status)
         late = [_reward(open_.rollout_id, open_.attempt.attempt_id, 1, 0.5), _reward(*ids, 2, 9.0)]
-        reset = only_open_attempts.set(True)
+        reset = late_seconds.set(0.0)
         try:
             with pytest.raises(AttemptEndedError):
                 await store.add_many_spans(late)
         finally:
-            only_open_attempts.reset(reset)
+            late_seconds.reset(reset)
         assert find_final_reward((await store.query_spans(ids[0])).items) == 0.1
         assert not (await store.query_spans(open_.rollout_id)).items
         first = await store.query_rollouts(sort_by="reward", sort_order="desc", limit=1)
@@ -44,11 +44,11 @@ async def check_spans_after_the_end(store: LightningStore) -> None:
     for status in ("timeout", "unresponsive"):
         claim = await store.start_rollout("c")
         await store.update_attempt(claim.rollout_id, claim.attempt.attempt_id, status=status)
-        reset = only_open_attempts.set(True)
+        reset = late_seconds.set(0.0)
         try:
             await store.add_span(_reward(claim.rollout_id, claim.attempt.attempt_id, 1, 0.5))
         finally:
-            only_open_attempts.reset(reset)
+            late_seconds.reset(reset)
 
 
 def _reward(rollout_id: str, attempt_id: str, sequence_id: int, value: float) -> Span:

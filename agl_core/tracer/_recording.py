@@ -131,7 +131,7 @@ class TraceRecording:
         return True
 
     def span_ended(self, span_id: int, span: ReadableSpan) -> None:
-        """Add a span that has ended. Waits only while the buffer is full."""
+        """Add a span that has ended. Waits only while the buffer is full, and not with a reward."""
         self._open.pop(span_id, None)
         if self.closed:
             return
@@ -147,7 +147,9 @@ class TraceRecording:
         if not self._drain_started:
             self._drain_started = True
             self._export_loop.start(self, linger=number is not None)
-        if len(self._ended) + len(self._unsent) > self._max_buffered:
+        too_many = len(self._ended) + len(self._unsent) > self._max_buffered
+        # Rewards are few and small, and the agent must not wait to emit one.
+        if too_many and span.name != semconv.SPAN_ANNOTATION:
             self._wait_for_room(self._export_loop)
 
     def _wait_for_room(self, export_loop: ExportLoop) -> None:

@@ -101,6 +101,8 @@ class MemoryBackend(StorageBackend):
         self._queue: OrderedDict[str, _Entry] = OrderedDict()
         self._watched: dict[str, _Entry] = {}
         self._sequence_ids: dict[str, int] = {}
+        # Of its own: an agent that emits a reward draws an id, and must not wait for a long query.
+        self._ids_lock = threading.Lock()
         self._indexes = RolloutIndexes()
         self._attempt_count = 0
         self._span_count = 0
@@ -294,13 +296,11 @@ class MemoryBackend(StorageBackend):
             sizes = [self.budget.size_of(span) for span in spans]
             for span, size in zip(spans, sizes, strict=True):
                 check_size(span.span_id, size)
+            self._raise_sequence_ids(spans)
             stored: list[EncodedSpan] = []
             alive: dict[tuple[str, str], _Entry] = {}
             for span, size in zip(spans, sizes, strict=True):
                 rollout_id = span.rollout_id
-                number = span.sequence_id
-                if self._sequence_ids.get(rollout_id, 0) < number <= HIGHEST_COUNTED_SEQUENCE_ID:
-                    self._sequence_ids[rollout_id] = number
                 entry = self._entries[rollout_id]
                 log = entry.spans
                 if log is None:
@@ -360,8 +360,16 @@ class MemoryBackend(StorageBackend):
         while heap:
             yield holding[heapq.heappop(heap)[2]]
 
+    def _raise_sequence_ids(self, spans: Sequence[EncodedSpan]) -> None:
+        counters = self._sequence_ids
+        with self._ids_lock:
+            for span in spans:
+                number = span.sequence_id
+                if counters.get(span.rollout_id, 0) < number <= HIGHEST_COUNTED_SEQUENCE_ID:
+                    counters[span.rollout_id] = number
+
     async def draw_sequence_ids(self, rollout_ids: Sequence[str]) -> Sequence[int]:
-        with self._lock:
+        with self._ids_lock:
             drawn = self._sequence_ids
             numbers: list[int] = []
             for rollout_id in rollout_ids:
@@ -370,7 +378,7 @@ class MemoryBackend(StorageBackend):
             return numbers
 
     def draw_sequence_id_now(self, rollout_id: str) -> int:
-        with self._lock:
+        with self._ids_lock:
             number = self._sequence_ids[rollout_id] = self._sequence_ids.get(rollout_id, 0) + 1
             return number
 

@@ -297,9 +297,10 @@ def site(arguments: Sequence[str]) -> None:
 
 
 def packages(arguments: Sequence[str]) -> None:
-    """Write the lists of packages, and docs/settings.md with their options."""
+    """Write the lists of packages, docs/settings.md with their options, and docs/runbook.md."""
     del arguments
     package_lists.write()
+    run(suites.dev_python(), "-m", "devtools.runbook_page")
     settings([])
 
 

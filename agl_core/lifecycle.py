@@ -71,6 +71,7 @@ __all__ = [
     "verdict",
     "was_interrupted",
     "worker_heartbeat",
+    "worker_status",
 ]
 
 QueueAction = Literal["append", "remove"]
@@ -85,6 +86,8 @@ INFRASTRUCTURE: Final = "infrastructure"
 INFRASTRUCTURE_FAILURES: Final = "infrastructure_failures"
 """Key of an attempt's metadata: number of the rollout's attempts, up to this one, that failed so."""
 _CLAIM_SECONDS: Final = 2.0
+_SILENT_SECONDS: Final = 60.0
+"""An idle runner asks for work every few seconds."""
 
 
 class Change(NamedTuple):
@@ -357,6 +360,18 @@ def worker_heartbeat(
 ) -> Worker:
     """Return the worker after a heartbeat; ``changes`` may hold new ``heartbeat_stats``."""
     return evolve(worker or Worker(worker_id=worker_id), {**changes, "last_heartbeat_time": now})
+
+
+def worker_status(worker: Worker, *, now: float) -> WorkerStatus:
+    """Return a worker's status for people: ``unknown`` if it is idle and silent, so maybe dead.
+
+    Args:
+        worker: Its record, which nobody changes when it dies.
+        now: The store's time, in epoch seconds.
+    """
+    heard = max(worker.last_heartbeat_time or 0.0, worker.last_dequeue_time or 0.0)
+    gone = worker.status == "idle" and 0.0 < heard < now - _SILENT_SECONDS
+    return "unknown" if gone else worker.status
 
 
 def is_abandoned(worker: Worker, attempt: Attempt) -> bool:

@@ -7,9 +7,10 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any, Final
 
+from agl_core.lifecycle import worker_status
 from agl_core.metrics._active import Recorder, is_recording, record
 from agl_core.metrics._base import Metric
 from agl_core.store import Interceptor, LightningStore, Method, Next
@@ -65,7 +66,9 @@ async def _sample(store: LightningStore) -> None:
     while True:
         try:
             queued = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=0)
-            workers = Counter(worker.status for worker in (await store.query_workers()).items)
+            now = (await store.statistics()).get("time", time())
+            known = (await store.query_workers()).items
+            workers = Counter(worker_status(worker, now=now) for worker in known)
         except Exception as error:
             logger.warning("the queue could not be measured: %r", error)
         else:

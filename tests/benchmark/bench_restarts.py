@@ -92,6 +92,9 @@ class Model(ThreadingHTTPServer):
 
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: a proxy that is killed resets its connections."""
+
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _ModelHandler)
         self.calls = 0

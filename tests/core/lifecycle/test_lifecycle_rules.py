@@ -446,3 +446,67 @@ class TestReturnedClaims:
     )
     def test_nothing_changes_once_somebody_has_acted(self, to: Attempt, of: Rollout, latest: bool):
         assert self.returned(to, of, worker(), latest) == Change()
+
+
+@pytest.mark.parametrize(
+    ("status", "heard", "claimed", "shown"),
+    [
+        ("idle", NOW - 10, None, "idle"),
+        ("idle", NOW - 100, None, "unknown"),
+        ("idle", NOW - 100, NOW - 10, "idle"),
+        ("idle", None, NOW - 100, "unknown"),
+        ("idle", None, None, "idle"),
+        ("busy", NOW - 100, NOW - 100, "busy"),
+        ("unknown", NOW - 1, None, "unknown"),
+    ],
+)
+def test_a_dead_worker_is_not_idle(
+    status: Any, heard: float | None, claimed: float | None, shown: str
+):
+    known = Worker(
+        worker_id="w", status=status, last_heartbeat_time=heard, last_dequeue_time=claimed
+    )
+    assert lifecycle.worker_status(known, now=NOW) == shown
+
+
+class TestInfrastructure:
+    """Failures that proxy or store reported, and those of the agent."""
+
+    @staticmethod
+    def ended(number: int, lost: int, config: RolloutConfig, **more: Any) -> str:
+        said = {lifecycle.INFRASTRUCTURE_FAILURES: lost, **more}
+        return lifecycle.rollout_status_after(attempt("failed", number, metadata=said), config)
+
+    def test_it_is_retried_without_a_condition(self):
+        config = RolloutConfig()
+        said = {lifecycle.INFRASTRUCTURE: "proxy"}
+        assert [self.ended(n, n, config, **said) for n in (1, 2, 3)] == [
+            *("requeuing", "requeuing", "failed")
+        ]
+
+    def test_it_does_not_count_towards_the_agents(self):
+        config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        assert self.ended(3, 2, config) == "requeuing"
+        assert self.ended(4, 2, config) == "failed"
+        assert self.ended(3, 1, config) == "failed"
+
+    def test_it_can_be_switched_off(self):
+        said = {lifecycle.INFRASTRUCTURE: "store"}
+        assert self.ended(1, 1, RolloutConfig(infrastructure_retries=0), **said) == "failed"
+        assert self.ended(1, 1, RolloutConfig(), repeatable=False, **said) == "failed"
+
+    @pytest.mark.parametrize("said", [True, 1.0, "1", -1, None])
+    def test_a_count_that_is_none_is_not_believed(self, said: Any):
+        kept = attempt(metadata={lifecycle.INFRASTRUCTURE_FAILURES: said})
+        assert lifecycle.infrastructure_failures(kept) == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "cancelled", "ended"),
+    [("running", False, None), ("timeout", False, None), ("failed", False, 7.0)]
+    + [("running", True, 5.0), ("succeeded", True, 5.0), ("unresponsive", True, 5.0)],
+)
+def test_when_an_attempt_has_ended_for_good(status: str, cancelled: bool, ended: float | None):
+    of = rollout("cancelled" if cancelled else "running")
+    over = attempt(status, end_time=None if status == "running" else 7.0)
+    assert lifecycle.ended_at(of, over) == ended

@@ -13,7 +13,7 @@ from agl_core.errors import LaunchError, error_text
 from agl_core.execution import RUN_ENDED, ThreadingEvent
 from agl_exec_k8s.api import ERRORS, Api, described, status_of
 from agl_exec_k8s.config import KubernetesConfig
-from agl_exec_k8s.manifests import CONTAINER, RunObjects, reference
+from agl_exec_k8s.manifests import CONTAINER, Manifest, RunObjects, reference
 from agl_exec_k8s.pods import (
     COMPLETED,
     CRASH_LOOP,
@@ -30,7 +30,7 @@ __all__ = ["DeploymentFleet", "Fleet"]
 logger = logging.getLogger(__name__)
 
 _LOG_CHARACTERS: Final = 2_000
-_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
 _DELETED: Final = "its pod was deleted"
 
 
@@ -68,6 +68,7 @@ class Fleet(ABC):
     ) -> None:
         self.failures: list[str] = []
         self._config, self._api, self._objects = config, api, objects
+        self._secret: Manifest = {}
         self._stop, self._release = stop, release
         self._pods: dict[str, _Pod] = {}
         self._none_left = threading.Event()
@@ -91,7 +92,8 @@ class Fleet(ABC):
             LaunchError: The API server refuses them, or cannot be reached.
         """
         try:
-            secret = self._api.create("secrets", self._objects.secret(token))
+            self._secret = self._objects.secret(token)
+            secret = self._api.create("secrets", self._secret)
             # Who deletes the Secret deletes everything; it goes with this pod if this is one.
             self._objects.owner = reference("Secret", secret)
             self._start_owners()
@@ -139,8 +141,7 @@ class Fleet(ABC):
             for name in self._api.names("pods", selector):
                 self._api.delete("pods", name, by_force=True)
             self._none_left.wait(self._config.terminate_timeout if self._pods else 0)
-            for name in self._api.names("secrets", selector):
-                self._api.delete("secrets", name)
+            self._api.delete("secrets", self._objects.name)
         except ERRORS as error:
             logger.error(
                 "Objects of the run may be left: %s. Delete them with `kubectl delete "
@@ -300,10 +301,13 @@ class DeploymentFleet(Fleet):
 
     def _start_again(self, name: str) -> None:
         try:
-            self._api.get("secrets", self._objects.name)
+            # The account of the run may read no Secret, as it could read all of the namespace.
+            self._api.create("secrets", self._secret)
         except ERRORS as error:
-            if status_of(error) != _NOT_FOUND:
+            if status_of(error) != _CONFLICT:
                 raise  # the watcher calls again
+        else:
+            self._api.delete("secrets", self._objects.name)
             self._fail(f"the Secret {self._objects.name} was deleted, and the runners with it")
             return
         logger.warning("Deployment %s was deleted; creating it again", name)

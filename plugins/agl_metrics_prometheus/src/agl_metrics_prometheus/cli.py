@@ -37,8 +37,15 @@ logger = logging.getLogger(__name__)
 @log_level_option
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--dashboard", is_flag=True, help="Print a dashboard for Grafana, and serve nothing.")
+@click.option("--alerts", is_flag=True, help="Print alert rules for Prometheus, and serve nothing.")
 def prometheus(
-    host: str, port: int, metrics_path: str, log_level: str, access_log: bool, dashboard: bool
+    host: str,
+    port: int,
+    metrics_path: str,
+    log_level: str,
+    access_log: bool,
+    dashboard: bool,
+    alerts: bool,
 ) -> None:
     """Serve the metrics of processes that share PROMETHEUS_MULTIPROC_DIR.
 
@@ -47,6 +54,11 @@ def prometheus(
     if dashboard:
         text = files("agl_metrics_prometheus").joinpath("grafana/agl.json").read_text("utf-8")
         click.echo(text, nl=False)
+        return
+    if alerts:
+        from agl_metrics_prometheus.alerts import rules
+
+        click.echo(rules(), nl=False)
         return
     from agl_core.logs import setup_logging
 

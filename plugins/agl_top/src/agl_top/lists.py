@@ -10,6 +10,7 @@ import click
 
 from agl_core.cli import open_store, print_json, store_options
 from agl_core.errors import ConfigError, RolloutNotFoundError
+from agl_core.lifecycle import worker_status
 from agl_core.store import LightningStore
 from agl_core.types import (
     Attempt,
@@ -225,7 +226,7 @@ def _worker_row(worker: Worker, now: float) -> list[str]:
     heard = max(worker.last_heartbeat_time or 0, worker.last_dequeue_time or 0) or None
     return [
         printable(worker.worker_id, 60),
-        worker.status,
+        worker_status(worker, now=now),
         ago(heard, now),
         load_of(worker),
         printable(worker.current_rollout_id or NONE, 40),

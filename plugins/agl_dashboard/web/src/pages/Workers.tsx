@@ -45,12 +45,14 @@ export function WorkersPage() {
             <tbody>
               {shown.map((worker) => {
                 const heard = Math.max(worker.last_heartbeat_time ?? 0, worker.last_dequeue_time ?? 0) || null;
-                const silent = heard !== null && now - heard > SILENT_SECONDS && worker.status === "busy";
-                const load = loadOf(worker.heartbeat_stats);
+                const silent = heard !== null && now - heard > SILENT_SECONDS;
+                // A dead runner cannot write that it is dead; an idle one asks for work every few seconds.
+                const status = silent && worker.status === "idle" ? "unknown" : worker.status;
+                const load = loadOf(silent ? null : worker.heartbeat_stats);
                 return (
                   <tr key={worker.worker_id}>
                     <td>
-                      <Status value={worker.status} />
+                      <Status value={status} />
                     </td>
                     <th scope="row" className="mono">
                       {preview(worker.worker_id, 80)}

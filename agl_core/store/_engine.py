@@ -591,7 +591,12 @@ class EngineStore(BatchingStore):
         at_once = timeout is not None and timeout <= 0
         if not at_once and not all(map(_is_finished, statuses.values())):
             await self._wait_for(list(statuses), timeout)
-        records, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=wanted))
+            statuses = await self._backend.rollout_statuses(wanted)
+        # Only these: a call may name a hundred thousand, most of which still run.
+        ended = [name for name, status in statuses.items() if _is_finished(status)]
+        if not ended:
+            return []
+        records, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ended))
         found = {rollout.rollout_id: rollout for rollout, _ in records}
         finished = [
             found[name] for name in wanted if name in found and _is_finished(found[name].status)

@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agl_core.errors import StoreUnavailableError
-from agl_store_http import LightningStoreClient
+from agl_core.store import InMemoryLightningStore
+from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_testing import FaultyRelay
 
 TIMEOUT = 0.3
 LATE = 0.2
@@ -79,4 +81,46 @@ async def test_a_server_that_is_gone_is_reported_at_the_timeout() -> None:
     with pytest.raises(StoreUnavailableError, match="does not answer"):
         await client.wait_for_rollouts(rollout_ids=["ro-1"], timeout=TIMEOUT)
     assert time.monotonic() - began < TIMEOUT + LATE
+    await client.close()
+
+
+async def test_a_server_that_is_killed_during_a_short_wait_fails_nobody() -> None:
+    """A batch waits in slices of half a second, which are shorter than a restart."""
+    store = InMemoryLightningStore()
+    server = LightningStoreServer(store, port=0)
+    await server.start()
+    async with FaultyRelay(int(server.endpoint.rpartition(":")[2])) as relay:
+        client = LightningStoreClient(f"http://127.0.0.1:{relay.port}")
+        rollout = await client.enqueue_rollout("task")
+
+        async def kill_and_start() -> None:
+            await asyncio.sleep(0.2)
+            relay.refuse = True
+            relay.cut_all()
+            await asyncio.sleep(1.5)
+            relay.refuse = False
+
+        restarting = asyncio.create_task(kill_and_start())
+        while not restarting.done():
+            found = await client.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0.5)
+            assert list(found) == []
+        await store.start_attempt(rollout.rollout_id)
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        (done,) = await client.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=5)
+        assert done.status == "succeeded"
+        await client.close()
+    await server.stop()
+
+
+async def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    await server.start()
+    client = LightningStoreClient(server.endpoint, reconnect_timeout=1.0)
+    rollout = await client.enqueue_rollout("task")
+    await server.stop()
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailableError):
+        while time.monotonic() - began < 20:
+            await client.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0.2)
+    assert time.monotonic() - began >= 1.0
     await client.close()

@@ -129,6 +129,8 @@ class Transport:
         # Only tokens that a server has signed end. When it ends is known with the first renewal.
         self._renew_at = -math.inf if (auth_token or "").startswith("eyJ") else math.inf
         self._was_reached = False
+        self._lost_at: float | None = None
+        """When a call failed after which none has succeeded, in monotonic seconds."""
         self.has_events = True
         """False once the server has refused the event stream: an older one lacks the route."""
         self._start_empty()
@@ -148,6 +150,7 @@ class Transport:
         self.__dict__.update(state)
         if self._renew_at < math.inf:
             self._renew_at = -math.inf  # another machine's monotonic clock began at another time
+        self._lost_at = None
         self._start_empty()
 
     # -- requests --------------------------------------------------------------------------------
@@ -177,16 +180,23 @@ class Transport:
         Raises:
             RequestFailed: The server refused, or failed each time.
             StoreUnavailableError: The server could not be reached.
-            TimeoutError: The first try had no answer within ``seconds``.
+            TimeoutError: The first try had no answer within ``seconds``, or the server was lost
+                during them and may still come back.
         """
         failures: list[Exception] = []
         try:
             async with asyncio.timeout(seconds):
                 return await self._call(method, path, body, params, key, extra_seconds, failures)
         except TimeoutError:
-            if not failures:
+            if not failures or self._may_come_back():
                 raise
             raise self._unavailable(failures) from failures[-1]
+
+    def _may_come_back(self) -> bool:
+        """Whether a server that has answered was lost so lately that a supervisor may start it."""
+        lost = self._lost_at
+        since = 0.0 if lost is None else time.monotonic() - lost
+        return self._was_reached and since < self.reconnect_timeout
 
     def _unavailable(self, failures: Sequence[Exception]) -> Exception:
         if isinstance(failures[-1], RequestFailed):
@@ -215,7 +225,7 @@ class Transport:
         while True:
             try:
                 content = await self._once(method, path, body, headers, params, extra_seconds)
-                self._was_reached = True
+                self._was_reached, self._lost_at = True, None
                 return Reply(content, len(failures) + 1)
             except RequestFailed as error:
                 if error.is_final:
@@ -223,6 +233,8 @@ class Transport:
                 failures.append(error)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 failures.append(error)
+            if self._lost_at is None:
+                self._lost_at = time.monotonic()
             delay = next(delays, None) if await self._is_healthy() else None
             if delay is None:
                 raise self._unavailable(failures) from failures[-1]
@@ -314,7 +326,7 @@ class Transport:
                 await asyncio.sleep(0)
             if delay is not None:
                 await asyncio.sleep(delay)
-            if time.monotonic() > told:
+            if time.monotonic() > told and self.reconnect_timeout > 0:
                 told += _REMIND_SECONDS
                 logger.warning(
                     "Waiting for the store server at %s, for at most %d s",

@@ -1,0 +1,293 @@
+"""Measures what single requests cost the store server at most: loop, CPU and memory.
+
+``python dev.py bench heavy_requests``, or ``python tests/benchmark/bench_heavy_requests.py
+[--rollouts 100000] [CASE...]``. The application is called without a socket, so that nothing but the
+server is measured. *Held* is the longest stretch of CPU time in which the event loop runs one
+callback. CPU and peak memory are per MB of the body, for requests with a body of 64 kB or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import gzip
+import json
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from agl_core.store import InMemoryLightningStore
+from agl_core.types import EnqueueRolloutRequest, Span
+from agl_store_http import StoreApp
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+pytestmark = pytest.mark.benchmark
+
+ROLLOUTS: Final = 100_000
+SPANS: Final = 10_000
+MB: Final = 2**20
+SMALL: Final = 64 * 1024
+HELD_MS: Final = 100.0
+CPU_MS: Final = 30.0
+TIMES: Final = 6.0
+
+Request = tuple[str, str, bytes, str]
+
+
+class Held:
+    """The longest stretch of CPU time that a callback of this thread's loop took."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._run = asyncio.Handle._run
+
+    def __enter__(self) -> Held:
+        run = self._run
+
+        def timed(handle: Any) -> None:
+            began = time.thread_time()
+            run(handle)
+            self.longest = max(self.longest, time.thread_time() - began)
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.Handle._run = self._run  # type: ignore[method-assign]
+
+
+async def ask(app: StoreApp, request: Request) -> tuple[int, int]:
+    """Send a request to the application; return status and size of the reply."""
+    method, target, body, kind = request
+    path, _, query = target.partition("?")
+    headers = [(b"host", b"127.0.0.1:4747"), (b"content-length", b"%d" % len(body))]
+    coding = [(b"content-encoding", b"gzip")] if body[:2] == b"\x1f\x8b" else []
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [*headers, *coding, (b"content-type", kind.encode())],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 4747),
+    }
+    sent = 0
+    asked = False
+    gone = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    status = 0
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal sent, status
+        status = message.get("status", status)
+        sent += len(message.get("body", b""))
+        await asyncio.sleep(0)
+
+    await app(scope, receive, send)
+    return status, sent
+
+
+# -- the requests ----------------------------------------------------------------------------------
+
+
+def span_json(ids: tuple[str, str], attributes: Any, number: int = 1) -> str:
+    span = Span.from_attributes(
+        attributes={}, rollout_id=ids[0], attempt_id=ids[1], span_id=f"{number:016x}"
+    )
+    return span.model_dump_json().replace(
+        '"attributes":{}', f'"attributes":{json.dumps(attributes)}', 1
+    )
+
+
+def otlp(ids: tuple[str, str], spans: int, attributes: int, text: str) -> bytes:
+    request = ExportTraceServiceRequest()
+    scope = request.resource_spans.add()
+    for key, value in zip(
+        ("agentlightning.rollout_id", "agentlightning.attempt_id"), ids, strict=True
+    ):
+        scope.resource.attributes.add(key=key).value.string_value = value
+    inner = scope.scope_spans.add()
+    for number in range(spans):
+        span = inner.spans.add(
+            name="x", trace_id=b"1" * 16, span_id=number.to_bytes(8, "big"), kind=1
+        )
+        for index in range(attributes):
+            span.attributes.add(key=f"k{index}").value.string_value = text
+    return request.SerializeToString()
+
+
+def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Callable[[], Request]]:
+    api, js, pb = "/v1/agl", "application/json", "application/x-protobuf"
+
+    def post(path: str, body: Any, kind: str = js) -> Request:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return "POST", path if path.startswith("/v1/") else api + path, data, kind
+
+    def batch(number: int, attributes: Any) -> bytes:
+        spans = ",".join(span_json(ids, attributes, n) for n in range(number))
+        return b'{"spans":[%b]}' % spans.encode()
+
+    def enqueue(number: int, task: Any) -> Request:
+        return post("/queues/rollouts/enqueue", {"rollouts": [{"input": task}] * number})
+
+    flat = {f"k{n}": "text" for n in range(32)}
+    return {
+        "a span of 1 MB of text": lambda: post(
+            "/spans", span_json(ids, {"a": "x" * MB}).encode()
+        ),
+        "a span of a million tokens": lambda: post(
+            "/spans", span_json(ids, {"a": list(range(100_000, 1_100_000))}).encode()
+        ),
+        "a span of 30,000 attributes": lambda: post(
+            "/spans", span_json(ids, {f"k{n}": n for n in range(30_000)}).encode()
+        ),
+        "a span of 280,000 texts": lambda: post(
+            "/spans", span_json(ids, {"a": ["ab"] * 280_000}).encode()
+        ),
+        "a batch of 1,000 spans": lambda: post("/spans/batch", batch(1_000, flat)),
+        "a batch of 100 spans": lambda: post("/spans/batch", batch(100, flat)),
+        "OTLP of 1,000 spans": lambda: post("/v1/traces", otlp(ids, 1_000, 32, "text"), pb),
+        "OTLP of 100 spans": lambda: post("/v1/traces", otlp(ids, 100, 32, "text"), pb),
+        "OTLP of 1 span, 30,000 attributes": lambda: post("/v1/traces", otlp(ids, 1, 30_000, ""), pb),
+        "OTLP, gzip of 20 MB": lambda: post(
+            "/v1/traces", gzip.compress(otlp(ids, 100, 1, "x" * 200_000)), pb
+        ),
+        "1,000 tasks": lambda: enqueue(1_000, {"question": "Which room?", "options": [1, 2, 3]}),
+        "one task of 280,000 numbers": lambda: enqueue(1, [1] * 280_000),
+        "one task of 35,000 lists": lambda: enqueue(1, [[]] * 31_000),
+        "one task of 1 MB of text": lambda: enqueue(1, "x" * MB),
+        "resources of 1 MB": lambda: post(
+            "/resources",
+            {"p": {"resource_type": "prompt_template", "template": "x" * MB, "engine": "f-string"}},
+        ),
+        "resources of 280,000 numbers": lambda: post(
+            "/resources", {"a": {"resource_type": "x", "y": [1] * 280_000}}
+        ),
+        "a heartbeat of 280,000 numbers": lambda: post(
+            "/workers/w", {"heartbeat_stats": {"a": [1] * 280_000}}
+        ),
+        "a search for 50,000 ids": lambda: post(
+            "/rollouts/search", {"rollout_id_in": list(rollout_ids[:50_000]), "limit": 10}
+        ),
+        "a wait for 50,000 ids": lambda: post(
+            "/waits/rollouts", {"rollout_ids": list(rollout_ids[:50_000]), "timeout": 0}
+        ),
+        "all rollouts": lambda: ("GET", f"{api}/rollouts?limit=-1", b"", js),
+        "rollouts by a part of the id": lambda: (
+            "GET", f"{api}/rollouts?rollout_id_contains=zzz&limit=10", b"", js,
+        ),
+        "rollouts sorted by reward": lambda: (
+            "GET", f"{api}/rollouts?sort_by=reward&sort_order=desc&limit=10", b"", js,
+        ),
+        "rollouts sorted by mode": lambda: (
+            "GET", f"{api}/rollouts?sort_by=mode&limit=10", b"", js,
+        ),
+        "counts": lambda: ("GET", f"{api}/rollouts/counts", b"", js),
+        "statistics": lambda: ("GET", f"{api}/statistics", b"", js),
+        "training": lambda: ("GET", f"{api}/training", b"", js),
+        "all spans of a rollout": lambda: (
+            "GET", f"{api}/spans?rollout_id={ids[0]}&limit=-1", b"", js,
+        ),
+        "spans by a part of the name": lambda: (
+            "GET", f"{api}/spans?rollout_id={ids[0]}&name_contains=zzz&limit=10", b"", js,
+        ),
+    }  # fmt: skip
+
+
+async def measure(number: int, wanted: Sequence[str]) -> list[tuple[str, float, float, float]]:
+    """Return of each request its name, the longest stretch in ms, CPU ms and memory per MB."""
+    store = InMemoryLightningStore()
+    rollout_ids: list[str] = []
+    for _ in range(number // 1_000):
+        made = await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input={"question": n}, mode="train") for n in range(1_000)]
+        )
+        rollout_ids += [rollout.rollout_id for rollout in made]
+    app = StoreApp(store)
+    claim = await store.start_rollout("task")
+    ids = (claim.rollout_id, claim.attempt.attempt_id)
+    spans = [
+        Span.from_attributes(
+            attributes={f"k{n}": "text" for n in range(16)},
+            rollout_id=ids[0],
+            attempt_id=ids[1],
+            sequence_id=index,
+        )
+        for index in range(1, SPANS + 1)
+    ]
+    await store.add_many_spans(spans)
+    results: list[tuple[str, float, float, float]] = []
+    for name, make in requests(ids, rollout_ids).items():
+        if wanted and name not in wanted:
+            continue
+        target = await store.start_rollout("task")
+        own = (target.rollout_id, target.attempt.attempt_id)
+        body = make() if "rollout" in name and "span" in name else requests(own, rollout_ids)[name]()
+        gc.collect()
+        with Held() as held:
+            began = time.process_time()
+            # A task of its own, whose steps are measured from the first.
+            status, sent = await asyncio.create_task(ask(app, body))
+            seconds, longest = time.process_time() - began, held.longest
+        size = len(body[2])
+        memory = await _memory(app, body) if size >= SMALL else 0.0
+        per_mb = 1000 * seconds / (size / MB) if size >= SMALL else 0.0
+        results.append((name, 1000 * longest, per_mb, memory))
+        print(
+            f"{name:36} {status} {size / 1024:8.0f} kB in {sent / 1024:8.0f} kB out  "
+            f"held {1000 * longest:6.1f} ms  CPU {1000 * seconds:7.1f} ms"
+            + (f"  {per_mb:6.1f} ms/MB  {memory:4.1f} times its size" if size >= SMALL else ""),
+            flush=True,
+        )
+    return results
+
+
+async def _memory(app: StoreApp, request: Request) -> float:
+    """Return the peak of memory while a request is served, in sizes of its body."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await ask(app, request)
+        return tracemalloc.get_traced_memory()[1] / len(request[2])
+    finally:
+        tracemalloc.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rollouts", type=int, default=ROLLOUTS)
+    parser.add_argument("cases", nargs="*")
+    options = parser.parse_args(arguments)
+    results = asyncio.run(measure(options.rollouts, options.cases))
+    for name, held, cpu, times in results:
+        if held > HELD_MS or cpu > CPU_MS or times > TIMES:
+            print(f"over: {name}: {held:.0f} ms, {cpu:.0f} ms/MB, {times:.1f} times")
+
+
+def test_heavy_requests() -> None:
+    main([])
+
+
+if __name__ == "__main__":
+    main()

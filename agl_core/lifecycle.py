@@ -84,7 +84,7 @@ RUNNING_ATTEMPTS: Final = "running_attempts"
 INFRASTRUCTURE: Final = "infrastructure"
 """Key of an attempt's metadata: what failed it that is not the agent, such as ``proxy``."""
 INFRASTRUCTURE_FAILURES: Final = "infrastructure_failures"
-"""Key of an attempt's metadata: number of the rollout's attempts, up to this one, that failed so."""
+"""Key of an attempt's metadata: how many of the rollout's attempts, up to this one, failed so."""
 _CLAIM_SECONDS: Final = 2.0
 _SILENT_SECONDS: Final = 60.0
 """An idle runner asks for work every few seconds."""

@@ -168,6 +168,7 @@ class LinkAttributes(Enum):
     KEY_MATCH = "key_match"
     VALUE_MATCH = "value_match"
 
+
 INFRASTRUCTURE_HEADER: Final = "x-agl-infrastructure"
 """Header of a proxy's error reply that is not about the call: one of the codes below."""
 INFRASTRUCTURE_CODES: Final = frozenset(

@@ -208,7 +208,10 @@ class AttemptRun:
         if what is None:
             return {}
         logger.warning(
-            "%s: the %s failed this attempt, not the agent: %r", self.rollout.rollout_id, what, error
+            "%s: the %s failed this attempt, not the agent: %r",
+            self.rollout.rollout_id,
+            what,
+            error,
         )
         facts = {INFRASTRUCTURE: what, INFRASTRUCTURE_FAILURES: self._earlier_failures + 1}
         return facts if self.place.agent.repeatable else {**facts, "repeatable": False}

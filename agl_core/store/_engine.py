@@ -185,9 +185,7 @@ class EngineStore(BatchingStore):
     ) -> Rollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
         await self._watchdog.scan()
-        ((rollout, _),) = await self._insert(
-            [fields], await self._now(), current_request_key.get()
-        )
+        ((rollout, _),) = await self._insert([fields], await self._now(), current_request_key.get())
         return copy_rollout(rollout) if self._copies else rollout
 
     async def enqueue_many_rollouts(

@@ -1,7 +1,7 @@
 """Lets model calls wait for a proxy that is away, instead of failing the agent.
 
-A proxy restarts within seconds; the clients' own retries last 1.5 s. The call is repeated as a whole
-if the proxy sent no response: a model call changes nothing, so it may happen twice.
+A proxy restarts within seconds; the clients' own retries last 1.5 s. The call is repeated as a
+whole if the proxy sent no response: a model call changes nothing, so it may happen twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class ProxyWait:
 
     def __init__(self, client: Any) -> None:
         url = client.base_url
-        self._address: tuple[str, int] = (url.host, url.port or (443 if url.scheme == "https" else 80))
+        self._address: tuple[str, int] = (
+            url.host,
+            url.port or (443 if url.scheme == "https" else 80),
+        )
         self._repeats = 0
 
     def repeats(self, error: Exception) -> bool:

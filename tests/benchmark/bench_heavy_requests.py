@@ -169,7 +169,9 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
         "a batch of 100 spans": lambda: post("/spans/batch", batch(100, flat)),
         "OTLP of 1,000 spans": lambda: post("/v1/traces", otlp(ids, 1_000, 32, "text"), pb),
         "OTLP of 100 spans": lambda: post("/v1/traces", otlp(ids, 100, 32, "text"), pb),
-        "OTLP of 1 span, 30,000 attributes": lambda: post("/v1/traces", otlp(ids, 1, 30_000, ""), pb),
+        "OTLP of 1 span, 30,000 attributes": lambda: post(
+            "/v1/traces", otlp(ids, 1, 30_000, ""), pb
+        ),
         "OTLP, gzip of 20 MB": lambda: post(
             "/v1/traces", gzip.compress(otlp(ids, 100, 1, "x" * 200_000)), pb
         ),
@@ -243,7 +245,9 @@ async def measure(number: int, wanted: Sequence[str]) -> list[tuple[str, float, 
             continue
         target = await store.start_rollout("task")
         own = (target.rollout_id, target.attempt.attempt_id)
-        body = make() if "rollout" in name and "span" in name else requests(own, rollout_ids)[name]()
+        body = (
+            make() if "rollout" in name and "span" in name else requests(own, rollout_ids)[name]()
+        )
         gc.collect()
         with Held() as held:
             began = time.process_time()

@@ -355,16 +355,29 @@ def clusters(model_retries: int = 2) -> Iterator[Cluster]:
 
 
 def trainings(
-    number: int, *, parts: Sequence[str] = PARTS, seed: int = 7
+    number: int,
+    *,
+    parts: Sequence[str] = PARTS,
+    seed: int = 7,
+    steps: int = 6,
+    tasks: int = 24,
 ) -> tuple[Outcome, list[Outcome]]:
-    """Return an undisturbed training, and trainings during each of which one part was killed."""
+    """Return an undisturbed training, and trainings during each of which one part was killed.
+
+    Args:
+        number: Number of trainings that are disturbed.
+        parts: What is killed, in turn.
+        seed: Seed of when it is killed and how long it is away.
+        steps: Steps of each training.
+        tasks: Rollouts of each step.
+    """
     chance = random.Random(seed)
     with clusters() as cluster:
-        cluster.write(steps=6, tasks=24, calls=3)
+        cluster.write(steps=steps, tasks=tasks, calls=3)
         calm = train(cluster, "calm", "", 0, 0)
         disturbed: list[Outcome] = []
         for index in range(number):
-            delay = chance.uniform(0.2, max(0.5, calm.seconds - 4))
+            delay = chance.uniform(0.2, max(0.5, 0.8 * calm.seconds - 4))
             part = parts[index % len(parts)]
             outcome = train(cluster, f"run-{index}", part, delay, chance.uniform(1, 3))
             disturbed.append(outcome)

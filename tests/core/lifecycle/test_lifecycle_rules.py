@@ -503,8 +503,10 @@ class TestInfrastructure:
 
 @pytest.mark.parametrize(
     ("status", "cancelled", "ended"),
-    [("running", False, None), ("timeout", False, None), ("failed", False, 7.0)]
-    + [("running", True, 5.0), ("succeeded", True, 5.0), ("unresponsive", True, 5.0)],
+    [
+        *[("running", False, None), ("timeout", False, None), ("failed", False, 7.0)],
+        *[("running", True, 5.0), ("succeeded", True, 5.0), ("unresponsive", True, 5.0)],
+    ],
 )
 def test_when_an_attempt_has_ended_for_good(status: str, cancelled: bool, ended: float | None):
     of = rollout("cancelled" if cancelled else "running")

@@ -1,7 +1,7 @@
 """Alert rules for Prometheus, and the runbook that says what to do about each.
 
-An expression names metrics as agl does, in angle brackets: ``<agl.queue.length>``. Rules and runbook
-are rendered from this one list, so neither can name a metric that the other does not.
+An expression names metrics as agl does, in angle brackets: ``<agl.queue.length>``. Rules and
+runbook are rendered from this one list, so neither can name a metric that the other does not.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ ALERTS: Final = (
     ),
     Alert(
         "AglNothingFinishes",
-        'sum(<agl.workers>{status="busy"}) > 0 and on() sum(increase(<agl.rollouts.total>[1h])) == 0',
+        'sum(<agl.workers>{status="busy"}) > 0 '
+        "and on() sum(increase(<agl.rollouts.total>[1h])) == 0",
         15,
         False,
         "Runners are busy, and no rollout has ended for an hour.",

@@ -19,8 +19,8 @@ collection     unique by (after the partition)  holds
 from __future__ import annotations
 
 import asyncio
-import time
 import random
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar

@@ -38,7 +38,9 @@ class Spans:
         }
         unique = list(by_key.values())[::-1]
         for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in unique):
-            arrived(records[rollout_id].state(attempt_id))  # before the first write, as it may raise
+            arrived(
+                records[rollout_id].state(attempt_id)
+            )  # before the first write, as it may raise
         stored = await self._insert(unique, await self._draw_ordinals(spans, unique))
         try:
             for rollout_id, attempt_id in dict.fromkeys(

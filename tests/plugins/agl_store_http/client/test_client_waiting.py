@@ -119,8 +119,12 @@ async def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:
     rollout = await client.enqueue_rollout("task")
     await server.stop()
     began = time.monotonic()
-    with pytest.raises(StoreUnavailableError):
+
+    async def wait_on() -> None:
         while time.monotonic() - began < 20:
             await client.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0.2)
+
+    with pytest.raises(StoreUnavailableError):
+        await wait_on()
     assert time.monotonic() - began >= 1.0
     await client.close()

@@ -24,6 +24,7 @@ from agl_core.algorithm._progress import show_progress
 from agl_core.algorithm._reward_scale import RewardRange, RewardScale, earned_reward
 from agl_core.algorithm._run import Run, rollouts_of
 from agl_core.emitter import find_final_reward
+from agl_core.errors import RunFailedError
 from agl_core.lifecycle import INFRASTRUCTURE
 from agl_core.statistics import (
     CONFIDENCE,
@@ -299,6 +300,7 @@ async def run_batch(
 
     Raises:
         InvalidArgumentError: The batch needs a name, or the run has another batch of this name.
+        RunFailedError: The infrastructure failed every rollout.
     """
     run = run or Run(store)
     if resources is not None and not isinstance(resources, str):
@@ -380,6 +382,11 @@ async def run_requests(
         logger.warning(
             "%s: %d of %d failed by the %s and are not scored",
             *(description, count, len(enqueued), what),
+        )
+    if enqueued and lost.total() == len(enqueued):
+        raise RunFailedError(
+            f"{description}: all {len(enqueued)} rollouts failed by the {next(iter(lost))}, also "
+            "when they were repeated; the attempts' errors say how"
         )
     return BatchOutcome(
         [outcomes[rollout.rollout_id] for rollout in enqueued],

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agl_core.algorithm import run_batch
-from agl_core.errors import AgentTimeoutError, StoreUnavailableError
+from agl_core.errors import AgentTimeoutError, RunFailedError, StoreUnavailableError
 from agl_core.runner import _infrastructure as infrastructure
 from agl_core.types import ProxyLLM, RolloutConfig
 
@@ -189,6 +189,16 @@ async def test_what_the_infrastructure_failed_is_not_scored(bench: Any):
     assert batch.rewards() == [0.5]
     assert batch.score().mean == 0.5
     assert list(batch.task_rewards().values()) == [0.5]
+
+
+async def test_a_batch_that_the_infrastructure_failed_as_a_whole_is_an_error(bench: Any):
+    def agent(task: str) -> float:
+        raise StoreUnavailableError("away")
+
+    work = asyncio.create_task((await bench.runner(agent)).iter())
+    with pytest.raises(RunFailedError, match="all 2 rollouts failed by the store"):
+        await run_batch(bench.store, ["one", "two"], resources={})
+    work.cancel()
 
 
 async def test_a_stopped_agent_is_not_the_infrastructures():

@@ -11,6 +11,7 @@ from agl_adapters import TraceToMessages
 from agl_algo_gepa.recorder import Recorder
 from agl_algo_gepa.state import Candidate
 from agl_core.algorithm import BatchOutcome, run_batch
+from agl_core.errors import RunFailedError
 from agl_core.store import LightningStore
 from agl_core.types import Dataset
 from agl_prompt_search import ConversationCheck, Experiment, Snapshots, describe
@@ -142,6 +143,13 @@ class Measurements:
             run=self._recorder.run,
             name=batch.name,
         )
+        lost = [one.infrastructure for one in outcomes if one.infrastructure is not None]
+        if lost:
+            # The library needs a score for each row, and these say nothing about the prompt.
+            raise RunFailedError(
+                f"{len(lost)} of {len(outcomes)} rollouts of {batch.candidate.version} failed by "
+                f"the {lost[0]}, also when they were repeated; start again under another run name"
+            )
         self._conversations.look_at(outcomes)
         self._state.look_at(outcomes)
         return outcomes

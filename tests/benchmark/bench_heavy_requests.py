@@ -25,6 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from agl_core.store import InMemoryLightningStore
 from agl_core.types import EnqueueRolloutRequest, Span
+from agl_serving import Message
 from agl_store_http import StoreApp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -88,7 +89,7 @@ async def ask(app: StoreApp, request: Request) -> tuple[int, int]:
     asked = False
     gone = asyncio.Event()
 
-    async def receive() -> dict[str, Any]:
+    async def receive() -> Message:
         nonlocal asked
         if not asked:
             asked = True
@@ -98,7 +99,7 @@ async def ask(app: StoreApp, request: Request) -> tuple[int, int]:
 
     status = 0
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Message) -> None:
         nonlocal sent, status
         status = message.get("status", status)
         sent += len(message.get("body", b""))

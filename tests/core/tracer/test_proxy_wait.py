@@ -82,8 +82,9 @@ async def traced(work: Any) -> None:
     tracer, store = OtelTracer(), InMemoryLightningStore()
     with tracer.lifespan(store):
         claim = await store.start_rollout("task")
-        ids = {"rollout_id": claim.rollout_id, "attempt_id": claim.attempt.attempt_id}
-        async with tracer.trace_context(name="n", **ids):
+        async with tracer.trace_context(
+            name="n", rollout_id=claim.rollout_id, attempt_id=claim.attempt.attempt_id
+        ):
             await work()
 
 

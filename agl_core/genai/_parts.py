@@ -13,6 +13,7 @@ __all__ = [
     "answer_text",
     "as_list",
     "as_part",
+    "chat_turns",
     "copy_keys",
     "data_url",
     "first_choice",
@@ -26,7 +27,6 @@ __all__ = [
     "simplify_content",
     "split_content",
     "split_data_url",
-    "system_first",
     "text_of",
     "unsupported",
     "write_arguments",
@@ -35,6 +35,7 @@ __all__ = [
 _DATA_URL: Final = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 _WITHOUT_EFFECT: Final = frozenset({"metadata", "n", "service_tier", "store", "stream_options"})
 """Fields that do not change a response; leaving them out is not reported."""
+_JOINED: Final = ("system", "user", "assistant")
 RAW_ARGUMENTS: Final = "__raw_arguments"
 """Key that holds arguments that are not a JSON object, in a protocol that requires one."""
 
@@ -77,26 +78,46 @@ def simplify_content(parts: list[Json]) -> str | list[Json] | None:
     return parts
 
 
-def system_first(messages: list[Json]) -> list[Json]:
-    """Return messages with one system message, at the start.
+def chat_turns(messages: list[Json]) -> list[Json]:
+    """Return messages of chat in the order of roles that every chat template accepts.
 
-    Templates of Qwen, Llama and others refuse or drop a second one, a late one, and the role
-    "developer". Leading instructions are joined; a later one becomes a user message.
+    There is one system message, at the start: templates of Qwen, Llama and others refuse or drop a
+    second one, a late one, and the role "developer". Leading instructions are joined; a later one
+    becomes a user message. Neighbours of the user, and of the assistant, become one message:
+    templates of Mistral and Gemma refuse two in a row.
     """
-    leading: list[Json] = []
-    rest: list[Json] = []
+    turns: list[Json] = []
     for message in messages:
         instructs = message.get("role") in ("system", "developer")
-        if instructs and not rest:
-            leading.append(message)
+        if not instructs:
+            role = message.get("role")
         else:
-            rest.append({**message, "role": "user"} if instructs else message)
-    if not leading:
-        return rest
-    if len(leading) == 1:
-        return [{**leading[0], "role": "system"}, *rest]
-    texts = [text_of(message.get("content"), "the system prompt") for message in leading]
-    return [{"role": "system", "content": "\n\n".join(texts)}, *rest]
+            role = "system" if not turns or turns[-1]["role"] == "system" else "user"
+        message = {**message, "role": role}
+        if turns and turns[-1]["role"] == role and role in _JOINED:
+            turns[-1] = _join_messages(turns[-1], message)
+        else:
+            turns.append(message)
+    return turns
+
+
+def _join_messages(first: Json, second: Json) -> Json:
+    """Return two messages of one role as one."""
+    joined = {**first, **second, "content": _join_content(first["content"], second["content"])}
+    if first.get("tool_calls"):
+        joined["tool_calls"] = [*first["tool_calls"], *second.get("tool_calls", ())]
+    if first.get("reasoning_content"):
+        thoughts = (first["reasoning_content"], second.get("reasoning_content", ""))
+        joined["reasoning_content"] = "".join(thoughts)
+    return joined
+
+
+def _join_content(first: Any, second: Any) -> Any:
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*map(as_part, as_list(first)), *map(as_part, as_list(second))]
 
 
 def late_instructions(items: list[Json]) -> bool:

@@ -17,6 +17,7 @@ from agl_core.genai._errors import CodecError
 from agl_core.genai._parts import (
     as_list,
     as_part,
+    chat_turns,
     copy_keys,
     data_url,
     function_of,
@@ -27,7 +28,6 @@ from agl_core.genai._parts import (
     signed_blocks,
     simplify_content,
     split_data_url,
-    system_first,
     text_of,
     unsupported,
     write_arguments,
@@ -114,7 +114,7 @@ def request_from_messages(request: Json) -> Json:
         messages.append({"role": "system", "content": system})
     for message in as_list(request.get("messages")):
         messages += _message_to_chat(message)
-    chat["messages"] = system_first(messages)
+    chat["messages"] = chat_turns(messages)
     tools = [_tool_to_chat(tool) for tool in _own_tools(request)]
     if tools:
         chat["tools"] = tools

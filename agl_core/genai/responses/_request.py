@@ -13,6 +13,7 @@ from agl_core.genai._errors import CodecError
 from agl_core.genai._parts import (
     as_list,
     as_part,
+    chat_turns,
     copy_keys,
     function_of,
     late_instructions,
@@ -20,7 +21,6 @@ from agl_core.genai._parts import (
     objects_in,
     signed_blocks,
     simplify_content,
-    system_first,
     unsupported,
     write_arguments,
 )
@@ -123,9 +123,7 @@ def request_from_responses(request: Json) -> Json:
         messages.append({"role": "system", "content": request["instructions"]})
     given = request.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
-    for item in items:
-        _add_item(messages, item)
-    chat["messages"] = system_first(messages)
+    chat["messages"] = chat_turns([*messages, *_messages(items)])
     tools = chat_tools(request)
     if tools:
         chat["tools"] = tools
@@ -153,51 +151,34 @@ def request_from_responses(request: Json) -> Json:
     return chat
 
 
-def _add_item(messages: list[Json], item: Json) -> None:
-    """Add an item of the input; the items of one turn of the model become one message."""
-    kind = item.get("type", "message")
-    if kind == "message":
-        message = {"role": item.get("role"), "content": _content_to_chat(item.get("content"))}
-        last = messages[-1] if messages else None
-        if message["role"] == "assistant" and last is not None and _only_reasons(last):
-            last["content"] = message["content"]
-        else:
-            messages.append(message)
-    elif kind in ("function_call", "custom_tool_call"):
-        arguments = write_arguments(item.get("arguments") or "")
-        if kind == "custom_tool_call":
-            arguments = custom_arguments(item.get("input") or "")
-        function = {"name": item.get("name"), "arguments": arguments}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
-        turn = _turn(messages)
-        turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
-    elif kind in ("function_call_output", "custom_tool_call_output"):
-        output = item.get("output")
-        content = output if isinstance(output, str) else _content_to_chat(output)
-        answer = {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
-        messages.append(answer)
-    elif kind == "reasoning":
-        thoughts = "".join(part.get("text", "") for part in _thoughts(item))
-        if thoughts:  # only OpenAI can read encrypted reasoning
-            messages.append({"role": "assistant", "content": None, "reasoning_content": thoughts})
-    elif not _is_hosted(kind):
-        raise CodecError(f"chat has no equivalent of an input item of type {kind!r}")
+def _messages(items: list[Any]) -> Iterator[Json]:
+    """Yield a message for each item of the input; those of one turn are neighbours."""
+    for item in items:
+        kind = item.get("type", "message")
+        if kind == "message":
+            yield {"role": item.get("role"), "content": _content_to_chat(item.get("content"))}
+        elif kind in ("function_call", "custom_tool_call"):
+            arguments = write_arguments(item.get("arguments") or "")
+            if kind == "custom_tool_call":
+                arguments = custom_arguments(item.get("input") or "")
+            function = {"name": item.get("name"), "arguments": arguments}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            yield {"role": "assistant", "content": None, "tool_calls": [call]}
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            output = item.get("output")
+            content = output if isinstance(output, str) else _content_to_chat(output)
+            yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
+        elif kind == "reasoning":
+            thoughts = "".join(part.get("text", "") for part in _thoughts(item))
+            if thoughts:  # only OpenAI can read encrypted reasoning
+                yield {"role": "assistant", "content": None, "reasoning_content": thoughts}
+        elif not _is_hosted(kind):
+            raise CodecError(f"chat has no equivalent of an input item of type {kind!r}")
 
 
 def _is_hosted(kind: Any) -> bool:
     """Return whether an item records what a tool of the server did in an earlier turn."""
     return str(kind) in _HOSTED_ITEMS
-
-
-def _only_reasons(message: Json) -> bool:
-    return set(message) == {"role", "content", "reasoning_content"} and message["content"] is None
-
-
-def _turn(messages: list[Json]) -> Json:
-    """Return the assistant's message that a tool call belongs to."""
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": None})
-    return messages[-1]
 
 
 def _thoughts(item: Json) -> list[Json]:

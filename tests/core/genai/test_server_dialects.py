@@ -302,8 +302,7 @@ def test_codex_tools_and_instructions_reach_chat():
     assert chat["tools"][1]["function"]["parameters"]["required"] == ["input"]
     assert [(one["role"], one["content"]) for one in chat["messages"]] == [
         ("system", "You are a coding agent.\n\npermissions"),
-        ("user", "fix it"),
-        ("user", "hurry"),
+        ("user", "fix it\n\nhurry"),
     ]
     assert lost_in_request("responses", "chat", CODEX) == ["input.role", "tools.web_search"]
 
@@ -341,9 +340,33 @@ def test_a_late_instruction_becomes_a_users_message(late: Any):
         "messages": [{"role": "user", "content": "hi"}, {"role": "system", "content": late}],
     }
     chat = translate_request("messages", "chat", request)
-    assert [one["role"] for one in chat["messages"]] == ["system", "user", "user"]
-    assert chat["messages"][2]["content"] == "skills"
+    assert [one["role"] for one in chat["messages"]] == ["system", "user"]
+    assert chat["messages"][1]["content"] == "hi\n\nskills"
     assert lost_in_request("messages", "chat", request) == ["messages.role"]
+
+
+def test_neighbours_of_one_role_become_one_message():
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    call = {"type": "function_call", "call_id": "c1", "name": "run", "arguments": "{}"}
+    items = [
+        {"role": "user", "content": "context"},
+        {"role": "user", "content": [{"type": "input_text", "text": "fix it"}, image]},
+        {"type": "reasoning", "summary": [], "content": [{"text": "First "}]},
+        {"type": "reasoning", "summary": [], "content": [{"text": "look."}]},
+        {"role": "assistant", "content": "I look."},
+        call,
+        {"role": "assistant", "content": "And wait."},
+        {**call, "call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"type": "function_call_output", "call_id": "c2", "output": "2"},
+    ]
+    user, assistant, *results = translate_request("responses", "chat", {"input": items})["messages"]
+    assert user["role"] == "user"
+    assert [part.get("text") for part in user["content"]] == ["context", "fix it", None]
+    assert assistant["reasoning_content"] == "First look."
+    assert assistant["content"] == "I look.\n\nAnd wait."
+    assert [one["id"] for one in assistant["tool_calls"]] == ["c1", "c2"]
+    assert [(one["role"], one["content"]) for one in results] == [("tool", "1"), ("tool", "2")]
 
 
 def test_tools_of_the_server_are_left_out_and_named():

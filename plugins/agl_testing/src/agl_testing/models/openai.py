@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agl_testing.models.script import Reply, Token, prompt_tokens, tokenize
+from agl_testing.models.templates import ChatTemplate
 
 __all__ = ["chat", "chat_stream", "completion", "completion_stream", "error"]
 
@@ -30,8 +31,8 @@ def error(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _usage(request: Mapping[str, Any], reply: Reply) -> dict[str, int]:
-    prompt, completion = len(prompt_tokens(request)), len(reply.tokens)
+def _usage(prompt_ids: list[int], reply: Reply) -> dict[str, int]:
+    prompt, completion = len(prompt_ids), len(reply.tokens)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -39,8 +40,9 @@ def _usage(request: Mapping[str, Any], reply: Reply) -> dict[str, int]:
     }
 
 
-def _prompt_ids(request: Mapping[str, Any]) -> list[int]:
-    return [token.id for token in prompt_tokens(request)]
+def _prompt_ids(request: Mapping[str, Any], template: ChatTemplate | None = None) -> list[int]:
+    prompt = prompt_tokens(request) if template is None else template.prompt(request)
+    return [token.id for token in prompt]
 
 
 def _chat_logprobs(tokens: list[Token]) -> dict[str, Any]:
@@ -69,8 +71,14 @@ def _tool_calls(reply: Reply) -> list[dict[str, Any]]:
     ]
 
 
-def chat(request: Mapping[str, Any], reply: Reply, response_id: str) -> dict[str, Any]:
-    """Return a whole chat completion."""
+def chat(
+    request: Mapping[str, Any],
+    reply: Reply,
+    response_id: str,
+    template: ChatTemplate | None = None,
+) -> dict[str, Any]:
+    """Return a whole chat completion; a template makes its prompt."""
+    prompt_ids = _prompt_ids(request, template)
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.tool_calls:
         message["tool_calls"] = _tool_calls(reply)
@@ -86,21 +94,25 @@ def chat(request: Mapping[str, Any], reply: Reply, response_id: str) -> dict[str
         "created": _CREATED,
         "model": request.get("model"),
         "choices": [choice],
-        "usage": _usage(request, reply),
+        "usage": _usage(prompt_ids, reply),
     }
     for index, text in enumerate(reply.others, start=1):
         message = {"role": "assistant", "content": text}
         body["choices"].append({**choice, "index": index, "message": message})
     if request.get("return_token_ids"):
-        body["prompt_token_ids"] = _prompt_ids(request)
+        body["prompt_token_ids"] = prompt_ids
         choice["token_ids"] = [token.id for token in reply.tokens]
     return body
 
 
 def chat_stream(
-    request: Mapping[str, Any], reply: Reply, response_id: str
+    request: Mapping[str, Any],
+    reply: Reply,
+    response_id: str,
+    template: ChatTemplate | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the chunks of a streamed chat completion: one token each."""
+    prompt_ids = _prompt_ids(request, template)
     wants_ids = bool(request.get("return_token_ids"))
 
     def chunk(delta: dict[str, Any], tokens: list[Token], finish: str | None) -> dict[str, Any]:
@@ -118,7 +130,7 @@ def chat_stream(
 
     first = chunk({"role": "assistant", "content": ""}, [], None)
     if wants_ids:
-        first["prompt_token_ids"] = _prompt_ids(request)
+        first["prompt_token_ids"] = prompt_ids
     yield first
     text_tokens = Reply(text=reply.text).tokens
     for token in text_tokens:
@@ -139,7 +151,7 @@ def chat_stream(
     yield chunk({}, rest, reply.finish)
     if (request.get("stream_options") or {}).get("include_usage"):
         last = chunk({}, [], None)
-        yield {**last, "choices": [], "usage": _usage(request, reply)}
+        yield {**last, "choices": [], "usage": _usage(prompt_ids, reply)}
 
 
 def _of_choice(index: int, chunk: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +161,7 @@ def _of_choice(index: int, chunk: dict[str, Any]) -> dict[str, Any]:
 def completion(request: Mapping[str, Any], reply: Reply, response_id: str) -> dict[str, Any]:
     """Return a whole text completion."""
     body = _completion_chunk(request, reply.tokens, reply.finish, response_id)
-    body["usage"] = _usage(request, reply)
+    body["usage"] = _usage(_prompt_ids(request), reply)
     if request.get("return_token_ids"):
         body["choices"][0]["prompt_token_ids"] = _prompt_ids(request)
     return body
@@ -168,7 +180,7 @@ def completion_stream(
         yield chunk
     if (request.get("stream_options") or {}).get("include_usage"):
         last = _completion_chunk(request, [], None, response_id)
-        yield {**last, "choices": [], "usage": _usage(request, reply)}
+        yield {**last, "choices": [], "usage": _usage(_prompt_ids(request), reply)}
 
 
 def _completion_chunk(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Reply", "Token", "ToolCall", "prompt_tokens", "tokenize"]
+__all__ = ["Reply", "Token", "ToolCall", "prompt_tokens", "tokenize", "write_tool_call"]
 
 
 class Token(NamedTuple):
@@ -32,6 +32,11 @@ def prompt_tokens(request: Mapping[str, Any]) -> list[Token]:
     """Return the tokens of a request's prompt: the JSON of its messages, input or prompt."""
     parts = [request.get(key) for key in ("system", "instructions", "messages", "input", "prompt")]
     return tokenize(" ".join(json.dumps(part) for part in parts if part is not None))
+
+
+def write_tool_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return the text with which a model calls a tool."""
+    return f" <tool_call>{json.dumps({'name': name, 'arguments': dict(arguments)})}</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,8 @@ class Reply:
     @property
     def tokens(self) -> list[Token]:
         """All tokens that the model generated, tool calls included."""
-        calls = [{"name": c.name, "arguments": dict(c.arguments)} for c in self.tool_calls]
-        written = "".join(f" <tool_call>{json.dumps(call)}</tool_call>" for call in calls)
-        return tokenize(self.text + written)
+        calls = [write_tool_call(call.name, call.arguments) for call in self.tool_calls]
+        return tokenize(self.text + "".join(calls))
 
     @property
     def finish(self) -> str:

@@ -22,6 +22,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -29,6 +30,7 @@ import uvicorn
 
 from agl_testing.models import messages, openai, responses
 from agl_testing.models.script import Reply, prompt_tokens, tokenize
+from agl_testing.models.templates import ChatTemplate, TemplateError
 
 __all__ = ["Script", "ScriptedModels", "SeenRequest"]
 
@@ -109,6 +111,8 @@ class ScriptedModels:
         models: Names that ``/v1/models`` lists.
         always: Parameters that the server adds to every request, such as ``return_token_ids``.
             ``requests`` shows the requests without them.
+        template: The model's chat template. The server refuses chat requests as it would, with
+            status 400 and without asking the script, and makes the prompt's tokens by it.
 
     Attributes:
         requests: Requests seen so far, in order of arrival.
@@ -121,10 +125,12 @@ class ScriptedModels:
         *,
         models: Sequence[str] = ("scripted",),
         always: Mapping[str, Any] | None = None,
+        template: ChatTemplate | None = None,
     ) -> None:
         self.script: Script = script or [Reply("ok")]
         self.models = list(models)
         self._always = dict(always or {})
+        self._template = template
         self.requests: list[SeenRequest] = []
         self.disconnects = 0
         self.port = 0
@@ -195,7 +201,7 @@ class ScriptedModels:
         headers = {k.decode().lower(): v.decode() for k, v in scope["headers"]}
         seen = SeenRequest(path, json.loads(raw or b"{}"), headers, len(self.requests))
         self.requests.append(seen)
-        reply = self._reply_to(seen)
+        reply = self._refusal(seen) or self._reply_to(seen)
         if reply.drop_after == 0:
             await asyncio.sleep(reply.delay)
             _cut(send)
@@ -215,6 +221,14 @@ class ScriptedModels:
     async def _disconnected(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             continue
+
+    def _refusal(self, seen: SeenRequest) -> Reply | None:
+        if self._template is not None and seen.path.endswith("/chat/completions"):
+            try:
+                self._template.prompt(seen.body)
+            except TemplateError as error:
+                return Reply(error_status=400, error_message=str(error))
+        return None
 
     def _reply_to(self, seen: SeenRequest) -> Reply:
         if callable(self.script):
@@ -255,7 +269,10 @@ class ScriptedModels:
         response_id = f"scripted-{seen.number}"
         request = {**seen.body, **self._always}
         protocols: dict[str, tuple[Any, Any]] = {
-            "/chat/completions": (openai.chat, openai.chat_stream),
+            "/chat/completions": (
+                partial(openai.chat, template=self._template),
+                partial(openai.chat_stream, template=self._template),
+            ),
             "/completions": (openai.completion, openai.completion_stream),
             "/responses": (responses.response, responses.response_stream),
             "/messages": (messages.message, messages.message_stream),

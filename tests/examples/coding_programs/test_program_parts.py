@@ -1,0 +1,72 @@
+"""The parts of the example of coding programs that need no program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import program_install as install_module
+from program_agent import TASK, run_program
+from program_install import Installed, InstallError, install
+from programs import PROGRAMS, Program, table
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/tutorials/train-a-coding-agent.md"
+
+
+def test_the_page_has_the_table_of_the_programs_that_the_tests_run():
+    _, rest = PAGE.read_text().split("kept by tests/examples/coding_programs -->\n")
+    assert rest.split("<!-- end")[0].strip() == table()
+
+
+def test_a_program_that_cannot_be_installed_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(install_module.shutil, "which", lambda _: None)
+    with pytest.raises(InstallError, match="Codex CLI needs npm") as caught:
+        install(PROGRAMS["codex"], tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+class Fake(Installed):
+    """A program that is a script of the shell."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        super().__init__(folder, PROGRAMS["aider"])
+        self.binary.parent.mkdir(parents=True)
+        self.binary.write_text(f"#!/bin/sh\n{text}\n")
+        self.binary.chmod(0o755)
+
+
+MENDED = (
+    "def median(numbers):\n    ordered, half = sorted(numbers), len(numbers) // 2\n"
+    "    return (ordered[half] + ordered[-half - 1]) / 2\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [("true", 0.5), ("rm stats.py", 0.0), ("exec cat > stats.py <<'END'\n" + MENDED + "END", 1.0)],
+)
+def test_hidden_tests_give_the_reward(text: str, reward: float, tmp_path: Path):
+    found = run_program("aider", Fake(tmp_path, text), TASK, "http://127.0.0.1:9/v1", "m")
+    assert (found.code, found.reward) == (0, reward), found.output
+
+
+def test_a_program_sees_no_keys_and_a_home_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    found = run_program("aider", Fake(tmp_path, "env"), TASK, "http://127.0.0.1:9/v1", "m")
+    lines = dict(line.split("=", 1) for line in found.output.splitlines() if "=" in line)
+    assert "ANTHROPIC_API_KEY" not in lines
+    assert lines["OPENAI_API_KEY"] == "proxied"
+    assert lines["HOME"].endswith("/home") and not Path(lines["HOME"]).exists()
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_every_version_is_pinned(program: Program):
+    parts: Any = program.version.split(".")
+    assert len(parts) == 3 and all(part.isdigit() for part in parts)

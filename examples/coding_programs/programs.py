@@ -60,6 +60,8 @@ class Program:
         protocol: The model protocol that it speaks.
         node: Oldest major version of Node.js that it runs on; 0 if it needs none.
         lost: What ``agl.proxy.lost`` names in its calls if the backend speaks chat.
+        rows: Rows of tokens that the example's task becomes. They are more than one if the program
+            changes an earlier call of the model before it sends it again.
         command: Writes its settings and returns how to start it.
     """
 
@@ -71,6 +73,7 @@ class Program:
     protocol: Literal["chat", "responses", "messages"]
     command: Callable[[Start], Command]
     node: int = 0
+    rows: int = 1
     lost: tuple[str, ...] = ()
 
 
@@ -172,6 +175,7 @@ PROGRAMS: dict[str, Program] = {
         "messages",
         _claude_code,
         node=22,
+        rows=2,  # a call of Edit comes back with "replace_all": false
         lost=(
             "cache_control",
             "context_management",
@@ -197,11 +201,11 @@ PROGRAMS: dict[str, Program] = {
 def table(programs: Iterable[Program] = PROGRAMS.values()) -> str:
     """Return the programs as a table of Markdown."""
     rows = [
-        "| program | package | version | protocol | left out on a chat backend |",
-        "| --- | --- | --- | --- | --- |",
+        "| program | package | version | protocol | rows | left out on a chat backend |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for one in programs:
         lost = ", ".join(f"`{name}`" for name in one.lost) or "-"
-        package = f"{one.registry}: `{one.package}`"
-        rows.append(f"| {one.title} | {package} | {one.version} | {one.protocol} | {lost} |")
+        cells = (one.title, f"{one.registry}: `{one.package}`", one.version, one.protocol)
+        rows.append(f"| {' | '.join([*cells, str(one.rows), lost])} |")
     return "\n".join(rows)

@@ -166,8 +166,8 @@ def test_a_program_finishes_a_task_and_every_sampled_token_is_recorded_once(
     assert sum(sum(row.mask) for row in rows) == sum(map(len, sampled))
     assert all(row.certificate.ids_present for row in rows)
     assert all(row.certificate.logprobs_present for row in rows), report
-    # The calls of the task are one row: each prompt continues the call before it.
-    assert len(rows) == 1 + (name in TITLES and (name, template) not in TITLE_REFUSED), report
+    title = name in TITLES and (name, template) not in TITLE_REFUSED
+    assert len(rows) == PROGRAMS[name].rows + title, report
 
 
 def refusals(backend: Backend, template: str) -> int:

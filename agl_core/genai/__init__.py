@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         translate_request,
         translate_response,
     )
+    from agl_core.genai._turns import fold_after_results
 
 __all__ = [
     "DONE",
@@ -91,6 +92,7 @@ __all__ = [
     "dumps",
     "error_of",
     "event_bytes",
+    "fold_after_results",
     "get_protocol",
     "input_messages",
     "loads",
@@ -116,6 +118,7 @@ __getattr__, __dir__ = lazy_names(
         "StreamTranslator": "agl_core.genai._streams",
         "can_translate": "agl_core.genai._translation",
         "error_of": "agl_core.genai._streams",
+        "fold_after_results": "agl_core.genai._turns",
         "input_messages": "agl_core.genai._attributes",
         "lost_in_request": "agl_core.genai._translation",
         "lost_in_response": "agl_core.genai._translation",

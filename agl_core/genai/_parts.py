@@ -13,13 +13,11 @@ __all__ = [
     "answer_text",
     "as_list",
     "as_part",
-    "chat_turns",
     "copy_keys",
     "data_url",
     "first_choice",
     "function_of",
     "is_signed",
-    "late_instructions",
     "object_at",
     "objects_in",
     "parse_arguments",
@@ -35,7 +33,6 @@ __all__ = [
 _DATA_URL: Final = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 _WITHOUT_EFFECT: Final = frozenset({"metadata", "n", "service_tier", "store", "stream_options"})
 """Fields that do not change a response; leaving them out is not reported."""
-_JOINED: Final = ("system", "user", "assistant")
 RAW_ARGUMENTS: Final = "__raw_arguments"
 """Key that holds arguments that are not a JSON object, in a protocol that requires one."""
 
@@ -76,55 +73,6 @@ def simplify_content(parts: list[Json]) -> str | list[Json] | None:
     if len(parts) == 1 and parts[0].get("type") == "text" and len(parts[0]) == 2:
         return str(parts[0]["text"])
     return parts
-
-
-def chat_turns(messages: list[Json]) -> list[Json]:
-    """Return messages of chat in the order of roles that every chat template accepts.
-
-    There is one system message, at the start: templates of Qwen, Llama and others refuse or drop a
-    second one, a late one, and the role "developer". Leading instructions are joined; a later one
-    becomes a user message. Neighbours of the user, and of the assistant, become one message:
-    templates of Mistral and Gemma refuse two in a row.
-    """
-    turns: list[Json] = []
-    for message in messages:
-        instructs = message.get("role") in ("system", "developer")
-        if not instructs:
-            role = message.get("role")
-        else:
-            role = "system" if not turns or turns[-1]["role"] == "system" else "user"
-        message = {**message, "role": role}
-        if turns and turns[-1]["role"] == role and role in _JOINED:
-            turns[-1] = _join_messages(turns[-1], message)
-        else:
-            turns.append(message)
-    return turns
-
-
-def _join_messages(first: Json, second: Json) -> Json:
-    """Return two messages of one role as one."""
-    joined = {**first, **second, "content": _join_content(first["content"], second["content"])}
-    if first.get("tool_calls"):
-        joined["tool_calls"] = [*first["tool_calls"], *second.get("tool_calls", ())]
-    if first.get("reasoning_content"):
-        thoughts = (first["reasoning_content"], second.get("reasoning_content", ""))
-        joined["reasoning_content"] = "".join(thoughts)
-    return joined
-
-
-def _join_content(first: Any, second: Any) -> Any:
-    if not first or not second:
-        return first or second
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    return [*map(as_part, as_list(first)), *map(as_part, as_list(second))]
-
-
-def late_instructions(items: list[Json]) -> bool:
-    """Return whether a message of the role system or developer follows one of another role."""
-    roles = [item.get("role") in ("system", "developer") for item in items]
-    first = roles.index(False) if False in roles else len(roles)
-    return any(roles[first:])
 
 
 def text_of(content: Any, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Coding agents as they are installed from npm and PyPI: versions, protocols, settings.
+"""Unchanged coding agents from npm and PyPI: versions, protocols, settings.
 
 Each program is started without a change, in a home folder of its own, with the proxy's URL as the
 address of its model. A program that talks to its maker's services has that switched off.
@@ -20,14 +20,14 @@ _KEY = "proxied"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a program needs to start.
+    """Input of a program's command.
 
     Attributes:
         folder: The project that it works on.
         home: Its home folder, for its settings.
         base_url: URL of the model, which ends with ``/v1``.
         model: Name of the model there.
-        request: What the user asks for.
+        request: The task, as a user writes it.
         files: Names of the project's files.
     """
 

@@ -17,11 +17,9 @@ from agl_core.genai._errors import CodecError
 from agl_core.genai._parts import (
     as_list,
     as_part,
-    chat_turns,
     copy_keys,
     data_url,
     function_of,
-    late_instructions,
     object_at,
     objects_in,
     parse_arguments,
@@ -32,6 +30,7 @@ from agl_core.genai._parts import (
     unsupported,
     write_arguments,
 )
+from agl_core.genai._turns import chat_turns, late_instructions
 from agl_core.genai._wire import Json
 
 __all__ = [

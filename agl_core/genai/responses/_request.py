@@ -13,10 +13,8 @@ from agl_core.genai._errors import CodecError
 from agl_core.genai._parts import (
     as_list,
     as_part,
-    chat_turns,
     copy_keys,
     function_of,
-    late_instructions,
     object_at,
     objects_in,
     signed_blocks,
@@ -24,6 +22,7 @@ from agl_core.genai._parts import (
     unsupported,
     write_arguments,
 )
+from agl_core.genai._turns import chat_turns, late_instructions
 from agl_core.genai._wire import Json
 from agl_core.genai.responses._tools import chat_tools, custom_arguments, hosted_tools
 

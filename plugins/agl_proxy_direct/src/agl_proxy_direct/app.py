@@ -104,6 +104,8 @@ class ProxyApp:
             accepted_hosts(config.host or LOOPBACK, config.allowed_hosts),
             config.attempt_routes,
         )
+        self.alternating: set[str] = set()
+        """URLs of backends whose template refused a message of the user after a tool's result."""
         self._exchanges: set[Exchange] = set()
         self._warned = False
         self._started_at = time.monotonic()
@@ -139,6 +141,10 @@ class ProxyApp:
             if path.startswith(CONTROL_PREFIX):
                 name = path.removeprefix(CONTROL_PREFIX)
                 await control(self, identity, scope["method"], name, headers, receive, send)
+                return
+            if scope["method"] == "HEAD" and (route.protocol or route.endpoint == "/"):
+                # Claude Code asks so whether a server is there. It is not a call of a model.
+                await send_response(send, 200, b"")
                 return
             self._access.check_call(identity, scope["method"], route)
             if scope["method"] == "GET" and route.endpoint.partition("/models")[0] == "":

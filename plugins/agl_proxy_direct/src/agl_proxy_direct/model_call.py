@@ -13,6 +13,7 @@ in the spool.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -27,6 +28,7 @@ from agl_core.genai import (
     Protocol,
     can_translate,
     dumps,
+    fold_after_results,
     get_protocol,
     loads,
     lost_in_request,
@@ -49,6 +51,9 @@ __all__ = ["ModelCallExchange"]
 # 529 is Anthropic's "overloaded". Any other status says that the request itself is wrong.
 _RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504, 529})
 
+
+# What templates of Mistral and Gemma, and Mistral's own tokenizer, say of the user after a tool.
+_ALTERNATION: Final = re.compile(rb"roles must alternate|after role .{0,2}tool")
 
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
@@ -122,6 +127,9 @@ class ModelCallExchange(Exchange):
                 return
             except UpstreamError as error:
                 fault = True if error.backend_fault else None
+                if self._learns_alternation(error, member):
+                    fault = None
+                    continue
                 if not self._may_retry(error, member, failed):
                     raise
                 failed.append(member)
@@ -173,6 +181,30 @@ class ModelCallExchange(Exchange):
         # The backend closed an idle connection while the request was written: no model saw it.
         return error.code == "connection_broken" and member not in failed
 
+    def _learns_alternation(self, error: UpstreamError, member: Member) -> bool:
+        """Return whether a backend said for the first time that its template wants turns.
+
+        No API says which templates do, and what others render as two messages stays two.
+        """
+        known = self._app.alternating
+        if (
+            not isinstance(error, BackendRefusal)
+            or error.protocol == self._protocol
+            or self._headers_sent
+            or member.backend.api_base in known
+            or not _ALTERNATION.search(error.body)
+        ):
+            return False
+        known.add(member.backend.api_base)
+        return True
+
+    def _fold(self, body: Json) -> None:
+        """Add what the user says after a tool's result to the result, in place."""
+        folded = fold_after_results(body["messages"])
+        if len(folded) < len(body["messages"]):
+            body["messages"] = folded
+            self._record.lost = sorted({*self._record.lost, "user_after_tool"})
+
     async def _try(self, member: Member, request: Json) -> None:
         record, backend = self._record, member.backend
         target = self._backend_protocol(member)
@@ -181,6 +213,8 @@ class ModelCallExchange(Exchange):
         try:
             body = {**translate_request(self._protocol, target, request)}
             record.lost = lost_in_request(self._protocol, target, request)
+            if target != self._protocol and backend.api_base in self._app.alternating:
+                self._fold(body)
             extra = complete_request(body, target, backend, capture=self._span is not None)
         except CodecError as error:
             raise CallError(400, str(error), "not_translatable") from None

@@ -57,7 +57,7 @@ class ChatTemplate:
     Attributes:
         name: The family.
         roles: The roles that it knows.
-        unknown_role: Its error for another role; ``{role}`` stands for it. None: no error.
+        unknown_role: Its error for another role; with ``{role}`` for its name. None: no error.
         late_system: Its error for a system message that is not the first; None: no error.
         without_user: Its error for messages without one of the user; None: no error.
         alternation: Its error for a turn of the user or the assistant that follows one of the

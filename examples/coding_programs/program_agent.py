@@ -86,7 +86,7 @@ def run_program(
         model: The model's name there.
         env: Further variables.
     """
-    with TemporaryDirectory(prefix="agl-coding-") as place:
+    with TemporaryDirectory(prefix="agl-coding-", ignore_cleanup_errors=True) as place:
         folder, home = Path(place) / "project", Path(place) / "home"
         folder.mkdir()
         home.mkdir()
@@ -120,5 +120,8 @@ def _reward(folder: Path, hidden: list[Any]) -> float:
         )
     except subprocess.TimeoutExpired:
         return 0.0
-    passed: list[bool] = json.loads(done.stdout) if done.returncode == 0 else []
-    return sum(passed) / len(hidden)
+    try:
+        passed: list[bool] = json.loads(done.stdout.splitlines()[-1])
+        return sum(passed) / len(hidden)
+    except (IndexError, TypeError, ValueError):  # its code fails, prints, or ends the interpreter
+        return 0.0

@@ -48,7 +48,13 @@ MENDED = (
 
 @pytest.mark.parametrize(
     ("text", "reward"),
-    [("true", 0.5), ("rm stats.py", 0.0), ("exec cat > stats.py <<'END'\n" + MENDED + "END", 1.0)],
+    [
+        ("true", 0.5),
+        ("rm stats.py", 0.0),
+        ("echo 'import os; os._exit(0)' > stats.py", 0.0),
+        ("echo 'print(1)' >> stats.py", 0.5),
+        ("exec cat > stats.py <<'END'\n" + MENDED + "END", 1.0),
+    ],
 )
 def test_hidden_tests_give_the_reward(text: str, reward: float, tmp_path: Path):
     found = run_program("aider", Fake(tmp_path, text), TASK, "http://127.0.0.1:9/v1", "m")

@@ -23,12 +23,12 @@ from typing import Any
 from agl_adapter_trajectory.breaks import BreakCause, History, why_broken
 from agl_adapter_trajectory.certificates import TrajectoryReport
 from agl_adapter_trajectory.config import TrajectoryConfig
-from agl_adapter_trajectory.prefix_index import PrefixIndex
 from agl_adapter_trajectory.rows import TrajectoryRow, read_logprobs
 from agl_adapters import (
     CallRules,
     MatchedCall,
     ModelCall,
+    PrefixIndex,
     TraceTree,
     altered_sampling,
     answers_of,

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from agl_adapters import ModelCall
-
-ITEM_BYTES = 8
-"""Bytes per token in packed token ids (signed 64-bit integers, machine byte order)."""
+from agl_adapters import ITEM_BYTES, ModelCall, common_prefix
 
 _PROBE = 8
 """Tokens after a break that must occur later in the history to count the gap as cut out."""
@@ -32,7 +29,7 @@ class History:
     """The content of a row so far, against which the next prompt is compared.
 
     Attributes:
-        packed: The token ids, :data:`ITEM_BYTES` each.
+        packed: The token ids, :data:`~agl_adapters.ITEM_BYTES` each.
         responses: Positions of each response, ``(start, end)`` in tokens, ascending.
         last_call: The row's last call.
         gap: Whether a call without token ids followed the row's last call.
@@ -76,20 +73,6 @@ def why_broken(
         # its reasoning), or the same text was tokenised differently.
         return (BreakCause.EDITED if cut else BreakCause.RETOKENISED), shared
     return (BreakCause.TRUNCATED if cut else BreakCause.EDITED), shared
-
-
-def common_prefix(first: bytes, second: bytes) -> int:
-    """Return the length, in tokens, of the common prefix of two packed sequences."""
-    # A binary search over slices: comparing bytes runs in C, a loop over tokens does not.
-    low, high = 0, min(len(first), len(second)) // ITEM_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        start, end = low * ITEM_BYTES, middle * ITEM_BYTES
-        if first[start:end] == second[start:end]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _is_cut(messages: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> bool:

@@ -8,6 +8,7 @@ from agl_adapters.chat import to_messages
 from agl_adapters.config import CallConfig
 from agl_adapters.messages import TraceToMessages
 from agl_adapters.model_call import ModelCall
+from agl_adapters.prefix_index import ITEM_BYTES, PrefixIndex, common_prefix
 from agl_adapters.proxy_triplet import LlmProxyTraceToTriplet
 from agl_adapters.recorded_calls import answers_of, sent_messages
 from agl_adapters.rewards import match_rewards
@@ -24,18 +25,21 @@ from agl_adapters.triplet import TracerTraceToTriplet
 from agl_adapters.vocabulary import is_model_call
 
 __all__ = [
+    "ITEM_BYTES",
     "VIRTUAL_ROOT",
     "CallConfig",
     "CallRules",
     "LlmProxyTraceToTriplet",
     "MatchedCall",
     "ModelCall",
+    "PrefixIndex",
     "TraceToMessages",
     "TraceTree",
     "TracerTraceToTriplet",
     "altered_sampling",
     "answers_of",
     "by_start",
+    "common_prefix",
     "is_model_call",
     "keep_used_choices",
     "match_rewards",

@@ -7,12 +7,30 @@ longest prefix with a given one are its neighbours.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import Final
 
-from agl_adapter_trajectory.breaks import ITEM_BYTES, common_prefix
+__all__ = ["ITEM_BYTES", "PrefixIndex", "common_prefix"]
+
+ITEM_BYTES: Final = 8
+"""Bytes per token in packed token ids (signed 64-bit integers, machine byte order)."""
+
+
+def common_prefix(first: bytes, second: bytes) -> int:
+    """Return the length, in tokens, of the common prefix of two packed sequences."""
+    # A binary search over slices: comparing bytes runs in C, a loop over tokens does not.
+    low, high = 0, min(len(first), len(second)) // ITEM_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        start, end = low * ITEM_BYTES, middle * ITEM_BYTES
+        if first[start:end] == second[start:end]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class PrefixIndex:
-    """Numbered sequences of packed tokens; see :data:`~agl_adapter_trajectory.breaks.ITEM_BYTES`.
+    """Numbered sequences of packed tokens; see :data:`ITEM_BYTES`.
 
     A search or a change needs O(log n) comparisons of sequences.
     Not thread-safe.

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agl_adapter_trajectory.breaks import common_prefix
-from agl_adapter_trajectory.prefix_index import PrefixIndex
+from agl_adapters import PrefixIndex, common_prefix
 
 # Few tokens, so that sequences have common prefixes; of two sizes and signs, so that bytes differ.
 TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 70_000, -1]), max_size=5)

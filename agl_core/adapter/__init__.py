@@ -12,6 +12,7 @@ from agl_core.adapter._base import (
     TraceToTripletBase,
     read_reward,
 )
+from agl_core.adapter._call_rules import CallRule, RecordedCall
 from agl_core.adapter._dialects import AgentName, Dialect, MessageShape, dialect_mistakes
 from agl_core.adapter._report import AdapterReport, Reason, Repair
 
@@ -19,10 +20,12 @@ __all__ = [
     "Adapter",
     "AdapterReport",
     "AgentName",
+    "CallRule",
     "Dialect",
     "MessageShape",
     "OtelTraceAdapter",
     "Reason",
+    "RecordedCall",
     "Repair",
     "TraceAdapter",
     "TraceToTripletBase",

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     REPLAYED = "repeats a recorded call"
     BROKEN = "its answer broke off"
     INCOMPLETE_IDS = "fewer token ids than tokens sampled"
+    AUXILIARY = "auxiliary"  # what it is for follows
     SEVERAL_CHOICES = "several choices, of which no later call shows the one that was used"
 
     # choices

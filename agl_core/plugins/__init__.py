@@ -21,6 +21,7 @@ from agl_core.plugins._build import ComponentLike, build_component, contract_of,
 from agl_core.plugins._config import validate_config
 from agl_core.plugins._extensions import (
     AppSpec,
+    CallRuleSpec,
     CheckSpec,
     CommandSpec,
     DialectSpec,
@@ -79,6 +80,7 @@ __all__ = [
     "PLUGIN_API_VERSION",
     "AppSpec",
     "Blueprint",
+    "CallRuleSpec",
     "CheckSpec",
     "CommandSpec",
     "ComponentConfig",

@@ -162,6 +162,22 @@ class DialectSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
+class CallRuleSpec(Spec):
+    """A rule that recognises auxiliary calls, such as those for a title.
+
+    Attributes:
+        rule: ``"package.module:function"``, a :data:`agl_core.adapter.CallRule`; imported when an
+            adapter first asks for it.
+    """
+
+    rule: str
+
+    def resolve(self, record: PluginRecord) -> Callable[..., Any]:
+        """Import the function."""
+        return _function(record, self.rule)
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderSpec(Spec):
     """A kind of LLM backend that a proxy can call: ``name/model`` in a model list.
 

@@ -108,6 +108,14 @@ KIND_SPECS: Final = {
             "names.",
         ),
         KindSpec(
+            "call_rule",
+            spec="agl_core.plugins:CallRuleSpec",
+            summary="a rule for auxiliary calls",
+            called="Called by adapters and agl trace before they look for the first auxiliary call "
+            "in a process. The rules of agl-adapters are asked first, then those of plugins in "
+            "order of their names.",
+        ),
+        KindSpec(
             "provider",
             spec="agl_core.plugins:ProviderSpec",
             summary="a kind of LLM backend",

@@ -108,7 +108,9 @@ def test_messages_are_parsed_only_to_name_a_break(monkeypatch: pytest.MonkeyPatc
     assert len(rows_of(first, second)) == 1
     assert parsed == []
     assert len(rows_of(first, second, call(3, [9], [4], messages=[("user", "d")]))) == 2
-    assert len(parsed) == 3  # what the row's last call sent and got, and what the new one sent
+    # The first row's last call with its answer, and the new one, for the rules that find auxiliary
+    # calls; then the same to name the break.
+    assert len(parsed) == 3 + 3
 
 
 def test_model_versions_show_an_update_in_the_middle() -> None:

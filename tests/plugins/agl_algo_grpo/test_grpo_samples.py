@@ -115,6 +115,26 @@ async def test_failed_calls(script: list[Reply], agent: Agent, reason: str):
     assert (decision.sample is None) == bool(reason)
 
 
+async def test_a_title_call_has_no_say_in_whether_a_rollout_is_used():
+    """It has a temperature that is not trained, ends at a limit, or fails; its tokens are not."""
+    title = "Generate a title for this conversation: Hello"
+
+    async def agent(client: AsyncOpenAI, **options: Any) -> None:
+        await ask(client)
+        await ask(client, title, temperature=0.1, max_tokens=2)
+
+    for script in ([GOOD], [GOOD, Reply(error_status=500)]):
+        outcome = await outcome_of(script, agent)
+        decision = decision_on(outcome, on_overlong="drop")
+        assert decision.reason == ""
+        assert decision.sample is not None
+        assert [sum(row.mask) for row in decision.sample.rows] == [3]
+    kept = {"llm": Learner(GRPOConfig(model="m"), "m")}
+    outcome = await outcome_of([GOOD], agent)
+    trained = decide(outcome, TraceToTrajectory(keep_auxiliary=True), kept, {"step-3"})["llm"]
+    assert trained.reason == Reason.OTHER_SAMPLING
+
+
 async def test_a_rollout_without_model_calls_is_unusable():
     async def idle(client: AsyncOpenAI) -> None:
         return

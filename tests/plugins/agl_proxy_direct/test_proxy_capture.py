@@ -201,3 +201,16 @@ async def test_the_agents_trace_is_the_calls_parent(client: AsyncOpenAI, span: A
     )
     found = await span()
     assert (found.trace_id, found.parent_id) == (trace, parent)
+
+
+async def test_the_tries_that_a_client_counts_are_recorded(
+    proxy: DirectProxy, claim: AttemptedRollout, span: Any
+):
+    llm = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id)
+    for sent, recorded in (("2", 2), ("0", None), ("many", None), ("9999999", None)):
+        headers = {"x-stainless-retry-count": sent}
+        async with AsyncOpenAI(base_url=llm.endpoint, api_key="-", max_retries=0) as client:
+            await client.chat.completions.create(
+                model="q", messages=MESSAGES, extra_headers=headers
+            )
+        assert (await span()).attributes.get("http.request.resend_count") == recorded

@@ -129,6 +129,7 @@ def test_json(ids, capsys):
         "reward": 0.5,
         "errors": 0,
         "missing": 0,
+        "auxiliary": 0,
     }
     assert [(row["name"], row["depth"]) for row in said["spans"]] == [
         ("agent", 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from agl_core.types import Attributes, Event, Span, TraceStatus
-from agl_trace import view_trace
+from agl_trace import Style, render_trace, view_trace
 
 T = 1_700_000_000.0
 
@@ -239,3 +240,31 @@ def test_ten_thousand_spans(shape):
     for row in rows:
         assert row.parent_id is None or row.parent_id in seen
         seen.add(row.span_id)
+
+
+def test_auxiliary_calls_are_marked_and_counted():
+    def call(number: int, told: str, *more: str) -> Span:
+        texts = [
+            ("system", told),
+            ("user", "mend it"),
+            *zip(("assistant", "user"), more, strict=False),
+        ]
+        sent = [{"role": r, "parts": [{"type": "text", "content": t}]} for r, t in texts]
+        answer = [{"role": "assistant", "parts": [{"type": "text", "content": "reading"}]}]
+        attributes: Any = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.input.messages": json.dumps(sent),
+            "gen_ai.output.messages": json.dumps(answer),
+        }
+        return span(number, 1, attributes=attributes)
+
+    title = "Generate a title for this conversation."
+    mend = "You mend programs."
+    spans = [span(1, end=9), call(2, mend), call(3, title), call(4, mend, "reading", "go on")]
+    view = view_trace(spans)
+    assert [row.auxiliary for row in view.rows] == [None, None, "title", None]
+    assert (view.summary.calls, view.summary.auxiliary) == (3, 1)
+    lines = list(render_trace(view, Style(width=80)))
+    assert "step (title)" in lines[3]
+    # A title is the task where nothing else remains.
+    assert view_trace([call(2, title)]).summary.auxiliary == 0

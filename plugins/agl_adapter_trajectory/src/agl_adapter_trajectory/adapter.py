@@ -32,13 +32,15 @@ from agl_adapters import (
     TraceTree,
     altered_sampling,
     answers_of,
+    call_order,
     keep_used_choices,
+    leave_out_auxiliary,
     match_rewards,
     sent_messages,
 )
 from agl_core.adapter import AdapterReport, Reason, Repair, TraceAdapter
 from agl_core.plugins import configured_by
-from agl_core.types import Span, SpanLike
+from agl_core.types import SpanLike
 
 
 @dataclass(slots=True)
@@ -80,7 +82,8 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
 
     Calls are read in any dialect of a tracer or proxy, in order of their sequence ids. A row holds
     calls of one agent to one model. Left out and counted are calls without token ids or with fewer
-    than were sampled, answers that broke off, and choices that the agent did not go on with.
+    than were sampled, answers that broke off, choices that the agent did not go on with, and
+    auxiliary calls, such as those for a title.
     """
 
     @configured_by(TrajectoryConfig)
@@ -90,6 +93,7 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
         )
         self.reward_match = config.reward_match
         self.repair_hierarchy = config.repair_hierarchy
+        self.keep_auxiliary = config.keep_auxiliary
 
     def adapt_with_report(
         self, source: Sequence[SpanLike], /
@@ -102,7 +106,9 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
         report = TrajectoryReport()
         tree = TraceTree.read(source, report, repair_hierarchy=self.repair_hierarchy)
         calls = tree.find_llm_calls(self.rules, report)
-        calls.sort(key=lambda call: _order(call.node.span))
+        calls.sort(key=lambda call: call_order(call.node.span))
+        if not self.keep_auxiliary:
+            calls = leave_out_auxiliary(calls, report)
         kept = {call.node.id: call for call in keep_used_choices(calls, report)}
         tokens = {key: (one.call.prompt_ids, one.call.response_ids) for key, one in kept.items()}
         usable = [call.node for key, call in kept.items() if all(tokens[key])]
@@ -220,8 +226,3 @@ def _sent_and_answered(call: ModelCall | None) -> list[dict[str, Any]] | None:
         return None
     sent, answers = sent_messages(call), answers_of(call)
     return None if sent is None or answers is None else sent + answers[:1]
-
-
-def _order(span: Span) -> tuple[int, bool, float]:
-    start = span.start_time
-    return (span.sequence_id, start is None, 0.0 if start is None else start)

@@ -4,13 +4,14 @@
 reads one in any dialect, :func:`match_rewards` assigns rewards to calls.
 """
 
+from agl_adapters.auxiliary import auxiliary_calls
 from agl_adapters.chat import to_messages
 from agl_adapters.config import CallConfig
 from agl_adapters.messages import TraceToMessages
 from agl_adapters.model_call import ModelCall
 from agl_adapters.prefix_index import ITEM_BYTES, PrefixIndex, common_prefix
 from agl_adapters.proxy_triplet import LlmProxyTraceToTriplet
-from agl_adapters.recorded_calls import answers_of, sent_messages
+from agl_adapters.recorded_calls import answers_of, call_order, sent_messages
 from agl_adapters.rewards import match_rewards
 from agl_adapters.sampling import altered_sampling
 from agl_adapters.tree import (
@@ -19,7 +20,9 @@ from agl_adapters.tree import (
     MatchedCall,
     TraceTree,
     by_start,
+    find_auxiliary_calls,
     keep_used_choices,
+    leave_out_auxiliary,
 )
 from agl_adapters.triplet import TracerTraceToTriplet
 from agl_adapters.vocabulary import is_model_call
@@ -38,10 +41,14 @@ __all__ = [
     "TracerTraceToTriplet",
     "altered_sampling",
     "answers_of",
+    "auxiliary_calls",
     "by_start",
+    "call_order",
     "common_prefix",
+    "find_auxiliary_calls",
     "is_model_call",
     "keep_used_choices",
+    "leave_out_auxiliary",
     "match_rewards",
     "sent_messages",
     "to_messages",

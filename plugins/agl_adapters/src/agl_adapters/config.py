@@ -22,7 +22,15 @@ def _compiles(pattern: str) -> str:
 Regex = Annotated[str, AfterValidator(_compiles)]
 
 
-class CallConfig(ComponentConfig):
+class KeepAuxiliary(ComponentConfig):
+    """The option of all adapters of this package."""
+
+    keep_auxiliary: bool = False
+    """Keep auxiliary calls: those for titles, topic checks and the like, and those that their
+    client gave up and made again. By default they are left out and counted."""
+
+
+class CallConfig(KeepAuxiliary):
     """Options of adapters that read model calls and their rewards from a :class:`TraceTree`."""
 
     repair_hierarchy: bool = Field(default=True, kw_only=False)
@@ -52,9 +60,9 @@ class TripletConfig(CallConfig):
     assigned to them. ``_skip_empty_token_spans`` is its name in agent-lightning 0.3."""
 
 
-class ProxyTripletConfig(ComponentConfig):
-    """:class:`~agl_adapters.LlmProxyTraceToTriplet` has no options."""
+class ProxyTripletConfig(KeepAuxiliary):
+    """Options of :class:`~agl_adapters.LlmProxyTraceToTriplet`."""
 
 
-class MessagesConfig(ComponentConfig):
-    """:class:`~agl_adapters.TraceToMessages` has no options."""
+class MessagesConfig(KeepAuxiliary):
+    """Options of :class:`~agl_adapters.TraceToMessages`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from agl_adapters.auxiliary import auxiliary_calls
 from agl_adapters.chat import as_text, check_message, to_messages, to_tools
+from agl_adapters.config import MessagesConfig
 from agl_adapters.dialects import GEN_AI_PARTS
 from agl_adapters.model_call import ModelCall, at
 from agl_adapters.otel_spans import as_spans
@@ -14,6 +16,7 @@ from agl_adapters.vocabulary import count_unread, is_model_call
 from agl_core.adapter import AdapterReport, Reason, TraceAdapter
 from agl_core.errors import InvalidArgumentError
 from agl_core.otel import filter_and_unflatten_attributes, unflatten_attributes
+from agl_core.plugins import configured_by
 from agl_core.types import OpenAIMessages, Span, SpanLike
 
 _LEGACY_LISTS: Final = ("gen_ai.prompt", "gen_ai.completion")
@@ -32,8 +35,12 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     answers that broke off. Of several spans of one call the first is kept. Of a call nested in a
     call the inner one is kept, unless only the outer one has a response id. Of a call with several
     choices, the one is kept that a later call goes on with; if no call does, each choice becomes a
-    conversation of its own.
+    conversation of its own. Auxiliary calls, such as those for a title, are left out.
     """
+
+    @configured_by(MessagesConfig)
+    def __init__(self, config: MessagesConfig) -> None:
+        self.keep_auxiliary = config.keep_auxiliary
 
     def adapt_with_report(
         self, source: Sequence[SpanLike], /
@@ -71,10 +78,15 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
             calls.append((span, call))
             seen.add(span, call)
         repetitions = _repetitions(ids, parents)
+        once = [(span, call) for span, call in calls if span.span_id not in repetitions]
+        auxiliary = {} if self.keep_auxiliary else auxiliary_calls(once)
         conversations: list[OpenAIMessages] = []
         for index, (span, call) in enumerate(calls):
             if span.span_id in repetitions:
                 report.leave_out("call", Reason.NESTED_CALL)
+                continue
+            if span.span_id in auxiliary:
+                report.leave_out("call", f"{Reason.AUXILIARY}: {auxiliary[span.span_id]}")
                 continue
             later = (other for _, other in calls[index + 1 :])
             found = _conversations(span, call, tools_below.get(span.span_id, []), later, report)

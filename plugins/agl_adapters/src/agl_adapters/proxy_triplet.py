@@ -6,12 +6,15 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 
+from agl_adapters.auxiliary import auxiliary_calls
+from agl_adapters.config import ProxyTripletConfig
 from agl_adapters.model_call import ModelCall
 from agl_adapters.otel_spans import as_spans
-from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken
+from agl_adapters.recorded_calls import SeenCalls, call_order, chosen_choice, is_broken
 from agl_adapters.vocabulary import count_unread, vocabulary
 from agl_core import semconv
 from agl_core.adapter import AdapterReport, Reason, TraceToTripletBase, read_reward
+from agl_core.plugins import configured_by
 from agl_core.types import Span, SpanLike, Triplet
 
 _logger = logging.getLogger(__name__)
@@ -21,21 +24,25 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
     """Converts a proxy's spans to triplets of token ids, in order of their sequence ids.
 
     A call is a span that has the name of a dialect's proxy spans and token ids of both prompt and
-    response. Of several spans of one call the first is kept. Calls that failed, and those of which
-    token ids are missing, are left out. Of several choices, the one is kept that a later call goes
-    on with. A reward is assigned to the
-    latest call with a smaller sequence id and no reward yet. Times are not compared, because the
-    clocks of the proxy's machine and the agent's may differ.
+    response. Of several spans of one call the first is kept. Calls that failed, those of which
+    token ids are missing, and auxiliary ones are left out. Of several choices, the one is kept that
+    a later call goes on with. A reward is assigned to the latest call with a smaller sequence id
+    and no reward yet. Times are not compared, because the clocks of the proxy's machine and the
+    agent's may differ.
 
     ``prompt`` and ``response`` are ``{"token_ids": list[int]}``, ``metadata`` is
     ``{"response_id": str | None}``.
     """
 
+    @configured_by(ProxyTripletConfig)
+    def __init__(self, config: ProxyTripletConfig) -> None:
+        self.keep_auxiliary = config.keep_auxiliary
+
     def adapt_with_report(
         self, source: Sequence[SpanLike], /
     ) -> tuple[list[Triplet], AdapterReport]:
         """Convert the spans of one attempt; no spans give no triplets."""
-        spans = sorted(as_spans(source), key=_order)
+        spans = sorted(as_spans(source), key=call_order)
         report = AdapterReport(spans=len(spans))
         triplets: list[Triplet] = []
         seen = SeenCalls()
@@ -46,6 +53,7 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
         pending: list[tuple[int, Triplet]] = []  # calls of the sequence id being read
         tables = vocabulary().proxy_tables
         count_unread(spans, report)
+        auxiliary = {} if self.keep_auxiliary else _auxiliary(spans)
         for index, span in enumerate(spans):
             # A reward must not match a call with the same sequence id.
             if pending and pending[0][0] < span.sequence_id:
@@ -69,6 +77,8 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                     report.leave_out("call", Reason.BROKEN)
                 elif not call.has_all_ids:
                     report.leave_out("call", Reason.INCOMPLETE_IDS)
+                elif span.span_id in auxiliary:
+                    report.leave_out("call", f"{Reason.AUXILIARY}: {auxiliary[span.span_id]}")
                 elif (used := _used_choice(call, spans[index + 1 :], report)) is None:
                     report.leave_out("call", Reason.SEVERAL_CHOICES)
                 else:
@@ -99,9 +109,19 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
         return triplets, report
 
 
-def _order(span: Span) -> tuple[int, bool, float]:
-    start = span.start_time
-    return (span.sequence_id, start is None, 0.0 if start is None else start)
+def _auxiliary(spans: Iterable[Span]) -> dict[str, str]:
+    """Return what each auxiliary call of a proxy's spans is for, by the id of its span."""
+    tables, seen = vocabulary().proxy_tables, SeenCalls()
+    calls: list[tuple[Span, ModelCall]] = []
+    for span in spans:
+        if span.name not in tables or semconv.REPLAYED_CALL in span.attributes or is_broken(span):
+            continue
+        # All dialects, since an auxiliary call is recognised by the request's parameters, too.
+        call = ModelCall(span.attributes)
+        if call.prompt_ids and call.response_ids and seen.find(span, call) is None:
+            calls.append((span, call))
+            seen.add(span, call)
+    return auxiliary_calls(calls)
 
 
 def _used_choice(call: ModelCall, later: Iterable[Span], report: AdapterReport) -> int | None:

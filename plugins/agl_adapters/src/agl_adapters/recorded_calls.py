@@ -9,7 +9,16 @@ from agl_adapters.chat import to_messages
 from agl_adapters.model_call import ModelCall
 from agl_core.types import Span
 
-__all__ = ["SeenCalls", "answers_of", "chosen_choice", "is_broken", "sent_messages"]
+__all__ = [
+    "SeenCalls",
+    "answers_of",
+    "call_order",
+    "chosen_choice",
+    "ended_by_agent",
+    "is_broken",
+    "overlap",
+    "sent_messages",
+]
 
 _OF_THE_AGENT: Final = frozenset({"client_disconnected", "CancelledError"})
 """Values of ``error.type`` of a call that the agent ended; its tokens up to there are whole."""
@@ -68,14 +77,21 @@ def _is_same(span: Span, call: ModelCall, other: Span, known: ModelCall) -> bool
     (mine, row), (theirs, other_row) = call.find("prompt"), known.find("prompt")
     if row is other_row and mine is not None and mine != theirs:
         return False
-    return len(pairs) == 2 or _overlap(span, other)  # equal tokens were sampled once
+    return len(pairs) == 2 or overlap(span, other)  # equal tokens were sampled once
 
 
-def _overlap(one: Span, other: Span) -> bool:
+def overlap(one: Span, other: Span) -> bool:
+    """Return whether two spans overlap in time, or may because a time is missing."""
     starts, ends = (one.start_time, other.start_time), (one.end_time, other.end_time)
     if None in starts or None in ends:
         return True
     return max(cast("tuple[float, float]", starts)) <= min(cast("tuple[float, float]", ends))
+
+
+def call_order(span: Span) -> tuple[int, bool, float]:
+    """Return a sort key: calls by sequence id, those of one id by start, without a start last."""
+    start = span.start_time
+    return (span.sequence_id, start is None, 0.0 if start is None else start)
 
 
 def is_broken(span: Span) -> bool:
@@ -83,8 +99,13 @@ def is_broken(span: Span) -> bool:
 
     A call that the agent itself ended is not broken.
     """
+    return span.status.status_code == "ERROR" and not ended_by_agent(span)
+
+
+def ended_by_agent(span: Span) -> bool:
+    """Return whether the agent ended a call before its answer was whole."""
     failed = span.status.status_code == "ERROR"
-    return failed and span.attributes.get("error.type") not in _OF_THE_AGENT
+    return failed and span.attributes.get("error.type") in _OF_THE_AGENT
 
 
 # -- choices ---------------------------------------------------------------------------------------

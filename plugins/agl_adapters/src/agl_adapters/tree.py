@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from agl_adapters.auxiliary import auxiliary_calls
 from agl_adapters.clocks import align_clocks, is_remote
 from agl_adapters.model_call import ModelCall
 from agl_adapters.otel_spans import as_spans
-from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken
+from agl_adapters.recorded_calls import SeenCalls, call_order, chosen_choice, is_broken
 from agl_adapters.repair import enclosing_nodes
 from agl_adapters.vocabulary import agent_name, count_unread, is_model_call
 from agl_core import semconv
@@ -334,6 +335,34 @@ def keep_used_choices(calls: Sequence[MatchedCall], report: AdapterReport) -> li
         report.leave_out("choice", Reason.OTHER_CHOICE, number - 1)
         kept.append(MatchedCall(found.node, found.agent, call.of_choice(used)))
     return kept
+
+
+def leave_out_auxiliary(calls: Sequence[MatchedCall], report: AdapterReport) -> list[MatchedCall]:
+    """Return calls without the auxiliary ones, which are counted with what they are for.
+
+    Args:
+        calls: Calls in any order.
+        report: Where to count what is left out.
+    """
+    found = _auxiliary(calls)
+    for purpose in found.values():
+        report.leave_out("call", f"{Reason.AUXILIARY}: {purpose}")
+    return [one for one in calls if one.node.id not in found] if found else list(calls)
+
+
+def find_auxiliary_calls(tree: TraceTree, rules: CallRules | None = None) -> dict[str, str]:
+    """Return what each auxiliary call of a trace is for, by the id of its span.
+
+    Args:
+        tree: The trace.
+        rules: Which spans count as calls; None: those that adapters count by default.
+    """
+    return _auxiliary(tree.find_llm_calls(rules or CallRules()))
+
+
+def _auxiliary(calls: Iterable[MatchedCall]) -> dict[str, str]:
+    in_order = sorted(calls, key=lambda one: call_order(one.node.span))
+    return auxiliary_calls([(one.node.span, one.call) for one in in_order])
 
 
 def _stand_in(id: str, children: list[TraceTree]) -> TraceTree:

@@ -11,7 +11,13 @@ from typing import Any
 from agl_adapters.chat import image_urls
 from agl_adapters.config import TripletConfig
 from agl_adapters.rewards import match_rewards
-from agl_adapters.tree import CallRules, MatchedCall, TraceTree, keep_used_choices
+from agl_adapters.tree import (
+    CallRules,
+    MatchedCall,
+    TraceTree,
+    keep_used_choices,
+    leave_out_auxiliary,
+)
 from agl_core.adapter import AdapterReport, Reason, TraceToTripletBase
 from agl_core.errors import MissingDependencyError
 from agl_core.plugins import configured_by
@@ -38,6 +44,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         self.exclude_llm_call_in_reward = config.exclude_llm_call_in_reward
         self.reward_match = config.reward_match
         self.skip_empty_token_spans = config.skip_empty_token_spans
+        self.keep_auxiliary = config.keep_auxiliary
 
     @property
     def rules(self) -> CallRules:
@@ -59,6 +66,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
             self.rules,
             reward_match=self.reward_match,
             skip_empty_token_spans=self.skip_empty_token_spans,
+            keep_auxiliary=self.keep_auxiliary,
             report=report,
         )
         return triplets, report
@@ -104,6 +112,7 @@ def tree_to_triplets(
     *,
     reward_match: RewardMatchPolicy = RewardMatchPolicy.FIRST_OCCURRENCE,
     skip_empty_token_spans: bool = False,
+    keep_auxiliary: bool = False,
     final_reward: float | None = None,
     report: AdapterReport | None = None,
 ) -> list[Triplet]:
@@ -114,11 +123,15 @@ def tree_to_triplets(
         rules: Which spans count as calls.
         reward_match: How a reward is matched to a call.
         skip_empty_token_spans: Leave out calls without token ids, before rewards are matched.
+        keep_auxiliary: Keep auxiliary calls.
         final_reward: Reward of the last triplet; replaces the one that was matched to it.
         report: Where to count what was left out.
     """
     report = AdapterReport() if report is None else report
-    found = keep_used_choices(tree.find_llm_calls(rules, report), report)
+    found = tree.find_llm_calls(rules, report)
+    if not keep_auxiliary:
+        found = leave_out_auxiliary(found, report)
+    found = keep_used_choices(found, report)
     triplets: dict[str, Triplet] = {}
     matched: list[TraceTree] = []
     for entry in found:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory, TrajectoryRow
-from agl_adapters import altered_sampling
+from agl_adapters import ModelCall, altered_sampling, auxiliary_calls
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
 from agl_core.algorithm import RewardRange, RewardScale, RolloutOutcome
@@ -417,11 +417,17 @@ def _rows(
 ) -> tuple[list[TrajectoryRow], list[Span]]:
     if not outcome.spans:
         return [], []
-    rows = outcome.adapted
+    rows: list[TrajectoryRow] | None = outcome.adapted
     if rows is None:
         rows = adapter.adapt(outcome.spans)
     calls = [span for span in outcome.spans if span.name == semconv.SPAN_MODEL_CALL]
-    return rows, sorted(calls, key=lambda span: span.sequence_id)
+    calls.sort(key=lambda span: span.sequence_id)
+    used = {span_id for row in rows for span_id in row.span_ids}
+    if not adapter.keep_auxiliary and any(call.span_id not in used for call in calls):
+        # How a title was sampled, or that it failed, says nothing about the rollout.
+        beside = auxiliary_calls([(call, ModelCall(call.attributes)) for call in calls])
+        calls = [call for call in calls if call.span_id in used or call.span_id not in beside]
+    return rows, calls
 
 
 def _flaw(

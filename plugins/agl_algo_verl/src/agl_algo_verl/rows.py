@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
-from agl_adapters import TracerTraceToTriplet
+from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from agl_core import semconv
 from agl_core.adapter import Adapter, AdapterReport, TraceToTripletBase
 from agl_core.errors import ConfigError
@@ -105,7 +105,8 @@ class RowBuilder:
             self.adapter = _trajectory_like(adapter) if self._whole or by_turn else adapter
         else:
             # Triplets of a proxy's spans carry no log-probabilities; trajectories do.
-            self.adapter = TraceToTrajectory()
+            keep = isinstance(adapter, LlmProxyTraceToTriplet) and adapter.keep_auxiliary
+            self.adapter = TraceToTrajectory(keep_auxiliary=keep)
 
     def build(self, spans: Sequence[Span]) -> tuple[list[Row], AdapterReport]:
         """Return the rows, in the order of their first calls, and a report.
@@ -140,7 +141,9 @@ class RowBuilder:
 def _trajectory_like(adapter: TracerTraceToTriplet) -> TraceToTrajectory:
     """Return a trajectory adapter with the same choice of calls as a triplet adapter."""
     made = TraceToTrajectory(
-        reward_match=adapter.reward_match, repair_hierarchy=adapter.repair_hierarchy
+        reward_match=adapter.reward_match,
+        repair_hierarchy=adapter.repair_hierarchy,
+        keep_auxiliary=adapter.keep_auxiliary,
     )
     made.rules = adapter.rules
     return made

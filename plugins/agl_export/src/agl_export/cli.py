@@ -67,6 +67,11 @@ def _common(command: F) -> F:
             help="Take only calls of agents whose name matches.",
         ),
         click.option(
+            "--keep-auxiliary",
+            is_flag=True,
+            help="Take auxiliary calls too: titles, topic checks, calls that were made again.",
+        ),
+        click.option(
             "--valid",
             type=click.FloatRange(0, 1),
             default=0.0,
@@ -128,6 +133,7 @@ def sft(
     keep_duplicates: bool,
     tool_arguments: Any,
     agent: str | None,
+    keep_auxiliary: bool,
     **common: Any,
 ) -> None:
     """Write the best rollouts of each task, for supervised fine-tuning.
@@ -137,7 +143,9 @@ def sft(
     """
     from agl_export import SftOptions, sft_rows
 
-    options = SftOptions(form, best, min_reward, agent, keep_duplicates, tool_arguments)
+    options = SftOptions(
+        form, best, min_reward, agent, keep_duplicates, tool_arguments, keep_auxiliary
+    )
     _export(lambda samples, report: sft_rows(samples, options, report), **common)
 
 
@@ -177,6 +185,7 @@ def dpo(
     min_reward: float | None,
     tool_arguments: Any,
     agent: str | None,
+    keep_auxiliary: bool,
     **common: Any,
 ) -> None:
     """Write pairs of rollouts of one task, for preference optimisation.
@@ -189,7 +198,15 @@ def dpo(
     if max_pairs is not None and pairs != "all":
         raise ConfigError("--max-pairs needs --pairs all")
     options = DpoOptions(
-        form, pairs, margin, max_pairs, completion, min_reward, agent, tool_arguments
+        form,
+        pairs,
+        margin,
+        max_pairs,
+        completion,
+        min_reward,
+        agent,
+        tool_arguments,
+        keep_auxiliary,
     )
     _export(lambda samples, report: dpo_rows(samples, options, report), **common)
 
@@ -218,6 +235,7 @@ def rl(
     require_logprobs: bool,
     require_ids: bool,
     agent: str | None,
+    keep_auxiliary: bool,
     **common: Any,
 ) -> None:
     """Write token ids, masks, log-probabilities and rewards.
@@ -226,7 +244,7 @@ def rl(
     """
     from agl_export import RlOptions, rl_rows
 
-    options = RlOptions(form, min_reward, agent, require_logprobs, require_ids)
+    options = RlOptions(form, min_reward, agent, require_logprobs, require_ids, keep_auxiliary)
     _export(lambda samples, report: rl_rows(samples, options, report), **common)
 
 

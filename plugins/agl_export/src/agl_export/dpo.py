@@ -49,6 +49,7 @@ class DpoOptions:
         min_reward: Smallest reward of the chosen rollout; None: any.
         agent_match: Regular expression searched in agent names; None: all calls.
         tool_arguments: Form of the arguments of tool calls.
+        keep_auxiliary: Keep auxiliary calls, such as those for a title.
     """
 
     form: Literal["messages", "tokens"] = "messages"
@@ -59,6 +60,7 @@ class DpoOptions:
     min_reward: float | None = None
     agent_match: str | None = None
     tool_arguments: ToolArguments = "object"
+    keep_auxiliary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,12 @@ def _read(
     read = conversations if options.form == "messages" else trajectories
     for sample in rewarded(samples, report, required=True):
         try:
-            content = read(sample.spans, agent_match=options.agent_match, report=report.adapters)
+            content = read(
+                sample.spans,
+                agent_match=options.agent_match,
+                keep_auxiliary=options.keep_auxiliary,
+                report=report.adapters,
+            )
         except InvalidArgumentError:
             report.leave_out(Skip.UNREADABLE)
             continue

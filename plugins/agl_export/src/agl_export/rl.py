@@ -34,6 +34,7 @@ class RlOptions:
         agent_match: Regular expression searched in agent names; None: all calls.
         require_logprobs: Leave out rollouts in which a sampled token lacks its log-probability.
         require_ids: Leave out rollouts whose context contains a response without token ids.
+        keep_auxiliary: Keep auxiliary calls, such as those for a title.
     """
 
     form: Literal["trajectory", "triplets"] = "trajectory"
@@ -41,6 +42,7 @@ class RlOptions:
     agent_match: str | None = None
     require_logprobs: bool = False
     require_ids: bool = False
+    keep_auxiliary: bool = False
 
 
 def rl_rows(samples: Sequence[Sample], options: RlOptions, report: ExportReport) -> list[Row]:
@@ -68,7 +70,12 @@ def rl_rows(samples: Sequence[Sample], options: RlOptions, report: ExportReport)
 
 
 def _trajectory_rows(sample: Sample, options: RlOptions, report: ExportReport) -> list[Row] | Skip:
-    found = trajectories(sample.spans, agent_match=options.agent_match, report=report.adapters)
+    found = trajectories(
+        sample.spans,
+        agent_match=options.agent_match,
+        keep_auxiliary=options.keep_auxiliary,
+        report=report.adapters,
+    )
     if not found:
         return Skip.NO_TOKEN_IDS
     if options.require_logprobs and not all(r.certificate.logprobs_present for r in found):
@@ -93,7 +100,10 @@ def _trajectory_rows(sample: Sample, options: RlOptions, report: ExportReport) -
 
 def _triplet_rows(sample: Sample, options: RlOptions, report: ExportReport) -> list[Row] | Skip:
     adapter = TracerTraceToTriplet(
-        llm_call_match=None, agent_match=options.agent_match, skip_empty_token_spans=True
+        llm_call_match=None,
+        agent_match=options.agent_match,
+        skip_empty_token_spans=True,
+        keep_auxiliary=options.keep_auxiliary,
     )
     found, counted = adapter.adapt_with_report(sample.spans)
     for (item, why), count in counted.left_out.items():

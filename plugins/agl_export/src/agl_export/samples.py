@@ -82,7 +82,11 @@ def about(sample: Sample) -> Row:
 
 
 def conversations(
-    spans: Sequence[Span], *, agent_match: str | None = None, report: AdapterReport | None = None
+    spans: Sequence[Span],
+    *,
+    agent_match: str | None = None,
+    keep_auxiliary: bool = False,
+    report: AdapterReport | None = None,
 ) -> list[OpenAIMessages]:
     """Return the conversations of an attempt, each with all of its turns, in order.
 
@@ -93,6 +97,7 @@ def conversations(
     Args:
         spans: The spans of one attempt.
         agent_match: Regular expression searched in agent names; None: all calls.
+        keep_auxiliary: Keep auxiliary calls, such as those for a title.
         report: Counts the parts that were left out.
 
     Raises:
@@ -104,7 +109,7 @@ def conversations(
     calls = tree.find_llm_calls(CallRules(agent_match=agent_match), report)
     chosen = {call.node.id for call in calls}
     kept = [span for span in spans if span.span_id in chosen or not is_model_call(span.attributes)]
-    found, counted = TraceToMessages().adapt_with_report(kept)
+    found, counted = TraceToMessages(keep_auxiliary=keep_auxiliary).adapt_with_report(kept)
     for (item, why), count in counted.left_out.items():
         report.leave_out(item, why, count)
     ended: list[OpenAIMessages] = []
@@ -180,19 +185,25 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trajectories(
-    spans: Sequence[Span], *, agent_match: str | None = None, report: AdapterReport | None = None
+    spans: Sequence[Span],
+    *,
+    agent_match: str | None = None,
+    keep_auxiliary: bool = False,
+    report: AdapterReport | None = None,
 ) -> list[TrajectoryRow]:
     """Return the token rows of an attempt, from :class:`~agl_adapter_trajectory.TraceToTrajectory`.
 
     Args:
         spans: The spans of one attempt.
         agent_match: Regular expression searched in agent names; None: all calls.
+        keep_auxiliary: Keep auxiliary calls, such as those for a title.
         report: Counts the parts that were left out.
 
     Raises:
         InvalidArgumentError: The spans form no tree.
     """
-    rows, counted = TraceToTrajectory(agent_match=agent_match).adapt_with_report(spans)
+    adapter = TraceToTrajectory(agent_match=agent_match, keep_auxiliary=keep_auxiliary)
+    rows, counted = adapter.adapt_with_report(spans)
     if report is not None:
         for (item, why), count in counted.left_out.items():
             report.leave_out(item, why, count)

@@ -44,6 +44,7 @@ class SftOptions:
         agent_match: Regular expression searched in agent names; None: all calls.
         keep_duplicates: Keep rollouts whose content equals that of a better one of their task.
         tool_arguments: Form of the arguments of tool calls.
+        keep_auxiliary: Keep auxiliary calls, such as those for a title.
     """
 
     form: Literal["messages", "tokens"] = "messages"
@@ -52,6 +53,7 @@ class SftOptions:
     agent_match: str | None = None
     keep_duplicates: bool = False
     tool_arguments: ToolArguments = "object"
+    keep_auxiliary: bool = False
 
 
 def sft_rows(samples: Sequence[Sample], options: SftOptions, report: ExportReport) -> list[Row]:
@@ -130,7 +132,12 @@ def rewarded(
 def _message_rows(
     sample: Sample, options: SftOptions, report: ExportReport
 ) -> tuple[list[Row], Hashable]:
-    found = conversations(sample.spans, agent_match=options.agent_match, report=report.adapters)
+    found = conversations(
+        sample.spans,
+        agent_match=options.agent_match,
+        keep_auxiliary=options.keep_auxiliary,
+        report=report.adapters,
+    )
     rows: list[Row] = [
         {
             "messages": with_arguments(one["messages"], options.tool_arguments),
@@ -146,7 +153,12 @@ def _message_rows(
 def _token_rows(
     sample: Sample, options: SftOptions, report: ExportReport
 ) -> tuple[list[Row], Hashable]:
-    found = trajectories(sample.spans, agent_match=options.agent_match, report=report.adapters)
+    found = trajectories(
+        sample.spans,
+        agent_match=options.agent_match,
+        keep_auxiliary=options.keep_auxiliary,
+        report=report.adapters,
+    )
     rows = [
         {
             "input_ids": row.token_ids,

@@ -31,6 +31,8 @@ TOKENS: Final = Metric(
     "counter", "agl.proxy.tokens", "Tokens of calls.", ("model", "type"), "tokens"
 )
 
+_TRIES_BEFORE: Final = b"x-stainless-retry-count"
+"""Header of OpenAI's and Anthropic's SDKs: how often the client has sent this call before."""
 _BYTES_PER_TOKEN: Final = 4
 _CLIENT_CLOSED: Final = 499
 """nginx's status for a client that closed its connection; recorded in the span and never sent."""
@@ -146,6 +148,8 @@ class Exchange(ABC):
         for name, value in self._headers:
             if name == b"traceparent" and (parent := parse_traceparent(value)) is not None:
                 self._record.trace_id, self._record.parent_id = parent
+            elif name == _TRIES_BEFORE and value.isdigit() and len(value) < 4 and int(value):
+                self._record.extra["http.request.resend_count"] = int(value)
         self._span = await self._app.reserve_span(rollout_id, attempt_id)
 
     def _submit_span(self) -> None:

@@ -177,7 +177,8 @@ def _title(recorded: _Recorded, summary: TraceSummary) -> list[str]:
     if summary.spans:
         facts.append(duration(summary.seconds))
     if summary.calls:
-        facts.append(_count(summary.calls, "model call"))
+        beside = f" ({summary.auxiliary} auxiliary)" if summary.auxiliary else ""
+        facts.append(_count(summary.calls, "model call") + beside)
     if summary.input_tokens or summary.output_tokens:
         facts.append(f"{summary.input_tokens:,} + {summary.output_tokens:,} tokens")
     if summary.reward is not None:

@@ -125,6 +125,8 @@ def _label(row: SpanRow, hidden: int, style: Style) -> str:
     name = row.operation or row.name.removeprefix(_PREFIX)
     detail = row.model or (row.agent if row.agent != name else None)
     text = f"{name} · {detail}" if detail else name
+    if row.auxiliary is not None:
+        text += f" ({row.auxiliary})"
     return _clean(text, style) + (f" (+{hidden})" if hidden else "")
 
 

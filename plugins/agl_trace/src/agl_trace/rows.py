@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from agl_adapters import VIRTUAL_ROOT, ModelCall, TraceTree, by_start, is_model_call
+from agl_adapters import (
+    VIRTUAL_ROOT,
+    ModelCall,
+    TraceTree,
+    by_start,
+    find_auxiliary_calls,
+    is_model_call,
+)
 from agl_core import semconv
 from agl_core.adapter import read_reward
 from agl_core.emitter import by_authority, get_rewards_from_span
@@ -48,6 +55,7 @@ class SpanRow:
         start: Seconds from the earliest start of the trace; None if unknown.
         seconds: Its duration; None if unknown.
         model: Name of the model, for model calls.
+        auxiliary: What an auxiliary call is for, such as a title; None for any other span.
         input_tokens: Tokens of the prompt, for model calls; None if unknown.
         output_tokens: Tokens of the response, likewise.
         reward: Its primary reward; None if it has none, NaN if it cannot be read.
@@ -67,6 +75,7 @@ class SpanRow:
     start: float | None = None
     seconds: float | None = None
     model: str | None = None
+    auxiliary: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     reward: float | None = None
@@ -99,6 +108,7 @@ class TraceSummary:
         reward: The final reward: of the last span, by sequence id, that has one.
         errors: Spans with an error.
         missing: Parents that were not recorded.
+        auxiliary: Model calls that adapters leave out by default, such as those for a title.
     """
 
     spans: int
@@ -109,6 +119,7 @@ class TraceSummary:
     reward: float | None
     errors: int
     missing: int
+    auxiliary: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +148,14 @@ def view_trace(spans: Sequence[Span]) -> TraceView:
     rows: list[SpanRow] = []
     tops = top.children if top.id == VIRTUAL_ROOT else [top]
     recorded = {span.span_id for span in spans}
+    auxiliary = find_auxiliary_calls(top)
     stack = _siblings(tops, None, 0)
     while stack:
         node, parent_id, depth, last = stack.pop()
         row = _row(node.span, parent_id, depth, origin)
         row.last = last
         row.agent = node.agent_name()
+        row.auxiliary = auxiliary.get(node.id)
         if node.id not in recorded:
             row.span_id, row.kind, row.name = node.id, "missing", "(parent not recorded)"
         elif row.kind == "span" and row.agent is not None:
@@ -263,6 +276,7 @@ def _summary(rows: Sequence[SpanRow], spans: Sequence[Span]) -> TraceSummary:
         spans=len(spans),
         seconds=ends,
         calls=len(calls),
+        auxiliary=sum(row.auxiliary is not None for row in rows),
         input_tokens=sum(row.input_tokens or 0 for row in calls),
         output_tokens=sum(row.output_tokens or 0 for row in calls),
         reward=final,

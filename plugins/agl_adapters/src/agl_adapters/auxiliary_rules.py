@@ -44,7 +44,7 @@ _PURPOSES: Final = (
     (
         "topic check",
         _gist(
-            r"\bwhether (?:this|the|a) (?:new )?message (?:starts|begins|indicates) a new .{0,30}topic",
+            r"\bwhether (?:this|the|a) (?:new )?message \w+ a new .{0,30}topic",
             r"\bif this message indicates a new conversation topic\b",
             r"\bisNewTopic\b",
         ),

@@ -17,7 +17,14 @@ import pytest
 from agl_core.cli import main
 from agl_core.errors import StoreUnavailableError
 from agl_core.store import InMemoryLightningStore, LightningStore
-from agl_export import ExportReport, Selection, Split, export_dataset, read_rows
+from agl_export import (
+    ExportReport,
+    Selection,
+    Split,
+    export_dataset,
+    graph_of_atif,
+    read_rows,
+)
 from agl_store_http import LightningStoreServer
 
 from .recorded import call, reward, said, user
@@ -102,6 +109,18 @@ def test_sft(folder, capsys):
     found = rows("best.jsonl")
     assert [row["messages"] for row in found] == [[user(f"{n}"), said("right")] for n in range(10)]
     assert {row["reward"] for row in found} == {1.0}
+
+
+def test_atif(folder, capsys):
+    assert main(["export", "atif", "x.jsonl", "--run", "night", "--bare", "--status", "any"]) == 0
+    assert "25 rollouts" not in capsys.readouterr().out
+    first, *_ = found = rows("x.jsonl")
+    assert len(found) == 24
+    assert first["extra"]["agl"] == {}
+    assert [step["source"] for step in first["steps"]] == ["user", "agent"]
+    assert graph_of_atif([first]).sampled_tokens == 2
+    assert main(["export", "atif", "x.parquet"]) == 2
+    assert "ATIF is JSON; the name must end in .jsonl" in capsys.readouterr().err
 
 
 class Screen(io.StringIO):

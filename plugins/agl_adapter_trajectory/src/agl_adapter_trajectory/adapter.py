@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl_adapter_trajectory.breaks import BreakCause, History, why_broken
+from agl_adapter_trajectory.call_nodes import add_call
 from agl_adapter_trajectory.certificates import TrajectoryReport
 from agl_adapter_trajectory.config import TrajectoryConfig
+from agl_adapter_trajectory.graph import MessageGraph
 from agl_adapter_trajectory.rows import TrajectoryRow, read_logprobs
 from agl_adapters import (
     CallRules,
@@ -32,6 +34,7 @@ from agl_adapters import (
     TraceTree,
     altered_sampling,
     answers_of,
+    auxiliary_calls,
     call_order,
     keep_used_choices,
     leave_out_auxiliary,
@@ -104,16 +107,10 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
             InvalidArgumentError: There are no spans, or they have no root.
         """
         report = TrajectoryReport()
-        tree = TraceTree.read(source, report, repair_hierarchy=self.repair_hierarchy)
-        calls = tree.find_llm_calls(self.rules, report)
-        calls.sort(key=lambda call: call_order(call.node.span))
+        tree, calls = self._calls(source, report)
         if not self.keep_auxiliary:
             calls = leave_out_auxiliary(calls, report)
-        kept = {call.node.id: call for call in keep_used_choices(calls, report)}
-        tokens = {key: (one.call.prompt_ids, one.call.response_ids) for key, one in kept.items()}
-        usable = [call.node for key, call in kept.items() if all(tokens[key])]
-        report.leave_out("call", Reason.NO_TOKEN_IDS, len(kept) - len(usable))
-        rewards = match_rewards(tree, usable, self.reward_match, report)
+        kept, tokens, rewards = self._usable(tree, calls, report)
         rows = _Rows(report)
         for call in calls:
             key = call.node.id
@@ -123,6 +120,47 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
         report.produce("rows", len(rows.rows))
         report.certify(rows.rows)
         return rows.rows, report
+
+    def graph(self, source: Sequence[SpanLike], /) -> MessageGraph:
+        """Return the messages of one attempt as a graph.
+
+        It has every call, also those that :meth:`adapt` leaves out; ``trained`` tells them apart.
+
+        Raises:
+            InvalidArgumentError: There are no spans, or they have no root.
+        """
+        report = AdapterReport()
+        tree, calls = self._calls(source, report)
+        auxiliary = auxiliary_calls([(one.node.span, one.call) for one in calls])
+        beside = {} if self.keep_auxiliary else auxiliary
+        serving = [call for call in calls if call.node.id not in beside]
+        kept, tokens, rewards = self._usable(tree, serving, report)
+        made = MessageGraph()
+        for call in calls:
+            key = call.node.id
+            used = tokens[key][1] if key in kept and all(tokens[key]) else None
+            add_call(made, call, used, rewards.get(key), auxiliary.get(key))
+        made.find_links()
+        return made
+
+    def _calls(
+        self, source: Sequence[SpanLike], report: AdapterReport
+    ) -> tuple[TraceTree, list[MatchedCall]]:
+        """Return the tree of an attempt's spans, and its calls in the order they were made."""
+        tree = TraceTree.read(source, report, repair_hierarchy=self.repair_hierarchy)
+        calls = tree.find_llm_calls(self.rules, report)
+        calls.sort(key=lambda call: call_order(call.node.span))
+        return tree, calls
+
+    def _usable(
+        self, tree: TraceTree, calls: Sequence[MatchedCall], report: AdapterReport
+    ) -> tuple[dict[str, MatchedCall], dict[str, tuple[list[int], list[int]]], dict[str, float]]:
+        """Return the calls with the choice used, their tokens, and their rewards, by span id."""
+        kept = {call.node.id: call for call in keep_used_choices(calls, report)}
+        tokens = {key: (one.call.prompt_ids, one.call.response_ids) for key, one in kept.items()}
+        usable = [call.node for key, call in kept.items() if all(tokens[key])]
+        report.leave_out("call", Reason.NO_TOKEN_IDS, len(kept) - len(usable))
+        return kept, tokens, match_rewards(tree, usable, self.reward_match, report)
 
 
 class _Rows:

@@ -1,4 +1,4 @@
-"""Exports rollouts as datasets for fine-tuning: SFT, DPO, and offline reinforcement learning.
+"""Exports rollouts as datasets for fine-tuning: SFT, DPO, offline reinforcement learning, ATIF.
 
 ::
 
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from agl_export.atif import AtifOptions, atif_documents, atif_rows
+    from agl_export.atif_reader import graph_of_atif
     from agl_export.dpo import DpoOptions, dpo_rows
     from agl_export.files import read_rows, writing_rows
     from agl_export.report import ExportReport, Skip
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from agl_export.sft import SftOptions, sft_rows
 
 __all__ = [
+    "AtifOptions",
     "DpoOptions",
     "ExportReport",
     "RlOptions",
@@ -34,9 +37,12 @@ __all__ = [
     "SftOptions",
     "Skip",
     "Split",
+    "atif_documents",
+    "atif_rows",
     "conversations",
     "dpo_rows",
     "export_dataset",
+    "graph_of_atif",
     "read_rows",
     "rl_rows",
     "sft_rows",
@@ -48,6 +54,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "AtifOptions": "agl_export.atif",
         "DpoOptions": "agl_export.dpo",
         "ExportReport": "agl_export.report",
         "RlOptions": "agl_export.rl",
@@ -56,9 +63,12 @@ __getattr__, __dir__ = lazy_names(
         "SftOptions": "agl_export.sft",
         "Skip": "agl_export.report",
         "Split": "agl_export.run",
+        "atif_documents": "agl_export.atif",
+        "atif_rows": "agl_export.atif",
         "conversations": "agl_export.samples",
         "dpo_rows": "agl_export.dpo",
         "export_dataset": "agl_export.run",
+        "graph_of_atif": "agl_export.atif_reader",
         "read_rows": "agl_export.files",
         "rl_rows": "agl_export.rl",
         "sft_rows": "agl_export.sft",

@@ -1,4 +1,4 @@
-"""``agl export``: rollouts as datasets for SFT, DPO and reinforcement learning."""
+"""``agl export``: rollouts as datasets for SFT, DPO, reinforcement learning, and as ATIF."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _check_regex(_context: click.Context, _param: click.Parameter, value: str | 
 
 
 def _common(command: F) -> F:
-    """Add the argument FILE and the options of all three datasets."""
+    """Add the argument FILE and the options of all datasets."""
     options = [
         click.argument("file", type=click.Path(path_type=Path, dir_okay=False)),
         store_options,
@@ -67,11 +67,6 @@ def _common(command: F) -> F:
             help="Take only calls of agents whose name matches.",
         ),
         click.option(
-            "--keep-auxiliary",
-            is_flag=True,
-            help="Take auxiliary calls too: titles, topic checks, calls that were made again.",
-        ),
-        click.option(
             "--valid",
             type=click.FloatRange(0, 1),
             default=0.0,
@@ -93,6 +88,11 @@ def _min_reward(what: str) -> Callable[[F], F]:
     return click.option("--min-reward", type=float, help=f"Leave out {what} a reward below this.")
 
 
+_KEEP_AUXILIARY: Final = click.option(
+    "--keep-auxiliary",
+    is_flag=True,
+    help="Take auxiliary calls too: titles, topic checks, calls that were made again.",
+)
 _FORM_OF_MESSAGES: Final = click.option(
     "--form",
     type=click.Choice(["messages", "tokens"]),
@@ -126,6 +126,7 @@ def export() -> None:
 @_min_reward("rollouts with")
 @click.option("--keep-duplicates", is_flag=True, help="Keep rollouts with equal content.")
 @_TOOL_ARGUMENTS
+@_KEEP_AUXILIARY
 def sft(
     form: Any,
     best: int | None,
@@ -176,6 +177,7 @@ def sft(
 )
 @_min_reward("pairs whose chosen rollout has")
 @_TOOL_ARGUMENTS
+@_KEEP_AUXILIARY
 def dpo(
     form: Any,
     pairs: Any,
@@ -229,6 +231,7 @@ def dpo(
 @click.option(
     "--require-ids", is_flag=True, help="Leave out rollouts with a response without token ids."
 )
+@_KEEP_AUXILIARY
 def rl(
     form: Any,
     min_reward: float | None,
@@ -246,6 +249,27 @@ def rl(
 
     options = RlOptions(form, min_reward, agent, require_logprobs, require_ids, keep_auxiliary)
     _export(lambda samples, report: rl_rows(samples, options, report), **common)
+
+
+@export.command(epilog="Example: agl export atif trajectories.jsonl --path agl.db")
+@_common
+def atif(file: Path, agent: str | None, bare: bool, **common: Any) -> None:
+    """Write rollouts in ATIF, Harbor's format of agents' trajectories.
+
+    A line is one document: a conversation with its sub-agents. Each sampled token is in one
+    document; auxiliary calls are marked there. --bare leaves out reward, task and ids.
+    """
+    from agl_export import AtifOptions, atif_rows
+
+    if file.suffix != ".jsonl":
+        raise ConfigError(f"{file}: ATIF is JSON; the name must end in .jsonl")
+    options = AtifOptions(agent, bare)
+    _export(
+        lambda samples, report: atif_rows(samples, options, report),
+        file=file,
+        bare=False,  # the documents have no columns of ours
+        **common,
+    )
 
 
 def _export(

@@ -32,7 +32,8 @@ def error(reply: Reply) -> dict[str, Any]:
 
 
 def _usage(prompt_ids: list[int], reply: Reply) -> dict[str, int]:
-    prompt, completion = len(prompt_ids), len(reply.tokens)
+    prompt = len(prompt_ids)
+    completion = len(reply.tokens) + sum(len(tokenize(text)) for text in reply.others)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -86,7 +87,6 @@ def chat(
         "index": 0,
         "message": message,
         "finish_reason": reply.finish,
-        "logprobs": _chat_logprobs(reply.tokens) if request.get("logprobs") else None,
     }
     body: dict[str, Any] = {
         "id": response_id,
@@ -96,12 +96,16 @@ def chat(
         "choices": [choice],
         "usage": _usage(prompt_ids, reply),
     }
+    sampled = [reply.tokens, *map(tokenize, reply.others)]
     for index, text in enumerate(reply.others, start=1):
         message = {"role": "assistant", "content": text}
         body["choices"].append({**choice, "index": index, "message": message})
+    for made, tokens in zip(body["choices"], sampled, strict=True):
+        made["logprobs"] = _chat_logprobs(tokens) if request.get("logprobs") else None
+        if request.get("return_token_ids"):
+            made["token_ids"] = [token.id for token in tokens]
     if request.get("return_token_ids"):
         body["prompt_token_ids"] = prompt_ids
-        choice["token_ids"] = [token.id for token in reply.tokens]
     return body
 
 
@@ -146,7 +150,7 @@ def chat_stream(
             yield chunk({"tool_calls": [{"index": index, "function": piece}]}, [], None)
     for index, text in enumerate(reply.others, start=1):
         for token in tokenize(text):
-            yield _of_choice(index, chunk({"content": token.text}, [], None))
+            yield _of_choice(index, chunk({"content": token.text}, [token], None))
         yield _of_choice(index, chunk({}, [], reply.finish))
     yield chunk({}, rest, reply.finish)
     if (request.get("stream_options") or {}).get("include_usage"):

@@ -149,6 +149,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         response_id=("gen_ai.response/id",),
         prompt_ids=("prompt_token_ids",),
         response_ids=("response_token_ids",),
+        logprobs=("logprobs.content",),
         output_tokens=("gen_ai.usage/output_tokens",),
         prompt=("gen_ai.input.messages",),
         completion=("gen_ai.output.messages",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from agl_adapters.auxiliary import auxiliary_calls
 from agl_adapters.config import ProxyTripletConfig
@@ -30,7 +31,8 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
     and no reward yet. Times are not compared, because the clocks of the proxy's machine and the
     agent's may differ.
 
-    ``prompt`` and ``response`` are ``{"token_ids": list[int]}``, ``metadata`` is
+    ``prompt`` is ``{"token_ids": list[int]}``; ``response`` is the same and, where captured,
+    ``"logprobs"``: one entry per response token in OpenAI's form. ``metadata`` is
     ``{"response_id": str | None}``.
     """
 
@@ -65,6 +67,7 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
             elif table is not None:
                 call = ModelCall(span.attributes, table)
                 prompt_ids, response_ids = call.prompt_ids, call.response_ids
+                logprobs = call.logprobs
                 response_id = call.response_id
                 for problem in call.problems:
                     _logger.warning("span %s (%s): %s", span.span_id, span.name, problem)
@@ -82,10 +85,14 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                 elif (used := _used_choice(call, spans[index + 1 :], report)) is None:
                     report.leave_out("call", Reason.SEVERAL_CHOICES)
                 else:
-                    response_ids = call.choices_ids[used]
+                    response: dict[str, Any] = {"token_ids": call.choices_ids[used]}
+                    if used:
+                        logprobs = call.of_choice(used).logprobs
+                    if logprobs is not None:
+                        response["logprobs"] = logprobs
                     triplet = Triplet(
                         prompt={"token_ids": prompt_ids},
-                        response={"token_ids": response_ids},
+                        response=response,
                         metadata={"response_id": response_id},
                     )
                     triplets.append(triplet)

@@ -104,7 +104,7 @@ class RowBuilder:
         elif isinstance(adapter, TracerTraceToTriplet):
             self.adapter = _trajectory_like(adapter) if self._whole or by_turn else adapter
         else:
-            # Triplets of a proxy's spans carry no log-probabilities; trajectories do.
+            # Trajectories read a proxy's spans, too.
             keep = isinstance(adapter, LlmProxyTraceToTriplet) and adapter.keep_auxiliary
             self.adapter = TraceToTrajectory(keep_auxiliary=keep)
 

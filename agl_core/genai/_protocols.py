@@ -198,6 +198,9 @@ def get_protocol(name: Protocol) -> ModelProtocol:
 # -- paths ---------------------------------------------------------------------------------------
 
 _VERSION: Final = re.compile(r"\A(?:/v1){1,2}(?![^/])")
+_AZURE: Final = re.compile(r"/openai(?:/v1)?(?:/deployments/([^/]+))?(/.*)", re.DOTALL)
+"""Azure OpenAI's paths: learn.microsoft.com/azure/ai-foundry/openai/reference, "Chat completions"
+and "v1 API". The deployment is the model."""
 _ROUTED: Final = re.compile(r"/rollout/([^/]+)/attempt/([^/]+)(/.*)?", re.DOTALL)
 
 
@@ -210,12 +213,15 @@ class Route(NamedTuple):
     """None if the path is not a model call in a known protocol."""
     rollout_id: str | None
     attempt_id: str | None
+    model: str | None = None
+    """Name of the model, where the path has it."""
 
 
 def parse_path(path: str) -> Route:
     """Parse a path; ``/v1`` may precede or follow the attempt, be absent, or be there twice.
 
-    Anthropic's SDK appends it to a base URL that has it; so do programs of version 0.3.
+    Anthropic's SDK appends it to a base URL that has it; so do programs of version 0.3. Clients of
+    Azure OpenAI append ``/openai/deployments/{model}`` or ``/openai/v1``.
     """
     rollout_id = attempt_id = None
     routed = _ROUTED.fullmatch(path)
@@ -224,7 +230,12 @@ def parse_path(path: str) -> Route:
     if routed is not None:
         rollout_id, attempt_id, path = routed[1], routed[2], routed[3] or "/"
     endpoint = _VERSION.sub("", path.rstrip("/")) or "/"
-    return Route(endpoint, _by_endpoint().get(endpoint), rollout_id, attempt_id)
+    protocol, model = _by_endpoint().get(endpoint), None
+    if protocol is None and (azure := _AZURE.fullmatch(endpoint)) is not None:
+        protocol = _by_endpoint().get(azure[2])
+        if protocol is not None:  # any other path means something to its own server only
+            model, endpoint = azure[1], azure[2]
+    return Route(endpoint, protocol, rollout_id, attempt_id, model)
 
 
 @cache

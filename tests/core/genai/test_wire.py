@@ -96,4 +96,26 @@ def test_json_that_the_fast_parser_rejects():
     ],
 )
 def test_paths(path: str, expected: tuple[str, str | None, str | None, str | None]):
-    assert tuple(parse_path(path)) == expected
+    assert tuple(parse_path(path)) == (*expected, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/openai/deployments/gpt/chat/completions", ("/chat/completions", "chat", "gpt")),
+        ("/v1/openai/deployments/gpt/completions", ("/completions", "completions", "gpt")),
+        ("/openai/v1/chat/completions", ("/chat/completions", "chat", None)),
+        ("/openai/v1/responses", ("/responses", "responses", None)),
+        ("/openai/responses", ("/responses", "responses", None)),
+        ("/openai/deployments/gpt", ("/openai/deployments/gpt", None, None)),
+        (
+            "/openai/deployments/gpt/audio/speech",
+            ("/openai/deployments/gpt/audio/speech",) + (None,) * 2,
+        ),
+    ],
+)
+def test_paths_of_azure_name_the_model(path: str, expected: tuple[str | None, ...]):
+    found = parse_path(path)
+    assert (found.endpoint, found.protocol, found.model) == expected
+    routed = parse_path(f"/rollout/r/attempt/a{path}")
+    assert routed == found._replace(rollout_id="r", attempt_id="a")

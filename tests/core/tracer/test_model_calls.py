@@ -118,6 +118,12 @@ async def async_chat_stream(client: openai.OpenAI, claude: anthropic.Anthropic) 
         assert [c.choices[0].delta.content async for c in stream][1:3] == ["Hello", " there."]
 
 
+async def azure_chat(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+    azure: Any = openai.AsyncAzureOpenAI
+    async with azure(base_url=client.base_url, api_key="none", api_version="2024-10-21") as later:
+        assert (await later.chat.completions.create(**ASKED)).id == "scripted-0"
+
+
 def responses(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
     assert client.responses.create(**INPUT).output_text == "Hello there."
 
@@ -167,7 +173,7 @@ async def async_messages_helper(client: openai.OpenAI, claude: anthropic.Anthrop
 
 
 CHAT = [chat, chat_stream, chat_helper, chat_raw, chat_raw_stream, chat_streaming_response]
-CHAT += [async_chat, async_chat_stream]
+CHAT += [async_chat, async_chat_stream, azure_chat]
 RESPONSES = [responses, responses_stream, responses_helper, async_responses_helper]
 MESSAGES = [messages, beta_messages, messages_stream, messages_helper, async_messages_helper]
 NAMES = {

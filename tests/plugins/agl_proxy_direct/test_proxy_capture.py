@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncAzureOpenAI, AsyncOpenAI
 
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
@@ -214,3 +214,35 @@ async def test_the_tries_that_a_client_counts_are_recorded(
                 model="q", messages=MESSAGES, extra_headers=headers
             )
         assert (await span()).attributes.get("http.request.resend_count") == recorded
+
+
+@pytest.mark.parametrize("secret", [None, "a-secret-of-good-length"])
+async def test_calls_of_azures_client_are_recorded(
+    serve: Any,
+    backend: Any,
+    claim: AttemptedRollout,
+    models: ScriptedModels,
+    span: Any,
+    secret: str | None,
+):
+    proxy = await serve(backend(models), auth_token=secret)
+    llm = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id)
+    for base in (llm.endpoint, llm.endpoint.removesuffix("/v1")):
+        async with AsyncAzureOpenAI(
+            azure_endpoint=base, api_key=llm.api_key or "-", api_version="2024-10-21", max_retries=0
+        ) as client:
+            made = await client.chat.completions.create(model="q", messages=MESSAGES)
+        assert made.choices[0].message.content == "Hello there my friend"
+        found = await span()
+        assert found.attributes["gen_ai.request.model"] == "q"
+        assert found.attributes["response_token_ids"] == ids("Hello there my friend")
+        asked = models.requests[-1]
+        assert (asked.path, asked.body["model"]) == ("/v1/chat/completions", "Q")
+        assert "api-key" not in asked.headers  # the proxy's token is not for the backend
+    # The deployment in the path is the model, as it is for Azure.
+    async with aiohttp.ClientSession(headers={"api-key": llm.api_key or "-"}) as session:
+        url = f"{llm.endpoint}/openai/deployments/q/chat/completions?api-version=2024-10-21"
+        async with session.post(url, json={"messages": MESSAGES}) as reply:
+            assert reply.status == 200
+        async with session.post(url.replace("/q/", "/unknown/"), json={"messages": MESSAGES}) as no:
+            assert no.status == 404

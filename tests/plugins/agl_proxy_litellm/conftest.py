@@ -15,7 +15,7 @@ from agl_testing.models import Reply, ScriptedModels
 
 LITELLM_OWN = (
     # Pydantic warns about the types of LiteLLM's messages at the first stream.
-    r"ignore:Item .* on TypedDict class:UserWarning",
+    r"ignore:Items? .* on TypedDict class:UserWarning",
     # LiteLLM creates coroutines in a thread; one whose caller was cancelled is never awaited.
     r"ignore:coroutine 'BaseLLM.*' was never awaited:RuntimeWarning",
     r"ignore:Exception ignored in. <coroutine object Base:pytest.PytestUnraisableExceptionWarning",

@@ -7,6 +7,7 @@ reads one in any dialect, :func:`match_rewards` assigns rewards to calls.
 from agl_adapters.auxiliary import auxiliary_calls
 from agl_adapters.chat import to_messages
 from agl_adapters.config import CallConfig
+from agl_adapters.foreign_spans import with_conventions
 from agl_adapters.messages import TraceToMessages
 from agl_adapters.model_call import ModelCall
 from agl_adapters.prefix_index import ITEM_BYTES, PrefixIndex, common_prefix
@@ -52,4 +53,5 @@ __all__ = [
     "match_rewards",
     "sent_messages",
     "to_messages",
+    "with_conventions",
 ]

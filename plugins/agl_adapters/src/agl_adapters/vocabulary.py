@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agl_adapters.dialects import DIALECTS
+from agl_adapters.foreign_spans import foreign_tool
 from agl_core.adapter import AdapterReport, AgentName, Dialect, Reason
 from agl_core.plugins import Registry, get_registry, remedy
 
@@ -156,7 +157,12 @@ _KEYS: Final = {
 
 
 def count_unread(spans: Iterable[Span], report: AdapterReport) -> None:
-    """Count the spans whose dialect needs a package of this project that is not installed."""
+    """Count the spans whose dialect is not read: its package is missing, or their content."""
+    spans = list(spans)
+    for span in spans:
+        tool = foreign_tool(span.attributes)
+        if tool is not None and "gen_ai.output.messages" not in span.attributes:
+            report.leave_out("span", f"{Reason.UNREAD_DIALECT} of {tool}, without an answer in it")
     usable = {record.name for record in get_registry().usable("dialect")}
     names = {name: dialect for name, dialect in _SPAN_NAMES.items() if dialect not in usable}
     keys = {key: dialect for key, dialect in _KEYS.items() if dialect not in usable}

@@ -53,7 +53,8 @@ class AccessControl:
             return _ANONYMOUS
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() != b"bearer" or not token:
-            token = headers.get(b"x-api-key", b"")  # from Anthropic's clients
+            # From Anthropic's clients, and from Azure's.
+            token = headers.get(b"x-api-key") or headers.get(b"api-key", b"")
         identity = self._tokens.identify(token.strip()) if token else None
         if identity is None:
             raise CallError(

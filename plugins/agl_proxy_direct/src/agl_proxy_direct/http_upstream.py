@@ -52,6 +52,7 @@ _BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 NOT_FORWARDED: Final = _HOP_BY_HOP | {
     "accept-encoding",
+    "api-key",
     "authorization",
     "cookie",
     "expect",
@@ -240,7 +241,7 @@ def _request_headers(request: UpstreamRequest) -> dict[str, str]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         if name == "authorization" and value[:7].lower() == "bearer ":
             key = value[7:].strip() or key
-        elif name == "x-api-key":
+        elif name in ("api-key", "x-api-key"):
             key = value or key
         elif name not in NOT_FORWARDED:
             headers[name] = value

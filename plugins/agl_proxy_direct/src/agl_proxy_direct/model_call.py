@@ -148,7 +148,7 @@ class ModelCallExchange(Exchange):
         if not isinstance(request, dict):
             raise CallError(400, "the body must be a JSON object", "invalid_json")
         request = cast("Json", request)
-        model = request.get("model")
+        model = request.get("model") if self._route.model is None else self._route.model
         if model is None and len(self._app.balancer.models) == 1:
             model = self._app.balancer.models[0]
         if not isinstance(model, str):

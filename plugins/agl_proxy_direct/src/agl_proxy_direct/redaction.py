@@ -138,7 +138,7 @@ def _credentials(request: UpstreamRequest) -> Iterable[str]:
     yield from request.backend.credentials()
     if request.forward_key:
         for name, value in request.headers:
-            if name in (b"authorization", b"x-api-key"):
+            if name in (b"authorization", b"api-key", b"x-api-key"):
                 yield value.decode("latin-1")
 
 

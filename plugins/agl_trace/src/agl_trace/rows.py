@@ -18,6 +18,7 @@ from agl_adapters import (
     by_start,
     find_auxiliary_calls,
     is_model_call,
+    with_conventions,
 )
 from agl_core import semconv
 from agl_core.adapter import read_reward
@@ -140,6 +141,7 @@ def view_trace(spans: Sequence[Span]) -> TraceView:
     """
     if not spans:
         return TraceView([], TraceSummary(0, 0.0, 0, 0, 0, None, 0, 0))
+    spans = [with_conventions(span) for span in spans]
     top = _tree(spans)
     timed = [node.span for node in top.traverse()]
     origin = min(_times(timed, "start_time"), default=None)

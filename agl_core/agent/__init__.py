@@ -1,6 +1,7 @@
 """Agents: the code that runs a task, as a class or as a decorated function."""
 
 from agl_core.agent._base import LitAgent
+from agl_core.agent._child_environment import child_environment
 from agl_core.agent._decorators import FunctionalLitAgent, llm_rollout, prompt_rollout, rollout
 from agl_core.agent._environment import Environment, load_environment
 from agl_core.agent._views import RunnerView, TrainerView
@@ -11,6 +12,7 @@ __all__ = [
     "LitAgent",
     "RunnerView",
     "TrainerView",
+    "child_environment",
     "llm_rollout",
     "load_environment",
     "prompt_rollout",

@@ -106,7 +106,7 @@ def coding_rollout(final_reward: float = 1.0) -> list[Span]:
     finder = [FINDER, FIND, searched, result("c2", "parser.py:3")]
     compact = [*main, said("I mend line 3."), {"role": "user", "content": "Summarise the work."}]
     resumed = [SYSTEM, {"role": "user", "content": f"Continue the work.\n\n{SUMMARY}"}]
-    again = {"http__request__resend_count": 1}
+    again: dict[str, Any] = {"http__request__resend_count": 1}
     gone = "client_disconnected"
     return [
         call(1, [TITLE, TASK], said("Parser"), [90, 91], [92], gen_ai__request__temperature=0.1),

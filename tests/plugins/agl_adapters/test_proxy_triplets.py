@@ -123,8 +123,14 @@ def test_rewards_match_by_the_literal_rule(events: list[tuple[int, bool]]) -> No
 
 
 def test_triplets_have_the_log_probabilities_of_the_choice_that_was_used() -> None:
-    finish = {"gen_ai__response__finish_reasons": ["stop", "stop"], "response_token_ids__1": [3]}
-    two = {"logprobs__content": '[{"logprob": -1}]', "logprobs__content__1": '[{"logprob": -2}]'}
+    finish: dict[str, Any] = {
+        "gen_ai__response__finish_reasons": ["stop", "stop"],
+        "response_token_ids__1": [3],
+    }
+    two: dict[str, Any] = {
+        "logprobs__content": '[{"logprob": -1}]',
+        "logprobs__content__1": '[{"logprob": -2}]',
+    }
     first = call(1, 2, **finish, **two)
     second = call(2, 4, logprobs__content="many")
     second.attributes["prompt_token_ids"] = [1, 3, 7]

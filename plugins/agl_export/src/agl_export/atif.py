@@ -108,7 +108,9 @@ class _Writer:
         graph = self._graph
         paths = [graph.path(leaf) for leaf in graph.leaves()]
         paths.sort(key=lambda path: (-len(path), path[-1]))
-        made = [self._document(number, path) for number, path in enumerate(paths)]
+        made: list[dict[str, Any]] = [
+            self._document(number, path) for number, path in enumerate(paths)
+        ]
         embedded: set[int] = set()
         for link in graph.links:
             source, target = self._owners[link.source], self._owners[link.target]

@@ -165,6 +165,15 @@ async def test_model_calls_have_one_form(served):
     assert (len(page["items"]), page["total"]) == (1, 2)
 
 
+async def test_an_auxiliary_call_says_what_it_is_for(served):
+    text = "Generate a title for this conversation: hi"
+    asked = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
+    title = CALL | {"gen_ai.input.messages": json.dumps(asked), "response_token_ids": [5]}
+    rollout_id = await finish(served, CALL, title)
+    page = (await served.get(f"/rollouts/{rollout_id}/calls")).json
+    assert [call["auxiliary"] for call in page["items"]] == [None, "title"]
+
+
 async def test_messages_that_cannot_be_read_are_a_problem_of_their_call(served):
     broken = CALL | {"gen_ai.input.messages": json.dumps([{"role": "nobody", "parts": []}])}
     rollout_id = await finish(served, broken, CALL)

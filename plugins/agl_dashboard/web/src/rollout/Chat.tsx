@@ -38,6 +38,7 @@ export function Chat({ calls, spans, onSpan }: Props) {
             <header>
               <strong>Call {index + 1}</strong>
               <span className="mono">{call.model ?? "unknown model"}</span>
+              {call.auxiliary && <span className="tag">auxiliary: {bounded(call.auxiliary, 60)}</span>}
               {call.model_version && <span className="tag">weights {bounded(call.model_version, 60)}</span>}
               <span>{took(call)}</span>
               <span>

@@ -10,11 +10,19 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic import BaseModel
 
-from agl_adapters import ModelCall, TraceToMessages, is_model_call
+from agl_adapters import (
+    ModelCall,
+    TraceToMessages,
+    TraceTree,
+    find_auxiliary_calls,
+    is_model_call,
+    with_conventions,
+)
 from agl_core.emitter import by_authority, get_reward_value, get_rewards_from_span
 from agl_core.errors import InvalidArgumentError, SpansEvictedError
 from agl_core.store import LightningStore
@@ -75,6 +83,8 @@ class ModelCallView(BaseModel):
     """Sampled tokens with their log-probabilities; empty if they were not captured."""
     problem: str | None
     """Why the messages cannot be read; None if they can."""
+    auxiliary: str | None = None
+    """What an auxiliary call is for, such as a title; adapters leave those out by default."""
 
 
 class Summaries:
@@ -173,10 +183,19 @@ def _count(value: Any) -> int | None:
 
 def model_calls(spans: Iterable[Span]) -> list[ModelCallView]:
     """Return the model calls among spans, in their order."""
-    return [_view(span) for span in spans if is_model_call(span.attributes)]
+    read = [with_conventions(span) for span in spans]
+    attempts: dict[tuple[str, str], list[Span]] = {}
+    for span in read:
+        attempts.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+    auxiliary: dict[str, str] = {}
+    for of_attempt in attempts.values():
+        with suppress(InvalidArgumentError):  # all parents form cycles
+            auxiliary |= find_auxiliary_calls(TraceTree.from_spans(of_attempt))
+    calls = (span for span in read if is_model_call(span.attributes))
+    return [_view(span, auxiliary.get(span.span_id)) for span in calls]
 
 
-def _view(span: Span) -> ModelCallView:
+def _view(span: Span, auxiliary: str | None) -> ModelCallView:
     call = ModelCall(span.attributes)
     taken, given = _token_counts(call)
     messages: list[dict[str, Any]] = []
@@ -203,6 +222,7 @@ def _view(span: Span) -> ModelCallView:
         response_token_ids=call.response_ids,
         tokens=[_token(entry) for entry in call.logprobs or ()],
         problem=problem,
+        auxiliary=auxiliary,
     )
 
 

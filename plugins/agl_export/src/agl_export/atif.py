@@ -133,9 +133,11 @@ class _Writer:
         """Add references to sub-agents to the result of the tool call that started them."""
         step = self._steps[source]
         results = step.setdefault("observation", {"results": []})["results"]
-        result = next((one for one in results if one.get("source_call_id") == tool_call_id), None)
-        if result is None:
-            result = {} if tool_call_id is None else {"source_call_id": tool_call_id}
+        result: dict[str, Any] = {} if tool_call_id is None else {"source_call_id": tool_call_id}
+        found = [one for one in results if one.get("source_call_id") == tool_call_id]
+        if found:
+            result = found[0]
+        else:
             results.append(result)
         references = [{"trajectory_id": one, "session_id": self._session_id} for one in targets]
         result.setdefault("subagent_trajectory_ref", []).extend(references)

@@ -6,18 +6,16 @@ correct components that they derive from run under all of those tests and pass.
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from suite_runs import SLIPS, Outcomes, Subject, run  # noqa: E402
 from wrong import (  # noqa: E402
     adapters,
     algorithms,
@@ -93,38 +91,18 @@ WRONG = [
 TESTS = {
     suite: sorted({fake.CAUGHT_BY for name, fake in WRONG if name == suite}) for suite in KINDS
 }
-SLIPS = re.compile(
-    r"^E +(TypeError|AttributeError|NameError)|natively supported|fixture '", re.MULTILINE
-)
-
-CLASS = """
-class {name}(agl_testing.{suite}):
-    flags = frozenset({flags!r})
-
-    @pytest.fixture
-    def {fixture}(self):
-        from {module} import {fake}
-        return {value}
-{more}"""
-
-Outcomes = dict[tuple[str, str], list[tuple[str, str]]]
 
 
-def name_of(kind: str, fake: str) -> str:
-    return f"Test_{kind.replace(' ', '_')}_{fake}"
-
-
-def class_of(name: str, fake: type) -> str:
-    kind = KINDS[name]
-    return CLASS.format(
-        name=name_of(name, fake.__name__),
-        suite=kind.suite or name,
-        fake=fake.__name__,
-        flags=kind.flags,
-        fixture=kind.fixture,
-        module=fake.__module__,
-        value=kind.value.format(fake=fake.__name__),
-        more=kind.more,
+def subject(kind: str, component: type) -> Subject:
+    known = KINDS[kind]
+    return Subject(
+        f"{kind.replace(' ', '_')}_{component.__name__}",
+        component,
+        known.suite or kind,
+        known.fixture,
+        known.flags,
+        known.value,
+        known.more,
     )
 
 
@@ -135,35 +113,13 @@ pytestmark = pytest.mark.xdist_group("wrong_fakes")
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """Outcome and output of each test, by class and name. A second try looks at the same ones."""
-    folder = tmp_path_factory.mktemp("wrong")
-    right = [(suite, kind.module.Base) for suite, kind in KINDS.items()]  # pyright: ignore[reportAttributeAccessIssue]
-    module = folder / "test_all.py"
-    head = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport pytest, agl_testing.database\n"
-    module.write_text(head + "".join(class_of(*each) for each in [*WRONG, *right]))
-    ids = [f"{module}::{name_of(suite, fake.__name__)}::{fake.CAUGHT_BY}" for suite, fake in WRONG]
-    ids += [
-        f"{module}::{name_of(suite, 'Base')}::{test}" for suite in KINDS for test in TESTS[suite]
+    right = [subject(suite, kind.module.Base) for suite, kind in KINDS.items()]  # pyright: ignore[reportAttributeAccessIssue]
+    wrong = [subject(suite, fake) for suite, fake in WRONG]
+    tests = [(one.name, fake.CAUGHT_BY) for one, (_, fake) in zip(wrong, WRONG, strict=True)]
+    tests += [
+        (one.name, test) for one, suite in zip(right, KINDS, strict=True) for test in TESTS[suite]
     ]
-    report = folder / "report.xml"
-    # Strict mode: the suites must not depend on a project's configuration of pytest-asyncio.
-    options = ["-p", "no:cacheprovider", "-o", "asyncio_mode=strict", f"--junitxml={report}"]
-    options += ["-o", "timeout_method=signal", "--timeout=60", f"--rootdir={folder}", "-q"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *ids],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert report.exists(), done.stdout + done.stderr
-    found: Outcomes = {}
-    for case in ElementTree.parse(report).iter("testcase"):
-        key = (case.get("classname", "").rpartition(".")[2], case.get("name", "").partition("[")[0])
-        said = next(iter(case), None)
-        outcome = "passed" if said is None or said.tag.startswith("system") else said.tag
-        text = "" if said is None else f"{said.get('message')}\n{said.text}"
-        found.setdefault(key, []).append((outcome, text))
-    return found
+    return run(tmp_path_factory.mktemp("wrong"), [*wrong, *right], tests)
 
 
 def test_there_are_enough_wrong_fakes():
@@ -176,7 +132,7 @@ def test_there_are_enough_wrong_fakes():
     ("suite", "fake"), WRONG, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_a_wrong_component_is_caught_by_name(outcomes: Outcomes, suite, fake):
-    seen = outcomes[name_of(suite, fake.__name__), fake.CAUGHT_BY]
+    seen = outcomes[subject(suite, fake).name, fake.CAUGHT_BY]
     failures = [text for outcome, text in seen if outcome == "failure"]
     assert failures, seen
     # The failure must come from the suite's check, not from an error in the fake or its setup.
@@ -187,5 +143,5 @@ def test_a_wrong_component_is_caught_by_name(outcomes: Outcomes, suite, fake):
 @pytest.mark.parametrize("suite", KINDS)
 def test_the_correct_components_pass_those_tests(outcomes: Outcomes, suite):
     for test in TESTS[suite]:
-        seen = outcomes[name_of(suite, "Base"), test]
+        seen = outcomes[subject(suite, KINDS[suite].module.Base).name, test]  # pyright: ignore[reportAttributeAccessIssue]
         assert {outcome for outcome, _ in seen} == {"passed"}, (test, seen)

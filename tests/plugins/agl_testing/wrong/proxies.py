@@ -171,11 +171,18 @@ class LosesTheErrorsMessage(Base):
 
 
 class HidesErrorsOfStreams(Base):
-    CAUGHT_BY = "test_an_odd_event_ends_a_stream_with_an_error"
+    CAUGHT_BY = "test_an_error_event_is_the_error_of_the_call"
 
     def stores(self, span):
         fine = span.status.model_copy(update={"status_code": "OK"})
         return span.model_copy(update={"status": fine})
+
+
+class NamesNoOddEvents(Base):
+    CAUGHT_BY = "test_an_odd_event_reaches_the_agent_and_is_named"
+
+    def stores(self, span):
+        return without(span, "not_understood")
 
 
 class WantsAReasonForEveryEnd(Base):

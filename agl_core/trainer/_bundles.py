@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,19 +113,30 @@ class AlgorithmSide:
                     await algorithm.run(**datasets)  # pyright: ignore[reportGeneralTypeIssues]
                 else:
                     await _run_sync(partial(algorithm.run, **datasets))
-            except ExceptionGroup as group:  # of a task group in the algorithm
+            except BaseExceptionGroup as group:  # of a task group in the algorithm
                 raise _first_failure(group) from None
         await run.finish(has_result=self.about.get("mode") != "eval")
 
 
-def _first_failure(group: ExceptionGroup[Any]) -> Exception:
-    """Return the first failure of a group, which says what to do; log the others."""
-    failures: list[Exception] = [group]
-    while isinstance(first := failures[0], ExceptionGroup):
-        failures[:1] = cast("ExceptionGroup[Exception]", first).exceptions
-    for other in failures[1:]:
-        logger.error("Another failure", exc_info=other)
+def _first_failure(group: BaseExceptionGroup[Any]) -> BaseException:
+    """Return the failure of a group that ends the run, and log the others.
+
+    It is an exit (``sys.exit``, Ctrl+C) if there is one, else the first, which says what to do.
+    """
+    failures = [*_flat(group)]
+    first = next((one for one in failures if not isinstance(one, Exception)), failures[0])
+    for other in failures:
+        if other is not first:
+            logger.error("Another failure", exc_info=other)
     return first
+
+
+def _flat(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for part in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+        yield from _flat(part)
 
 
 async def _run_sync(call: Callable[[], Any]) -> None:

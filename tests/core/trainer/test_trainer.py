@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agl_adapters import TracerTraceToTriplet
@@ -261,6 +262,24 @@ def test_the_first_failure_of_a_task_group_ends_the_run(caplog: pytest.LogCaptur
     with pytest.raises(ConnectionError, match="the model is away"):
         trainer(algorithm=search).fit(parrot)
     assert "PermissionError: no budget" in caplog.text
+
+
+@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_an_exit_in_a_task_group_ends_the_run_as_an_exit(ending: BaseException) -> None:
+    """A handler of SIGTERM may call ``sys.exit`` wherever the algorithm is."""
+
+    @algo
+    async def search(store: LightningStore) -> None:
+        async with anyio.create_task_group(), anyio.create_task_group():
+            raise ending
+
+    run = trainer(algorithm=search)
+    if isinstance(ending, SystemExit):
+        with pytest.raises(SystemExit, match="3"):
+            run.fit(parrot)
+    else:
+        run.fit(parrot)
+        assert run.strategy.interrupted
 
 
 def test_an_evaluation_in_which_nothing_succeeded_is_a_failure_with_its_outcome() -> None:

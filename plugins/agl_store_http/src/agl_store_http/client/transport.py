@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import math
 import os
@@ -32,6 +33,8 @@ _MOST_REQUESTS: Final = 32
 """Requests at a time in one event loop; opening a connection costs more than a request."""
 _PROBE_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 3.0
+_LARGE: Final = 2**20
+"""Bytes above which a body is written in pieces; aiohttp warns that it would block the loop."""
 _REMIND_SECONDS: Final = 60.0
 _RENEWAL_PAUSE: Final = 60.0
 """Seconds between two requests for a new token, if the server fails."""
@@ -275,7 +278,8 @@ class Transport:
         if time.monotonic() >= self._renew_at:
             await self._renew_token()
         session = self.session()
-        options: dict[str, Any] = {"headers": headers, "data": body}
+        data = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
+        options: dict[str, Any] = {"headers": headers, "data": data}
         if params:
             options["params"] = params
         if extra_seconds > 0:
